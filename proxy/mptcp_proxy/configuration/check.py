@@ -26,7 +26,19 @@ from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .lists import CopiedList, WithLists, no_room, renamed, with_copies
 from .parents import Parent, parent_problems, parents
-from .source import LONGEST, PhysicalLine, Statement, is_command, last, read, render, statements, written
+from .source import (
+    LONGEST,
+    SHORT_ENOUGH,
+    PhysicalLine,
+    Statement,
+    is_command,
+    last,
+    read,
+    render,
+    size,
+    statements,
+    written,
+)
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -239,10 +251,9 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
     """Yield the lines that are too long as Squid is given them, with all that is added."""
     for line in lines:
-        size = len(line.text.encode("utf-8", "surrogateescape"))
-        if size > LONGEST:
-            text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {size} bytes, two for Squid"
-            yield Problem(text, line.file, line.number, allowed=f"{LONGEST} bytes")
+        if (length := size(line.text)) > LONGEST:
+            text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {length} bytes, two for Squid"
+            yield Problem(text, line.file, line.number, allowed=SHORT_ENOUGH)
 
 
 def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ..problem import Problem
-from .source import PhysicalLine, Statement, statements
+from .source import PhysicalLine, Statement, put, statements
 
 _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
@@ -104,9 +104,6 @@ def with_option(lines: Sequence[PhysicalLine], option: str) -> tuple[PhysicalLin
     for statement in statements(lines, "${service_name}"):
         if statement.directive not in _DIRECTIVES or len(statement.words) < 2 or option in statement.words:
             continue
-        for index in range(statement.first, statement.last):
-            changed[index] = replace(changed[index], text="")
         # After the port, since the rest may end in a comment.
-        text = re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text)
-        changed[statement.last] = replace(changed[statement.last], text=text)
+        put(changed, statement, re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text))
     return tuple(changed)

@@ -25,7 +25,7 @@ from pathlib import Path
 from mptcp_common.units import approximate_size
 
 from ..problem import Problem
-from .source import PhysicalLine, Statement, statements
+from .source import PhysicalLine, Statement, put, statements
 
 _QUOTES = "\"'"
 _LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
@@ -133,9 +133,7 @@ def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Pat
                 problems.append(_problem(statement, f"{name} cannot be read"))
             text = _replaced(text, word, f'"{found[name].copy}"')
         if text != statement.text:
-            for index in range(statement.first, statement.last):
-                changed[index] = replace(changed[index], text="")
-            changed[statement.last] = replace(changed[statement.last], text=text)
+            put(changed, statement, text)
     return WithLists(tuple(changed), tuple(found.values()), tuple(problems))
 
 

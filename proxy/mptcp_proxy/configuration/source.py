@@ -2,7 +2,8 @@
 
 Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 
-* a line ends at its first NUL or carriage return; one of 8191 bytes or more is several for Squid, which is refused;
+* a line ends at its first NUL or carriage return; one of 8191 bytes or more is several for Squid, which is refused. A
+  statement on several lines may have any length;
 * a line whose first character is '#' and an empty line say nothing, also in the middle of a continued line;
 * a line that ends in a backslash goes on in the next one, whose leading blanks are dropped;
 * ``${service_name}`` is replaced; ``${process_name}`` and ``${process_number}`` differ from process to process and
@@ -23,7 +24,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..problem import Problem
@@ -31,9 +32,12 @@ from ..problem import Problem
 MAX_DEPTH = 16
 LONGEST = 8190
 """Bytes that a line may have: Squid reads pieces of BUFSIZ - 1 bytes, the line's end among them (fgets(3))."""
+SHORT_ENOUGH = f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
 SPACE = " \t\n\v\f\r"
 """White space in C's own locale."""
 _WORD = re.compile(r"[^ \t\n\r]+")
+_APART = re.compile(rf"[^{SPACE}]+[{SPACE}]*(?:#[^{SPACE}]*[{SPACE}]*)*")
+"""A word and the blanks behind it; one that begins with '#' is not apart, for a line would begin with it."""
 _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -238,9 +242,37 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
             text = (
                 f"a line of {len(line)} bytes: Squid would take what is behind the first {LONGEST + 1} for another line"
             )
-            yield Problem(
-                text, path, number, allowed=f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
-            )
+            yield Problem(text, path, number, allowed=SHORT_ENOUGH)
+
+
+def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
+    """Have *text* in the place of *statement*, which was read from *lines*: on its last line, or, where that would be
+    too long, on as many of its lines as it takes."""
+    there = statement.last - statement.first + 1
+    pieces = _pieces(text, there)
+    blank = [""] * (there - len(pieces))
+    for index, piece in enumerate([*pieces[:-1], *blank, pieces[-1]], statement.first):
+        lines[index] = replace(lines[index], text=piece)
+
+
+def _pieces(text: str, most: int) -> list[str]:
+    """Return *text* on several lines, which Squid joins to the same; the last one of *most* has all that is left."""
+    if size(text) <= LONGEST:
+        return [text]
+    pieces: list[list[str]] = [[]]
+    room = LONGEST - 1
+    for words in _APART.findall(text):
+        room -= size(words)
+        if room < 0 and pieces[-1] and len(pieces) < most:
+            pieces.append([])
+            room = LONGEST - 1 - size(words)
+        pieces[-1].append(words)
+    return ["".join(piece) + "\\" * (piece is not pieces[-1]) for piece in pieces]
+
+
+def size(text: str) -> int:
+    """Return how many bytes it has in a file."""
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:

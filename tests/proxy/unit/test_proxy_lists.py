@@ -12,7 +12,7 @@ import pytest
 from mptcp_proxy import installation
 from mptcp_proxy.configuration.check import Checked, check
 from mptcp_proxy.configuration.lists import WithLists, no_room, with_copies
-from mptcp_proxy.configuration.source import PhysicalLine
+from mptcp_proxy.configuration.source import PhysicalLine, written
 from mptcp_proxy.places import Places
 from mptcp_proxy.squid import Squid
 
@@ -75,6 +75,18 @@ def test_a_name_on_several_lines_and_what_never_applies(clients: Path) -> None:
     found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
     (only,) = found.lists
     assert texts(found) == ["", "", f'acl a src "{only.copy}"', "if false", f'acl b src "{clients}"', "endif"]
+
+
+def test_a_long_statement_with_a_list_stays_on_several_lines(clients: Path) -> None:
+    """Defect: Squid reads one of any length, and it was refused here as a line that is too long."""
+    values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
+    found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
+    assert found.problems == ()
+    assert len(found.lines) == len(values) + 3
+    assert max(map(len, texts(found))) <= 8190
+    joined, other = (each.text for each in written(found.lines, "n"))
+    assert joined == f'acl a src {" ".join(values)} "{found.lists[0].copy}"'
+    assert other == "via on"
 
 
 def test_another_content_or_name_is_another_copy(clients: Path) -> None:

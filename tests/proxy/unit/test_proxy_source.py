@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mptcp_proxy.configuration.check import check
 from mptcp_proxy.configuration.doubts import nested_branches
-from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements, written
+from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, put, read, render, statements, written
 
 
 def said(text: str, name: str = "one") -> list[tuple[str, int]]:
@@ -302,8 +304,30 @@ def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, te
 
 
 def test_a_port_statement_leaves_room_for_what_is_added(tmp_path: Path) -> None:
-    """Its lines become one, and get options."""
-    for length, problems in ((4000, 0), (4090, 1)):
-        main = write(tmp_path, main=f"http_port \\\n3128 {'x' * length} \\\n{'y' * length}\n")
-        checked = check(main, "n", None)
+    """It gets options."""
+    for length, problems in ((8150, 0), (8170, 1)):
+        checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
+    checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
+    assert not [each for each in checked.problems if "two for Squid" in each.text], "one on several lines has room"
+
+
+WORDS = st.lists(st.sampled_from(["a", "10.0.0.0/8", "#", "#b", "\\", "x" * 3000, "ü" * 900]), min_size=1, max_size=30)
+
+
+@given(words=WORDS, blanks=st.sampled_from([" ", "  ", "\t"]), spare=st.integers(0, 3))
+def test_a_statement_that_is_changed_stands_on_lines_that_squid_joins_to_it(
+    words: list[str], blanks: str, spare: int
+) -> None:
+    text = blanks.join(["acl", "a", "src", *words, "end"])
+    count = spare + 1 + len(text.encode()) // 4000
+    lines = [PhysicalLine("squid.conf", 1, "via on"), *(PhysicalLine("squid.conf", n, "a\\") for n in range(count))]
+    lines += [PhysicalLine("squid.conf", count, "end"), PhysicalLine("squid.conf", 9, "via off")]
+    (statement,) = (each for each in written(lines, "n") if each.text.endswith("end"))
+    put(lines, statement, text)
+    assert len(lines) == count + 3
+    assert [each.text for each in written(lines, "n")] == ["via on", text, "via off"]
+    longest = max(len(line.text.encode()) for line in lines)
+    assert longest <= 8190
+    if len(text.encode()) <= 8190:
+        assert lines[statement.last].text == text
