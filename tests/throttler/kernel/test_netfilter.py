@@ -9,11 +9,13 @@ import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import FakeNetfilter
 
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
+from mptcp_throttler.kernel.netfilter import nft_wire
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
@@ -99,6 +101,35 @@ def test_many_entries_in_one_call(netfilter: Netfilter) -> None:
 
     full, empty = asyncio.run(scenario())
     assert full == many
+    assert not empty
+
+
+@pytest.mark.parametrize("netfilter", ["nftables"], indirect=True)
+@pytest.mark.parametrize("always", [False, True])
+def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
+    netfilter: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """Defect: it stayed in the map when it was to go, and so did the chain that it goes to."""
+    many = {four_tuple(number): ONE for number in range(20)}
+    whole, dumps = nft_wire.elements, 0
+
+    def grows(*asked: Any) -> Iterator[nft_wire.Element]:
+        nonlocal dumps
+        dumps += 1
+        listed = list(whole(*asked))
+        return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
+
+    async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(many)
+        with monkeypatch.context() as patched:
+            patched.setattr(nft_wire, "elements", grows)
+            read = await netfilter.read_entries()
+        await netfilter.delete_entries(many)
+        return read, await netfilter.read_entries()
+
+    read, empty = asyncio.run(scenario())
+    assert read == many or always
     assert not empty
 
 

@@ -189,24 +189,37 @@ class NftablesNetfilter:
             }
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        before = self._changes
+        before, whole = self._changes, True
         found: dict[FourTuple, Target] = {}
-        foreign: set[FourTuple] = set()
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
-                    async for four_tuple, chain in in_turns(nft_wire.elements(netlink, self._table.family, version)):
-                        target = found[four_tuple] = _target(chain)
-                        if target is _FOREIGN:
-                            foreign.add(four_tuple)
-                    if not netlink.interrupted:
+                    listed, steady = await self._listed(netlink, version)
+                    if steady:
                         break
-        if before == self._changes:
+                found |= listed
+                whole = whole and steady
+        if whole and before == self._changes:
             self._targets, self._uses = dict(found), Counter(found.values())
+        foreign = {four_tuple for four_tuple, target in found.items() if target is _FOREIGN}
         for four_tuple in foreign - self._reported:
             log.warning("table %s has an entry that is not ours: %s", self._table.name, four_tuple)
         self._reported = foreign
         return found
+
+    async def _listed(self, netlink: NetlinkSocket, version: int) -> tuple[dict[FourTuple, Target], bool]:
+        """Return what a map has, and whether that is all of it.
+
+        Between two messages of a dump the kernel passes over as many elements as it has listed, in the order of its
+        hash table. If it makes the table larger just then, it lists some twice and leaves out as many, and does not say
+        so.
+        """
+        listed: dict[FourTuple, Target] = {}
+        twice = False
+        async for four_tuple, chain in in_turns(nft_wire.elements(netlink, self._table.family, version)):
+            twice = twice or four_tuple in listed
+            listed[four_tuple] = _target(chain)
+        return listed, not (twice or netlink.interrupted)
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         items = list(entries.items())
