@@ -143,6 +143,8 @@ class Server:
         self._noting = threading.Lock()
         self._changing = threading.Lock()
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
+        self._under_way: list[threading.Thread] = []
+        """Of requests that take their time."""
         self._changes: dict[int, list[str]] = {}
         self._count = 0
         self._journal = (directory / JOURNAL).open("a")
@@ -165,7 +167,9 @@ class Server:
             request = json.loads(line)
             if request["do"] in ("run", "change", "undo"):
                 # These take their time, and others must not wait for them.
-                threading.Thread(target=self._respond, args=(request,), daemon=True).start()
+                thread = threading.Thread(target=self._respond, args=(request,), daemon=True)
+                thread.start()
+                self._under_way = [each for each in (*self._under_way, thread) if each.is_alive()]
             else:
                 self._respond(request)
 
@@ -266,10 +270,7 @@ class Server:
         deadline = time.monotonic() + GRACE
         while any(p.poll() is None for p in self._programs.values()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # What the programs left behind has become our own offspring.
-        for pid in descendants(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill_offspring()
         with self._changing:
             for number in sorted(self._changes, reverse=True):
                 argv = self._changes[number]
@@ -278,6 +279,21 @@ class Server:
                 except Refused as reason:
                     left.append(f"{' '.join(argv)}: {reason}")
         return left + remove(self.directory, keep_journal=bool(left))
+
+    def _kill_offspring(self) -> None:
+        """Kill all that runs below this process: what the programs left behind has become our own offspring.
+
+        A request that came just before the end may yet start something: it is waited for, up to ``GRACE`` seconds.
+        """
+        deadline = time.monotonic() + GRACE
+        while True:
+            more_may_come = any(each.is_alive() for each in self._under_way) and time.monotonic() < deadline
+            for pid in descendants(os.getpid()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not more_may_come:
+                return
+            time.sleep(0.02)
 
 
 def main(directory: str, run_id: str) -> int:

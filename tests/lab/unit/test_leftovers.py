@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
+import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from immutable import immutable
@@ -83,6 +87,37 @@ def test_the_agent_leaves_nothing_where_all_was_undone(server: Server) -> None:
     server._do_change({"argv": ["true"], "undo": ["true"], "timeout": 30})
     assert server.end() == []
     assert not server.directory.exists()
+
+
+def test_what_a_request_starts_when_the_driver_has_gone_is_ended_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: it outlived the agent, where the driver was killed just after it had asked."""
+    ending, popen = threading.Event(), subprocess.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def offspring(_pid: int) -> tuple[int, ...]:
+        ending.set()
+        return tuple(each.pid for each in started if each.poll() is None)
+
+    def late(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        ending.wait(60)
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr("mptcp_lab.agent.server.descendants", offspring)
+    monkeypatch.setattr(subprocess, "Popen", late)
+    request = {"do": "run", "id": 1, "argv": ["sleep", "3600"], "input": None, "timeout": 3600}
+    server.serve(io.BytesIO(json.dumps(request).encode()))
+    try:
+        assert server.end() == []
+        assert [each.poll() for each in started] == [-signal.SIGKILL]
+    finally:
+        for thread in server._under_way:
+            while thread.is_alive():
+                for each in started:
+                    each.kill()
+                thread.join(0.05)
 
 
 def swept(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
