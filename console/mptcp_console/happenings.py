@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import heapq
 import json
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from mptcp_console.event_counts import EventCounts
@@ -21,6 +24,11 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
 """Seconds since the epoch; whoever says more does not tell a time, and neither does who says NaN."""
+_MOST_GONE: Final = 1000
+"""Events that gave way and are still in the order of times."""
+_SOME: Final = 1000
+"""Events looked at before it is asked whether these are enough."""
+_TIME: Final = attrgetter("time")
 _KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
 
@@ -51,16 +59,23 @@ class Wanted:
     client: str | None = None
     rule: str | None = None
 
-    def takes(self, event: Happening) -> bool:
-        return (
-            event.serial > self.after
-            and (self.first is None or event.time >= self.first)
-            and (self.last is None or event.time <= self.last)
-            and self.kind in (None, event.kind)
-            and self.token in (None, event.token)
-            and self.client in (None, event.client)
-            and self.rule in (None, event.rule)
-        )
+    def of(self, events: list[Happening]) -> list[Happening]:
+        """Return which of *events* are wanted. A call for each would take ten times as long as these passes."""
+        if self.after:
+            events = [each for each in events if each.serial > self.after]
+        if self.first is not None:
+            events = [each for each in events if each.time >= self.first]
+        if self.last is not None:
+            events = [each for each in events if each.time <= self.last]
+        if self.kind is not None:
+            events = [each for each in events if each.kind == self.kind]
+        if self.token is not None:
+            events = [each for each in events if each.token == self.token]
+        if self.client is not None:
+            events = [each for each in events if each.client == self.client]
+        if self.rule is not None:
+            events = [each for each in events if each.rule == self.rule]
+        return events
 
 
 class Happenings:
@@ -68,6 +83,9 @@ class Happenings:
 
     def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
         self._events: deque[Happening] = deque()
+        """In the order in which they came."""
+        self._by_time: list[Happening] = []
+        """The same in the order of their times, which is another where a clock was set back; and some that gave way."""
         self._most, self._most_bytes = most, most_bytes
         self._bytes = 0
         self.counts = EventCounts()
@@ -98,27 +116,29 @@ class Happenings:
         fields = {key: event[key] for key in _KEPT if isinstance(event.get(key), str) and len(event[key]) <= 128}
         self.serial += 1
         document = {"serial": self.serial, "time": time, **fields, "text": text[:LONGEST_TEXT]}
-        self._events.append(
-            Happening(
-                self.serial,
-                float(time),
-                fields.get("kind", ""),
-                fields.get("token"),
-                fields.get("client"),
-                fields.get("rule"),
-                json.dumps(document, ensure_ascii=False, separators=(",", ":")),
-            )
+        happening = Happening(
+            self.serial,
+            float(time),
+            fields.get("kind", ""),
+            fields.get("token"),
+            fields.get("client"),
+            fields.get("rule"),
+            json.dumps(document, ensure_ascii=False, separators=(",", ":")),
         )
-        self._bytes += len(self._events[-1].text)
+        self._events.append(happening)
+        insort(self._by_time, happening, key=_TIME)
+        self._bytes += len(happening.text)
         self.counts.add(time, fields.get("kind", ""))
         while len(self._events) > self._most or self._bytes > self._most_bytes:
             gone = self._drop()
             self.since = max(self.since or 0.0, self._events[0].time if self._events else gone.time)
+        self._tidy()
 
     def forget(self, now: float) -> None:
         """Let go of what is older than an hour, and of times that a clock was set back from."""
         while self._events and self._events[0].time < now - SPAN:
             self._drop()
+        self._tidy()
         self.counts.forget_after(now)
         if self.since is not None:
             self.since = min(max(self.since, now - SPAN), now)
@@ -130,27 +150,32 @@ class Happenings:
         self._bytes -= len(gone.text)
         return gone
 
+    def _tidy(self) -> None:
+        """Let go of the events that gave way in the order of times, too: many at once, for it takes as long for one."""
+        if len(self._by_time) - len(self._events) > _MOST_GONE:
+            self._by_time = self._those_left(self._by_time)
+
+    def _those_left(self, events: list[Happening]) -> list[Happening]:
+        oldest = self._events[0].serial if self._events else self.serial + 1
+        return [each for each in events if each.serial >= oldest]
+
     def nearest(self, wanted: Wanted, time: float, limit: int) -> tuple[list[Happening], bool]:
-        """Return the *limit* events nearest to *time* that are *wanted*, in their order, and whether there are more."""
-        found = heapq.nsmallest(
-            limit + 1,
-            (event for event in self._newest_first(wanted.after) if wanted.takes(event)),
-            key=lambda event: abs(event.time - time),
-        )
-        return sorted(found[:limit], key=lambda event: event.serial), len(found) > limit
+        """Return the *limit* events nearest to *time* that are *wanted*, in their order, and whether there are more.
+
+        What is not from first to last is not looked at. Of 40,000 events each condition takes a millisecond.
+        """
+        begin = 0 if wanted.first is None else bisect_left(self._by_time, wanted.first, key=_TIME)
+        end = len(self._by_time) if wanted.last is None else bisect_right(self._by_time, wanted.last, key=_TIME)
+        found = wanted.of(self._those_left(self._by_time[begin:end]))
+        at = bisect_left(found, time, key=_TIME)
+        around = found[max(0, at - limit) : at + limit]
+        nearest = heapq.nsmallest(limit, around, key=lambda event: abs(event.time - time))
+        return sorted(nearest, key=lambda event: event.serial), len(found) > limit
 
     def newest(self, wanted: Wanted, limit: int) -> tuple[list[Happening], bool]:
         """Return the newest *limit* events that are *wanted*, the oldest of them first, and whether there are more."""
+        unseen = islice(reversed(self._events), max(0, self.serial - wanted.after))
         found: list[Happening] = []
-        for event in self._newest_first(wanted.after):
-            if wanted.takes(event):
-                if len(found) == limit:
-                    return found[::-1], True
-                found.append(event)
-        return found[::-1], False
-
-    def _newest_first(self, after: int) -> Iterator[Happening]:
-        for event in reversed(self._events):
-            if event.serial <= after:
-                return
-            yield event
+        while len(found) <= limit and (some := list(islice(unseen, _SOME))):
+            found += wanted.of(some)
+        return found[:limit][::-1], len(found) > limit

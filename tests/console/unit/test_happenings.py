@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
+from mptcp_console import happenings
 from mptcp_console.happenings import LONGEST_TEXT, SPAN, Happenings, Wanted
 
 NOW = 1_795_000_000.0
@@ -65,6 +67,113 @@ def test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more() -
     found, more = kept.nearest(Wanted(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
     assert [each.time for each in found] == [NOW + 39, NOW + 40, NOW + 41]
     assert not more
+
+
+class Counting(float):
+    """A time that counts what is compared with it."""
+
+    compared = 0
+
+    def __rsub__(self, other: float) -> float:
+        self.compared += 1
+        return other - float(self)
+
+    def __gt__(self, other: float) -> bool:
+        self.compared += 1
+        return float(self) > other
+
+
+def test_of_many_events_only_those_around_the_time_are_compared_with_it() -> None:
+    """Defect: a request computed the distances of all 40,000 events, for which the console answered nobody else."""
+    kept = Happenings()
+    for number in range(5000):
+        kept.add(event(NOW + number))
+    time = Counting(NOW + 2500)
+    found, more = kept.nearest(Wanted(), time, 3)
+    assert ([each.time for each in found], more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
+    assert 0 < time.compared < 30
+
+
+def test_of_many_events_only_those_of_the_span_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Happenings()
+    for number in range(5000):
+        kept.add(event(NOW + number))
+    looked_at = looks(monkeypatch)
+    span = Wanted(first=NOW + 2490, last=NOW + 2510, client="10.0.0.1")
+    assert kept.nearest(span, NOW + 2500, 3) == ([], False)
+    assert looked_at == [21]
+
+
+def test_the_newest_are_looked_at_by_portions_until_they_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: each event was asked by a call of its own; where a condition held for none, 40,000 of them took 10 ms."""
+    kept = Happenings()
+    for number in range(3500):
+        kept.add(event(NOW + number))
+    looked_at = looks(monkeypatch)
+    assert kept.newest(Wanted(client="10.0.0.1"), 10) == ([], False)
+    assert looked_at == [1000, 1000, 1000, 500]
+    looked_at.clear()
+    assert len(kept.newest(Wanted(), 10)[0]) == 10
+    assert looked_at == [1000]
+    looked_at.clear()
+    assert len(kept.newest(Wanted(after=3490), 100)[0]) == 10
+    assert looked_at == [10]
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of how many events are looked at, each time that some are."""
+    counts: list[int] = []
+    real = Wanted.of
+
+    def of(wanted: Wanted, events: list[happenings.Happening]) -> list[happenings.Happening]:
+        counts.append(len(events))
+        return real(wanted, events)
+
+    monkeypatch.setattr(Wanted, "of", of)
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_nearest_are_those_of_all_that_are_there_whatever_the_clock_does(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks are set forwards and backwards, events give way, and some are forgotten."""
+    monkeypatch.setattr(happenings, "_MOST_GONE", 5)
+    chance = random.Random(seed)
+    kept = Happenings(most=chance.randint(1, 40))
+    now = NOW
+    for _ in range(chance.randint(0, 120)):
+        now += chance.choice([0, 0.5, 1, 1, 1, 1, 1, 1, chance.randint(-5000, 5000)])
+        kept.add(event(now - chance.choice([0, 0, 0, 0.3]), client=chance.choice(["10.0.0.1", "10.0.0.2"])))
+        if chance.random() < 0.1:
+            kept.forget(now)
+    there = kept.newest(Wanted(), 1000)[0]
+    for _ in range(20):
+        wanted = Wanted(
+            after=chance.choice([0, chance.randint(0, kept.serial)]),
+            first=chance.choice([None, now - chance.randint(0, 50)]),
+            last=chance.choice([None, now - chance.randint(0, 10)]),
+            client=chance.choice([None, "10.0.0.1"]),
+        )
+        time, limit = now - chance.randint(-5, 50), chance.randint(1, 10)
+        found, more = kept.nearest(wanted, time, limit)
+        right = wanted.of(there)
+        assert set(found) <= set(right)
+        assert [each.serial for each in found] == sorted({each.serial for each in found})
+        distances = sorted(abs(each.time - time) for each in right)
+        assert sorted(abs(each.time - time) for each in found) == distances[:limit]
+        assert more == (len(right) > limit)
+
+
+def test_what_gave_way_is_not_kept_in_the_order_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(happenings, "_MOST_GONE", 5)
+    kept = Happenings(most=10)
+    for number in range(100):
+        kept.add(event(NOW + number))
+        assert len(kept._by_time) <= 15
+    kept.forget(NOW + 2 * SPAN)
+    assert kept._by_time == []
+    assert kept.nearest(Wanted(), NOW, 5) == ([], False)
 
 
 def test_bytes_are_bounded_whatever_the_texts() -> None:
