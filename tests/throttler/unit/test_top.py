@@ -32,7 +32,7 @@ def test_eighty_columns_hold_what_changes() -> None:
         " 10.77.1.2:40000       ethernet     1m    5M   51k  15%    42 0.1%    5M held",
         " 10.77.2.2:40001       wifi         1m 28.4M   51k  85%    42 0.1%     - -",
     ]
-    assert lines[-1].startswith("q quit  s sort  c client")
+    assert lines[-1].startswith("q quit  s sort  w why  c client")
     assert len(lines) == 24
 
 
@@ -47,6 +47,33 @@ def test_a_wide_terminal_has_bytes_class_and_reason() -> None:
     assert lines[1].split()[-3:] == ["bytes", "class", "reason"]
     assert " ethernet " in lines[3]
     assert lines[3].endswith("14M 4d50:10   rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
+
+
+def test_a_key_shows_why_in_eighty_columns() -> None:
+    """Defect: 80 columns had bytes, class and reason of the chosen row alone."""
+    upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "reason": "upload: rule up …"}
+    answer = page(connection(0, capped("10.77.1.2:40000", upload=upload), subflow("10.77.2.2:40001")))
+    assert shown(answer)[-1].startswith("q quit  s sort  w why  ")
+    view = press(View(), "w", Page(answer, 0), 10)
+    assert view is not None
+    lines = shown(answer, why=view.why)
+    assert [lines[1], *lines[3:6]] == [
+        " client, subflow       path        bytes class     reason",
+        " 10.77.1.2:40000       ethernet      14M 4d50:10   rule spare-ethernet caps pat…",
+        "   upload                                4d50:11   upload: rule up …",
+        " 10.77.2.2:40001       wifi          14M -         no rule matches",
+    ]
+    assert lines[-1].startswith("q quit  s sort  w rates  ")
+    assert press(view, "w", Page(answer, 0), 10) == View()
+
+
+def test_why_has_room_for_the_reason_before_that_for_addresses() -> None:
+    long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000"
+    answer = page(connection(0, capped(long)))
+    line = shown(answer, width=120, why=True)[3]
+    assert line.endswith(" rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
+    assert ":40000 " in line
+    assert long in shown(answer, width=160, why=True)[3]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +161,7 @@ def test_keys_choose() -> None:
     assert after("s") == View(sort="bytes")
     assert after("ssss") == View(sort="rate")
     assert after(" ") == View(first=3, paused=True)
+    assert after("w") == View(first=3, why=True), "what is seen stays where it is"
     assert after("c10.77.1.2\r") == View(client="10.77.1.2")
     assert after("pwifx\x7fi\r") == View(path="wifi")
     assert after("rspare q\r") == View(rule="spare q"), "no letter is a command while a name is written"
@@ -154,9 +182,9 @@ def test_escape_sequences_are_keys_or_nothing() -> None:
     assert list(keys(typed)) == ["up", "down", "page up", "s", "end", "escape"]
 
 
-@given(st.text(alphabet=st.characters(codec="utf-8")), st.integers(1, 250), st.integers(1, 80))
-def test_whatever_is_typed_the_screen_fits(typed: str, width: int, height: int) -> None:
-    view, found = View(), Page(many(40)({"offset": 0, "limit": 30}), 0)
+@given(st.text(alphabet=st.characters(codec="utf-8")), st.booleans(), st.integers(1, 250), st.integers(1, 80))
+def test_whatever_is_typed_the_screen_fits(typed: str, why: bool, width: int, height: int) -> None:
+    view, found = View(why=why), Page(many(40)({"offset": 0, "limit": 30}), 0)
     for key in keys(typed):
         view = press(view, key, found, max(1, height - 6)) or view
     lines = screen(view, found, rates_between(None, found.answer), None, width, height)

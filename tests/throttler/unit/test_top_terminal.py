@@ -115,6 +115,8 @@ def test_keys_sort_filter_scroll_and_pause(tmp_path: Path) -> None:
         terminal.wait_for("10000 connections", "by rate", "10.77.1.2:40000", "held", "q quit")
         terminal.type("s")
         terminal.wait_for("by bytes")
+        terminal.type("w")
+        terminal.wait_for("class     reason", "rule spare-ethernet caps pat…", "w rates")
         terminal.type("c10.77.1.9\r")
         terminal.wait_for("client 10.77.1.9", "(asking)")
         deadline = time.monotonic() + PATIENCE

@@ -34,6 +34,8 @@ class View:
     client: str | None = None
     path: str | None = None
     rule: str | None = None
+    why: bool = False
+    """Whether bytes, class and reason are shown in place of what changes."""
     paused: bool = False
     first: int = 0
     """Which of the connections, in their order, is the first on the screen."""
@@ -99,6 +101,8 @@ def press(view: View, key: str, page: Page | None, rows: int) -> View | None:
         case "s":
             following = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
             return replace(view, sort=following, first=0, cursor=0)
+        case "w":
+            return replace(view, why=not view.why)
         case " ":
             return replace(view, paused=not view.paused)
         case "x":

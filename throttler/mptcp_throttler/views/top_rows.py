@@ -1,7 +1,7 @@
 """The table of ``top``: connections and their subflows as lines of a given width. Pure.
 
-80 columns hold what changes: rates, share, RTT, loss, cap and its state. Wider terminals add bytes, class and reason;
-where those have no column, they are told of the chosen row alone.
+80 columns hold what changes: rates, share, RTT, loss, cap and its state; or, where that is chosen, why: bytes, class
+and reason. Wider terminals have room for all. What has no column is told of the chosen row.
 """
 
 from __future__ import annotations
@@ -52,9 +52,14 @@ class _Column:
         return shown.rjust(width) if self.right else shown.ljust(width)
 
 
-_COLUMNS: Final = (
-    _Column("address", 21, widest=47, title="client, subflow"),
-    _Column("path", 10, widest=20),
+_ADDRESS: Final = _Column("address", 21, widest=47, title="client, subflow")
+_PATH: Final = _Column("path", 10, widest=20)
+_BYTES: Final = _Column("bytes", 6, right=True)
+_CLASS: Final = _Column("class", 9)
+_REASON: Final = _Column("reason", 20, widest=1000)
+_CHANGING: Final = (
+    _ADDRESS,
+    _PATH,
     _Column("age", 4, right=True),
     _Column("down", 5, right=True),
     _Column("up", 5, right=True),
@@ -64,8 +69,7 @@ _COLUMNS: Final = (
     _Column("cap", 5, right=True),
     _Column("state", 7),
 )
-_MORE: Final = (_Column("bytes", 6, right=True), _Column("class", 9))
-_REASON: Final = _Column("reason", 20)
+_WHY: Final = (_ADDRESS, _PATH, _BYTES, _CLASS, _REASON)
 _INDENT: Final = " "
 
 
@@ -90,10 +94,12 @@ def rates_between(before: Answer | None, after: Answer) -> dict[tuple[str, str],
     return found
 
 
-def body(connections: Iterable[Answer], rates: Rates, now: float, width: int) -> list[tuple[Line, Row | None]]:
+def body(
+    connections: Iterable[Answer], rates: Rates, now: float, width: int, why: bool = False
+) -> list[tuple[Line, Row | None]]:
     """Return the lines of the table with the row that each shows; None for a connection's heading."""
     groups = [(each, list(_rows(each, rates, now))) for each in connections]
-    columns = _fitted([row for _, rows in groups for row in rows], width)
+    columns = _fitted([row for _, rows in groups for row in rows], width, why)
     lines: list[tuple[Line, Row | None]] = []
     for connection, rows in groups:
         lines.append((Line(compact.cut(_heading(connection, rates, now), width), HEADING), None))
@@ -104,29 +110,32 @@ def body(connections: Iterable[Answer], rates: Rates, now: float, width: int) ->
     return lines
 
 
-def titles(connections: Iterable[Answer], rates: Rates, now: float, width: int) -> Line:
+def titles(connections: Iterable[Answer], rates: Rates, now: float, width: int, why: bool = False) -> Line:
     """Return the line above the table."""
     rows = [row for each in connections for row in _rows(each, rates, now)]
-    text = " ".join(column.text(column.title or column.key, size) for column, size in _fitted(rows, width))
+    text = " ".join(column.text(column.title or column.key, size) for column, size in _fitted(rows, width, why))
     return Line(compact.cut((_INDENT + text).rstrip(), width), TITLES)
 
 
-def _fitted(rows: list[Row], width: int) -> list[tuple[_Column, int]]:
+def _fitted(rows: list[Row], width: int, why: bool) -> list[tuple[_Column, int]]:
     """Return the columns that there is room for, with their widths."""
-    left = width - len(_INDENT) - sum(each.width for each in _COLUMNS) - (len(_COLUMNS) - 1)
-    sizes = []
-    for column in _COLUMNS:
+    columns = _WHY if why else _CHANGING
+    left = width - len(_INDENT) - sum(each.width for each in columns) - (len(columns) - 1)
+    sizes = {column: column.width for column in columns}
+    # The reason is what one wants to read there, so it grows first.
+    for column in reversed(columns) if why else columns:
         longest = max((len(row.cells.get(column.key, "")) for row in rows), default=0) if column.widest else 0
         more = max(0, min(left, min(longest, column.widest) - column.width))
         left -= more
-        sizes.append((column, column.width + more))
-    for column in _MORE:
-        if left > column.width:
-            left -= column.width + 1
-            sizes.append((column, column.width))
-    if left > _REASON.width:
-        sizes.append((_REASON, left - 1))
-    return sizes
+        sizes[column] += more
+    if not why:
+        for column in (_BYTES, _CLASS):
+            if left > column.width:
+                left -= column.width + 1
+                sizes[column] = column.width
+        if left > _REASON.width:
+            sizes[_REASON] = left - 1
+    return list(sizes.items())
 
 
 def _rows(connection: Answer, rates: Rates, now: float) -> Iterator[Row]:

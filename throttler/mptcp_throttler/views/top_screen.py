@@ -19,9 +19,9 @@ SURROUNDINGS: Final = 3 + DETAIL_LINES
 SMALLEST: Final = (40, SURROUNDINGS + 2)
 """Columns and lines."""
 _HELP: Final = (
-    "q quit  s sort  c client  p path  r rule  x all  space pause  arrows: scroll",
-    "q quit  s sort  c/p/r filter  x all  space pause  arrows",
-    "q s c p r x space",
+    "q quit  s sort  w {}  c client  p path  r rule  x all  space pause  arrows",
+    "q quit  s sort  w {}  c/p/r filter  x all  space pause  arrows",
+    "q s w c p r x space",
 )
 
 
@@ -41,8 +41,8 @@ def screen(view: View, page: Page | None, rates: Rates, fault: str | None, width
     if page is not None:
         shown = page.from_first(view)[:room]
         now = page.answer["time"]
-        table = body(shown, rates, now, width)[:room]
-        above = titles(shown, rates, now, width)
+        table = body(shown, rates, now, width, view.why)[:room]
+        above = titles(shown, rates, now, width, view.why)
     chosen = min(view.cursor, len(table) - 1)
     lines = [_head(view, page, fault, width), above]
     for at, (line, _) in enumerate(table):
@@ -93,4 +93,5 @@ def _foot(view: View, width: int) -> Line:
     if view.asking is not None:
         text = f"{view.asking}: {view.written}_   (enter: take it, nothing written: all; escape: leave)"
         return Line(compact.cut(text, width), KEYS)
-    return Line(next((each for each in _HELP if len(each) <= width), ""), KEYS)
+    texts = (each.format("rates" if view.why else "why") for each in _HELP)
+    return Line(next((each for each in texts if len(each) <= width), ""), KEYS)
