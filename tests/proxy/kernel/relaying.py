@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import (
 )
 
 UPLINKS = ("eth0", "wlan0")
-PEER = "cache_peer {address} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit=2 name={name}"
+PEER = "cache_peer {address} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit={limit} name={name}"
 DOWNLOAD = 240
 """Seconds for a download, which has 60 Mbit/s, or 20 where an uplink was lost."""
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
@@ -52,8 +52,8 @@ while True:
 """Answers from a JSON file, name to addresses, that it reads anew for each question; for a second each."""
 
 
-def peer(node: LiveNode, family: int = 4) -> str:
-    return PEER.format(address=node.service_address(family), name=node.name)
+def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
+    return PEER.format(address=node.service_address(family), limit=limit, name=node.name)
 
 
 def configuration(node: LiveNode, *statements: str, more: str = "") -> Path:

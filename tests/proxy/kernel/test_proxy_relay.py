@@ -221,7 +221,9 @@ def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callabl
         for device, own in uplinks.items()
         for line in (f"acl by_{device} peername {device}", f"tcp_outgoing_address {own} by_{device}")
     ]
-    relayed = chain(testbed, peers=[PEER.format(address=address, name=each) for each in uplinks], statements=statements)
+    relayed = chain(
+        testbed, peers=[PEER.format(address=address, limit=1, name=each) for each in uplinks], statements=statements
+    )
     assert get(relayed) == (200, True)
     with relayed.carried() as octets:
         assert get(relayed, "large.bin") == (200, True)
@@ -246,7 +248,7 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
     relayed = chain(
         testbed,
         ("proxy", "proxy2"),
-        peers=[PEER.format(address=name, name="first")],
+        peers=[PEER.format(address=name, limit=2, name="first")],
         more="negative_dns_ttl 1 second\n",
         mounts=mounts,
     )

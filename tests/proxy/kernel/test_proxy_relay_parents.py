@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from proxying import tcp_listeners
-from relaying import Chain, chain
+from relaying import Chain, chain, peer
 from test_proxy_relay import DEAD, dropped, get
 
 from mptcp_lab.testbed import RELAY, Testbed
@@ -71,6 +71,22 @@ def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_test
     relayed.wait_for_served(1, 2)
     assert get(relayed) == (200, True)
     relayed.wait_for_served(2, 2)
+
+
+def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: Callable[..., Testbed]) -> None:
+    """As docs/relay.md advises: with a limit of 2 it counts as alive until a second request has waited as well."""
+    testbed = make_testbed(RELAY)
+    names = ("proxy", "proxy2")
+    relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])
+    assert get(relayed) == (200, True)
+    relayed.wait_for_served(1, 0)
+    with dropped(testbed["core"], "proxy"):
+        assert get(relayed) == (200, True)
+        until_said(relayed, DIED, "proxy")
+        relayed.wait_for_served(1, 1)
+    until_said(relayed, BACK, "proxy")
+    assert get(relayed) == (200, True)
+    relayed.wait_for_served(2, 1)
 
 
 def test_where_squid_does_not_tell_that_is_said_and_all_else_works(make_testbed: Callable[..., Testbed]) -> None:
