@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from mptcp_lab.testbed import TestbedError
-from mptcp_lab.testbed.ownership import remove_stale, runs
+from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
@@ -40,17 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.command(arguments)
     except KeyboardInterrupt:
-        print("mptcp-bench: interrupted; everything it made is removed", file=sys.stderr)
+        _complain("interrupted")
         return INTERRUPTED
     except (TestbedError, OptionError, parameters.ParameterError, result_file.ResultError) as error:
-        for line in str(error).splitlines():
-            print(f"mptcp-bench: {line}", file=sys.stderr)
+        _complain(str(error))
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"mptcp-bench: {where}{error.strerror or error}", file=sys.stderr)
+        _complain(f"{where}{error.strerror or error}")
         return 1
     return code
+
+
+def _complain(text: str) -> None:
+    for line in text.splitlines():
+        print(f"mptcp-bench: {line}", file=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -67,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="three downloads over Ethernet and Wi-Fi, live, with a picture")
     demo.add_argument("--output", type=Path, default=provenance.RESULTS / "demo", metavar="DIR")
-    demo.set_defaults(command=_demo)
+    demo.set_defaults(command=partial(_with_testbeds, _demo))
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
@@ -78,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
-    run.set_defaults(command=_run)
+    run.set_defaults(command=partial(_with_testbeds, _run))
 
     report = commands.add_parser("report", help="one HTML page of all that was run")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
@@ -102,6 +106,17 @@ def _parser() -> argparse.ArgumentParser:
 
 _FILE_WIDTH = 120
 """Columns of a table that goes into a file: as wide as the widest needs."""
+
+
+def _with_testbeds(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Return the exit code of *command*, which uses testbeds: 1 where one left something behind, which is said last."""
+    with collected_leftovers() as left:
+        try:
+            code = command(arguments)
+        finally:
+            for line in left:
+                _complain(line)
+    return 1 if left else code
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..agent import server
 from ..testbed.commands import TestbedError
+from ..testbed.ownership import leave_behind
 
 PREFIX = "mptcp-bench-"
 """Of the directories on the hosts."""
@@ -267,7 +268,7 @@ class Connection:
         return None
 
     def close(self) -> None:
-        """End the session; raise TestbedError where something on the host could not be taken back."""
+        """End the session; what on the host could not be taken back is left behind."""
         assert self._ssh.stdin is not None
         was_lost = self._lost
         with suppress(OSError):
@@ -283,13 +284,13 @@ class Connection:
         said = self._last_words()
         self._said.close()
         if self._left:
-            raise TestbedError(
+            leave_behind(
                 f"{self.name}: {self.login.destination}: not undone: "
                 + "; ".join(self._left)
                 + "; mptcp-bench cleanup --inventory FILE tries again"
             )
-        if self._left is None and not was_lost:
-            raise TestbedError(
+        elif self._left is None and not was_lost:
+            leave_behind(
                 f"{self.name}: {self.login.destination}: nothing says that all was undone there{said}; "
                 "mptcp-bench cleanup --inventory FILE sees to it"
             )

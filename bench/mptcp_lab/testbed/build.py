@@ -20,7 +20,7 @@ from .commands import TestbedError, run, said
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
-from .ownership import Run, claimed_run, delete_namespace
+from .ownership import Run, claimed_run, delete_namespace, leave_behind
 from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
@@ -65,7 +65,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
             # First the undoing: a signal between the two must not leave the namespace behind.
-            self._scope.callback(delete_namespace, namespace)
+            self._scope.callback(_delete, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         if topology.congestion_control is not None:
             congestion.select(topology.congestion_control, namespaces.values())
@@ -110,6 +110,14 @@ class Testbed(AbstractContextManager["Testbed"]):
             return self._nodes[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
+
+
+def _delete(namespace: str) -> None:
+    """Delete *namespace*, or leave it behind."""
+    try:
+        delete_namespace(namespace)
+    except TestbedError as error:
+        leave_behind(str(error))
 
 
 def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:

@@ -21,6 +21,7 @@ from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim, aims_table, missed
 from mptcp_bench.experiments.findings import Findings, Picture, result_of, tables_of
 from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table, from_json, to_json
+from mptcp_lab.testbed.ownership import leave_behind
 
 AIMS = (
     Aim("a: share", 0.97, least=0.95, most=1.05),
@@ -173,3 +174,18 @@ def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_measu
     (tmp_path / "recovery").write_text("a file")
     assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/recovery: File exists\n"
+
+
+def test_what_a_testbed_leaves_behind_is_said_after_the_result_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = "testbed a1b2c3: remove /tmp/mpx-a1b2c3-x: Operation not permitted; mptcp-bench cleanup tries again"
+
+    def run(console: object, seed: int, quick: bool) -> Findings:
+        leave_behind(stays)
+        return measured(AIMS[:1])
+
+    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", run)
+    assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
+    assert result_file.load(tmp_path / "recovery" / result_file.FILE, ExperimentResult).complete
+    assert capsys.readouterr().err == f"mptcp-bench: {stays}\n"

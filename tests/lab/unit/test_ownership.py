@@ -96,3 +96,19 @@ def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.Monk
         (claimed.directory / "file").touch()
     assert ownership.runs() == ()
     assert not claimed.directory.exists()
+
+
+@pytest.mark.usefixtures("deleted")
+def test_what_stays_is_collected_by_who_has_a_result_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    measured = None
+    with immutable(monkeypatch, "stuck"), ownership.collected_leftovers() as left:
+        with ownership.claimed_run() as claimed:
+            (claimed.directory / "stuck").touch()
+        measured = "what took an hour"
+    assert measured is not None
+    why = f"remove {claimed.directory}/stuck: Operation not permitted"
+    assert left == [f"testbed {claimed.id}: {why}; mptcp-bench cleanup tries again"]
+    assert [(run.id, run.alive, run.directory) for run in ownership.runs()] == [(claimed.id, False, claimed.directory)]
+    with pytest.raises(TestbedError, match=r"^a file stays$"):
+        ownership.leave_behind("a file stays")
