@@ -39,21 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     try:
         code: int = arguments.command(arguments)
-    except KeyboardInterrupt:
-        _complain("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _complain("interrupted", interrupt)
         return INTERRUPTED
     except (TestbedError, OptionError, parameters.ParameterError, result_file.ResultError) as error:
-        _complain(str(error))
+        _complain(str(error), error)
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        _complain(f"{where}{error.strerror or error}")
+        _complain(f"{where}{error.strerror or error}", error)
         return 1
     return code
 
 
-def _complain(text: str) -> None:
-    for line in text.splitlines():
+def _complain(text: str, error: BaseException | None = None) -> None:
+    """Print *text* for people, then the notes of *error*: what became of what was measured."""
+    for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
 
@@ -179,15 +180,18 @@ def _experiment(arguments: argparse.Namespace) -> int:
     result_file.prepare(target.parent)
     try:
         findings = experiment.run(console, arguments.seed, arguments.quick, options)
-    except BaseException:
-        # Without a result there is to be no directory either; one that holds an earlier result is not empty.
+        result = result_of(
+            experiment.name, experiment.summary, findings, origin, options, seed=arguments.seed, quick=arguments.quick
+        )
+        result_file.write(result, target)
+    except BaseException as error:
+        # Without a result there is to be no directory either; one with an earlier result is not empty.
         with suppress(OSError):
             target.parent.rmdir()
+        if not isinstance(error, OptionError):
+            earlier = f"; {target} is of an earlier run" if target.exists() else ""
+            error.add_note(f"nothing of this run is kept{earlier}")
         raise
-    result = result_of(
-        experiment.name, experiment.summary, findings, origin, options, seed=arguments.seed, quick=arguments.quick
-    )
-    result_file.write(result, target)
     for picture in findings.pictures:
         for ending in ("png", "svg"):
             picture.draw(target.parent / f"{picture.name}.{ending}")

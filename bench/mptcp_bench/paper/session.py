@@ -246,6 +246,10 @@ def run(name: str, order: Order) -> PaperResult:
         empty = tuple(f"no data point of {case.title}" for case in result.cases if not result.valid(case.key))
         result = replace(result, complete=True, failures=empty)
         write(result, directory / FILE)
+    except BaseException as error:
+        kept = f"{directory / FILE} has what was done, marked as interrupted" if result.runs else "nothing was measured"
+        error.add_note(kept)
+        raise
     finally:
         if any(run.valid for run in result.runs):
             draw(result, directory)
@@ -269,7 +273,7 @@ def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]
         try:
             result = run(name, order)
         except TestbedError as error:
-            failures.append(f"{name}: {error}")
+            failures.append("; ".join((f"{name}: {error}", *getattr(error, "__notes__", ()))))
             continue
         results.append(asdict(result))
         for verdict in result.claims:

@@ -16,11 +16,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from mptcp_bench import result_file
-from mptcp_bench.cli import main
+from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim, aims_table, missed
 from mptcp_bench.experiments.findings import Findings, Picture, result_of, tables_of
 from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table, from_json, to_json
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import leave_behind
 
 AIMS = (
@@ -189,3 +190,31 @@ def test_what_a_testbed_leaves_behind_is_said_after_the_result_is_written(
     assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
     assert result_file.load(tmp_path / "recovery" / result_file.FILE, ExperimentResult).complete
     assert capsys.readouterr().err == f"mptcp-bench: {stays}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [(KeyboardInterrupt(), INTERRUPTED, "interrupted"), (TestbedError("the proxy is gone"), 1, "the proxy is gone")],
+)
+def test_a_run_that_ends_early_says_that_nothing_of_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    said: str,
+) -> None:
+    def run(console: object, seed: int, quick: bool) -> Findings:
+        raise error
+
+    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", run)
+    target = tmp_path / "recovery" / result_file.FILE
+    assert main(["run", "recovery", "--output", str(tmp_path)]) == status
+    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: nothing of this run is kept\n"
+    assert not target.parent.exists()
+    result_file.write(made(), target)
+    error.__notes__.clear()
+    assert main(["run", "recovery", "--output", str(tmp_path)]) == status
+    earlier = f"nothing of this run is kept; {target} is of an earlier run"
+    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {earlier}\n"
+    assert result_file.load(target, ExperimentResult) == made()
