@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, inf, sqrt
+from math import floor, inf, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "fmean", "geometric_mean", "histogram_percentiles",
-    "mean_interval", "median", "median_interval", "no_less_than", "of_median", "percentile", "percentiles",
+    "mean_interval", "mean_or_nan", "median", "median_interval", "no_less_than", "of_median", "percentile",
+    "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -37,6 +38,11 @@ class Interval:
     def half(self) -> float | None:
         """What stands behind the ±."""
         return None if self.high is None else self.high - self.mean
+
+
+def mean_or_nan(values: Sequence[float]) -> float:
+    """Return the mean; of nothing, what meets no aim."""
+    return fmean(values) if values else nan
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -33,6 +33,7 @@ from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table
 from .findings import Findings
 from .goodput_judging import CELLS, Cell, Measurement, judge, void
+from .two_paths import one_subflow
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
@@ -75,14 +76,6 @@ def throttled(testbed: Testbed) -> Iterator[None]:
         yield
     finally:
         throttler.process.stop()
-
-
-@contextmanager
-def one_subflow(testbed: Testbed) -> Iterator[None]:
-    """Let the client join no second subflow."""
-    limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
-    with testbed["client"].changed([*limits, "0"], [*limits, "8"]):
-        yield
 
 
 def measure(testbed: Testbed, origin: Origin, proxy: Proxy, cell: Cell) -> Measurement:

@@ -62,8 +62,9 @@ from mptcp_throttler.views.ask import ask
 from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table
 from .backends import backends
+from .devices import DEVICES
 from .findings import Findings
-from .recovery_judging import BEFORE, DEVICES, RESTART, Observed, judge, made
+from .recovery_judging import BEFORE, RESTART, Observed, judge, made
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 """Seconds: to the steady state, without a throttler, and after the restart."""

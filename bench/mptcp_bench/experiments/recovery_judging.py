@@ -20,8 +20,8 @@ from mptcp_lab.testbed.system_state import (
 )
 
 from .aims import Aim
+from .devices import DEVICES
 
-DEVICES = ("eth0", "wlan0")
 BEFORE = 2.0
 """Seconds before the kill over which the steady rates are taken."""
 GAP = 0.25

@@ -13,7 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -27,6 +27,7 @@ from .peers.splice import built
 from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
 from .relay_judging import Measured, taken, void
 from .relay_memory import buffers, kernel_memory, user_memory
+from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
@@ -176,15 +177,9 @@ class Bed:
                 process.kill()
                 path.unlink()
 
-    @contextmanager
-    def subflows(self, cell: Cell) -> Iterator[None]:
+    def subflows(self, cell: Cell) -> AbstractContextManager[None]:
         """Let the clients join as many subflows as those of *cell* have."""
-        limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
-        if CLIENTS[cell.client] == 1:
-            with self.testbed["client"].changed([*limits, "0"], [*limits, "8"]):
-                yield
-        else:
-            yield
+        return one_subflow(self.testbed) if CLIENTS[cell.client] == 1 else nullcontext()
 
     def transfer(self, cell: Cell, task: str, number: int, process: Program | None) -> Measured:
         """Measure bulk transfers or small requests through a proxy that runs."""

@@ -22,13 +22,13 @@ from typing import NamedTuple, Self
 
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
-from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy, throttler_mounts
 from mptcp_lab.testbed.system_state import State, whole_state
 from mptcp_lab.testbed.topologies import with_second_client
 
-SOURCE = Path(__file__).parent / "native" / "crowd.c"
+from .peers.splice import built
+
 NODE = "crowd"
 """10.77.3.0/24 and 10.77.4.0/24: free where the client has two paths."""
 ORIGIN_PORT = 8443
@@ -146,13 +146,6 @@ class _Member:
         struct.pack_into("=Q", self._map, _COUNTERS.size - 8, rate)
 
 
-def _built(testbed: Testbed) -> Path:
-    """Return the program, built for *testbed*."""
-    program = testbed.directory / "crowd-program"
-    run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd")
-    return program
-
-
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """As many tunnels as are asked for."""
@@ -168,8 +161,8 @@ class Crowd:
 
         They will be opened at *rate* a second, and each will receive *trickle* bytes a second.
         """
-        program = _built(testbed)
         proxy, origin = testbed["proxy"], testbed["origin"]
+        program = built("crowd", proxy)
         started = start_crowded_proxy(proxy, most)
         arguments = [str(ORIGIN_PORT), str(trickle)]
         sending = _Member(origin, program, "origin", arguments, testbed.scope)
@@ -184,7 +177,8 @@ class Crowd:
 
         They end at a listener on the proxy's port, which stands for proxy and origin, and sends nothing.
         """
-        program, proxy = _built(testbed), testbed["proxy"]
+        proxy = testbed["proxy"]
+        program = built("crowd", proxy)
         # The client closes first, and keeps each port for a minute: at a thousand a second all would be taken soon, and
         # second subflows, which have fewer to choose from, would fail first.
         testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])

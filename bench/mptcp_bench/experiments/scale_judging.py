@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from ..statistics import fmean, median, percentile
+from ..statistics import mean_or_nan, median, percentile
 from .aims import Aim
 
 RELOAD = 5.0
@@ -234,13 +234,9 @@ def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> lis
     if not beside:
         return []
     return [
-        Aim("0 held: soft cap, the other path keeps", _mean(none)),
-        Aim(f"{beside:,} held: soft cap, the other path keeps", _mean(held), least=KEPT),
+        Aim("0 held: soft cap, the other path keeps", mean_or_nan(none)),
+        Aim(f"{beside:,} held: soft cap, the other path keeps", mean_or_nan(held), least=KEPT),
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else math.nan
 
 
 def table(title: str, aims: Sequence[Aim]) -> Table:

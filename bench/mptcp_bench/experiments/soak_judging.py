@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ..statistics import fmean, median
+from ..statistics import mean_or_nan, median
 from .aims import Aim
 
 GROWTH = 0.05
@@ -129,10 +129,6 @@ def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> flo
     return (after - before) / max(before, 1.0)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else math.nan
-
-
 def judge(soak: Soak) -> list[Aim]:
     """Return the aims."""
     samples = soak.samples
@@ -172,7 +168,12 @@ def judge(soak: Soak) -> list[Aim]:
         ),
         Aim("caps: wrong, most in a sample", max((s.wrong for s in samples), default=math.inf), most=0),
         # While a cap repays what passed it by, its class has half: here, where little does, a moment in many seconds.
-        Aim("caps: rate of the class / the cap's, mean", _mean([s.ceil for s in samples]) / CAP, least=KEPT, most=1.0),
+        Aim(
+            "caps: rate of the class / the cap's, mean",
+            mean_or_nan([s.ceil for s in samples]) / CAP,
+            least=KEPT,
+            most=1.0,
+        ),
         *(Aim(f"growth of {name}", growth(samples, value), most=most) for name, most, value in kinds),
         Aim("throttler's resident memory at the end", samples[-1].daemon.resident if samples else math.nan, " MB"),
         Aim("throttler's processor share", soak.cores, " cores"),

@@ -46,6 +46,12 @@ def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> Iterat
         yield
 
 
+def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
+    """Let the client join no second subflow."""
+    limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
+    return testbed["client"].changed([*limits, "0"], [*limits, "8"])
+
+
 @contextmanager
 def slow_origin(testbed: Testbed, rate: int) -> Iterator[None]:
     """Let the origin send *rate* Mbit/s."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from faults_live import DEAD, FALLBACK, NEVER, SOUND, UNUSED, WRONG, broken_policy, dead, dying_after_load, misses
 
-from mptcp_bench.experiments import goodput, goodput_judging, steering, steering_cells
+from mptcp_bench.experiments import goodput, goodput_judging, steering, steering_cells, two_paths
 from mptcp_bench.experiments.goodput_judging import CELLS, judge
 from mptcp_bench.experiments.setup import Setup
 from mptcp_bench.experiments.steering_modes_judging import aims
@@ -150,7 +150,7 @@ def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> 
     with ExitStack() as stack:
         if fault == UNUSED:
             # One that is joined as backup would be steered as any other.
-            stack.enter_context(goodput.one_subflow(setup.testbed))
+            stack.enter_context(two_paths.one_subflow(setup.testbed))
         if fault == DEAD:
             dying_after_load(monkeypatch)
 
