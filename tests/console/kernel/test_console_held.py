@@ -199,8 +199,13 @@ def test_a_time_that_has_left_the_graph_is_still_told(site: Site) -> None:
     site.choose(120)
     site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds are known")
     graph = site.browser.find("#graph")
-    graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
-    site.browser.until_text("#title-moment", "At ")
+
+    def is_held() -> bool:
+        """Keys mean nothing until the two minutes that were chosen are there."""
+        graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+        return "At " in site.browser.text("#title-moment")
+
+    site.browser.until(is_held, "a time is held")
 
     def has_rates() -> bool:
         """Go to one earlier otherwise: on a busy machine there are seconds of which nothing is known."""

@@ -22,6 +22,8 @@ LIBRARY = "mptcp_listen.so"
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
 MPTCP_OPTION = 30
 """TCP option kind of MPTCP, RFC 8684, 3."""
+PATIENTLY = ("--retry", "9", "--retry-all-errors", "--retry-delay", "1")
+"""Options of curl: while Squid reads its configuration anew it refuses, and resets whom it has not accepted yet."""
 
 
 @dataclass(frozen=True)

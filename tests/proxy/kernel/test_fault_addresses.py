@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from proxying import PATIENTLY
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
@@ -12,8 +13,6 @@ from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
 pytestmark = pytest.mark.kernel
 
 TOLD = "this host's addresses have changed"
-# While Squid reads its configuration it refuses for a moment.
-PATIENTLY = ("--retry", "9", "--retry-connrefused", "--retry-delay", "1")
 
 
 def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> None:

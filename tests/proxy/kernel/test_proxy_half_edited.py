@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import fetch, mptcp_listeners, squid, workers
+from proxying import PATIENTLY, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
@@ -50,8 +50,7 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     node, client = testbed["proxy"], testbed["client"]
 
     def served() -> int:
-        options = ("--retry", "9", "--retry-connrefused", "--retry-delay", "1")  # Squid reads its configuration
-        return fetch(client, origin.url("file"), proxy.url(), options=options).status
+        return fetch(client, origin.url("file"), proxy.url(), options=PATIENTLY).status
 
     assert served() == 200
     listed.write_text(f"{edit}\n")
