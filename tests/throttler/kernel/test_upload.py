@@ -76,9 +76,16 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
-    (connection,) = throttler.status()["connections"]
-    (found,) = [each for each in connection["subflows"] if each["path"] == path]
-    return dict(found)
+    """Return it once it is there: the cap of a path is in force before the second subflow is, which it waits for."""
+    found: list[dict[str, Any]] = []
+
+    def is_there() -> bool:
+        (connection,) = throttler.status()["connections"]
+        found[:] = [each for each in connection["subflows"] if each["path"] == path]
+        return len(found) == 1
+
+    wait_until(is_there, f"there is a subflow by {path}", process=throttler.process)
+    return found[0]
 
 
 @pytest.mark.parametrize("family", [4, 6])
