@@ -248,6 +248,8 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
 def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
     """Have *text* in the place of *statement*, which was read from *lines*: on its last line, or, where that would be
     too long, on as many of its lines as it takes."""
+    if text.endswith("\\"):
+        text += " "  # as it was written: a line that ends in the backslash itself goes on in the next one
     there = statement.last - statement.first + 1
     pieces = _pieces(text, there)
     blank = [""] * (there - len(pieces))
