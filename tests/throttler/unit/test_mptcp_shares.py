@@ -271,6 +271,33 @@ def test_of_what_a_client_opened_before_the_daemon_half_of_the_room_stays_and_th
     assert kinds(events) == [EXCESS], "a later dump holds to the rule, too"
 
 
+def test_clients_that_took_all_before_the_daemon_leave_room_to_another() -> None:
+    tracker = Tracker([PORT], SMALL)
+    dump = [path_of(number, client).dumped() for number in range(ROOM) for client in (0, 1)]
+    assert EXCESS in kinds(tracker.resync(dump, 2000.0))
+    held = Counter(shown.active[0].four_tuple.remote for shown in tracker.connections.values())
+    assert sorted(held.values()) == [ROOM // 3, ROOM // 3 + 1], "a third each, as by the rule"
+    assert announced(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2]), st.integers(0, 4).map(bool)), max_size=60))
+def test_what_came_by_the_rule_is_true_in_every_order(actions: list[tuple[int, bool]]) -> None:
+    """Of the k with the most: all together and the fewest of one are no more than the room and one."""
+    shares, there = Shares(ROOM), list[bytes]()
+    for client, opens in actions:
+        if opens and shares.has_room(packed(client)):
+            assert shares.had_room(packed(client))
+            there.append(shares.take(packed(client)))
+        elif not opens and there:
+            shares.give_back(there.pop(0))
+        sizes = sorted(Counter(there).values(), reverse=True)
+        for extra in range(3):
+            after = sorted((Counter(there) + Counter([packed(extra)])).values(), reverse=True)
+            fits = all(sum(after[: k + 1]) + after[k] <= ROOM + 1 for k in range(len(after)))
+            assert shares.had_room(packed(extra)) is fits
+        assert all(sum(sizes[: k + 1]) + sizes[k] <= ROOM + 1 for k in range(len(sizes)))
+
+
 def test_before_the_first_dump_is_over_what_comes_keeps_to_the_rule_and_what_is_joined_was_there() -> None:
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
