@@ -133,6 +133,37 @@ def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
     assert not empty
 
 
+@pytest.mark.parametrize("netfilter", ["nftables"], indirect=True)
+def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
+    netfilter: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may change the ruleset all the time: chains in use are left, and entries go when they are to go."""
+    many = {four_tuple(number): ONE for number in range(20)}
+    listed = NftablesNetfilter._listed
+
+    async def interrupted(self: NftablesNetfilter, *asked: Any) -> tuple[dict[FourTuple, Target], bool]:
+        found, _ = await listed(self, *asked)
+        return found, False
+
+    async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(many)
+        with host.entered():
+            _, later = open_netfilter("nftables", OWNERSHIP)
+        with monkeypatch.context() as patched:
+            patched.setattr(NftablesNetfilter, "_listed", interrupted)
+            await later.prepare()
+            seen = await later.read_entries()
+        await later.delete_entries(many)
+        left = await later.read_entries()
+        later.close()
+        return seen, left
+
+    seen, left = asyncio.run(scenario())
+    assert seen == many
+    assert not left
+
+
 def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host: LiveNode) -> None:
     dump = "iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
     strip = f"({dump}) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'"

@@ -127,8 +127,9 @@ class NftablesNetfilter:
         present = [name for _, name in socket.if_nameindex()]
         await self._run(self._table.table(present), f"make the nftables table {self._table.name}")
         self._base = self._base_chains(present)
-        await self.read_entries()
-        await self._drop_unused_chains(await self._chains())
+        _, whole = await self._read_entries()
+        if whole:
+            await self._drop_unused_chains(await self._chains())
         if self._table.interfaces:
             self._find_device()
         # Whoever changed one may have left nothing in it; and nftables keeps the index of the device that they send to.
@@ -189,23 +190,30 @@ class NftablesNetfilter:
             }
 
     async def read_entries(self) -> dict[FourTuple, Target]:
+        found, _ = await self._read_entries()
+        return found
+
+    async def _read_entries(self) -> tuple[dict[FourTuple, Target], bool]:
+        """Return the entries, and whether these are all: others may change the ruleset in each of the readings."""
         before, whole = self._changes, True
         found: dict[FourTuple, Target] = {}
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
                     listed, steady = await self._listed(netlink, version)
+                    found |= listed
                     if steady:
                         break
-                found |= listed
                 whole = whole and steady
-        if whole and before == self._changes:
-            self._targets, self._uses = dict(found), Counter(found.values())
+        if before == self._changes:
+            # What was not seen is not forgotten, or it would stay when it is to go.
+            self._targets = dict(found) if whole else self._targets | found
+            self._uses = Counter(self._targets.values())
         foreign = {four_tuple for four_tuple, target in found.items() if target is _FOREIGN}
         for four_tuple in foreign - self._reported:
             log.warning("table %s has an entry that is not ours: %s", self._table.name, four_tuple)
         self._reported = foreign
-        return found
+        return found, whole
 
     async def _listed(self, netlink: NetlinkSocket, version: int) -> tuple[dict[FourTuple, Target], bool]:
         """Return what a map has, and whether that is all of it.
