@@ -233,6 +233,7 @@ def run(name: str, order: Order) -> PaperResult:
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
+    kept = "nothing was measured"
     result_file.prepare(directory)
     try:
         with checked_lab(order) as where, Shown(order.console, name, rerun.seconds) as shown:
@@ -241,13 +242,14 @@ def run(name: str, order: Order) -> PaperResult:
                 if not result.runs:
                     _forget_figures(directory)
                 result = judged(replace(result, runs=(*result.runs, done)))
+                kept = f"{directory / FILE} does not have all that was done"
                 write(result, directory / FILE)
+                kept = f"{directory / FILE} has what was done, marked as interrupted"
                 shown.run(result.case(done.case).title, done)
         empty = tuple(f"no data point of {case.title}" for case in result.cases if not result.valid(case.key))
         result = replace(result, complete=True, failures=empty)
         write(result, directory / FILE)
     except BaseException as error:
-        kept = f"{directory / FILE} has what was done, marked as interrupted" if result.runs else "nothing was measured"
         error.add_note(kept)
         raise
     finally:

@@ -53,6 +53,7 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
         return fetch(client, origin.url("file"), proxy.url(), options=PATIENTLY).status
 
     assert served() == 200
+    before = workers(proxy.process)
     listed.write_text(f"{edit}\n")
     first = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
@@ -61,7 +62,7 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
     assert served() == 200
-    before = workers(proxy.process)
+    assert workers(proxy.process) == before, "none has ended by it"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_until(
