@@ -10,9 +10,9 @@ dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM
 What it costs is the same however many connections there are.
 
 The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it.
-So they are held to what is true in every order. Of the last connection that came to any of the k clients with the most,
-its client had fewer than there was room left for. So, together with the fewest that one of the k has, they have no more
-than the room and one: one client gets half of it, two get a third each.
+So they are held to what is true in every order. When the last of the connections of the *k* clients with the most came,
+its client had fewer than there was room left for. So what these *k* have together, and the fewest that one of them has
+once more, is no more than the room and one: one client has half of it at the most, two have a third each.
 """
 
 from __future__ import annotations
