@@ -14,8 +14,6 @@ from .result_file import Result
 
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("console", "0219705"): "reloads beside a console were not compared with those without, and the cap that browsers "
-    "had latest had 3 s",
     ("datapath", "28df4d4"): "means were not compared, only medians",
     ("guard", "62aa980"): "Wi-Fi before the fault had no upper bound",
     (
