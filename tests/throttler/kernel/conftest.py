@@ -1,4 +1,4 @@
-"""Fixtures of the throttler's kernel tests: the site of one that runs as a program."""
+"""Fixtures of the throttler's kernel tests: the site of one that runs as a program, and a bare node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from throttler_site import Site, make_site, untouched_afterwards
 
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import LiveNode, Testbed
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
@@ -18,6 +18,12 @@ def site(
 ) -> Site:
     """The site of a throttler that runs as a program, once under each backend."""
     return make_site(request.param, make_module_testbed, require)
+
+
+@pytest.fixture(scope="module")
+def host(module_testbed: Testbed) -> LiveNode:
+    """The proxy's node, for tests of one adapter without a throttler."""
+    return module_testbed["proxy"]
 
 
 @pytest.fixture

@@ -1,0 +1,20 @@
+"""Subflows and targets that the tests of the Netfilter ports write into the kernel."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import Ownership, Target
+
+OWNERSHIP = Ownership(listen_ports=(3128, 3129))
+ONE, TWO = Target(0x10, 0x10000), Target(0xFFEF, 0xFF0000)
+
+
+def four_tuple(number: int, is_ipv6: bool = False, port: int = 3128) -> FourTuple:
+    local, base = ("fd77:8::2", "fd77:1::1:0") if is_ipv6 else ("10.77.8.2", "10.77.0.0")
+    remote = ip_address(int(ip_address(base)) + number)
+    return FourTuple(ip_address(local).packed, port, remote.packed, 40000 + number % 1000)
+
+
+ENTRIES = {four_tuple(1): ONE, four_tuple(1, port=3129): TWO, four_tuple(2, is_ipv6=True): TWO}

@@ -1,0 +1,125 @@
+"""Which segments of a capped subflow get its mark: those with data, by their length."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from ipaddress import ip_address
+
+import pytest
+from marked_flows import ONE, OWNERSHIP
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter
+from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.ports import Netfilter
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.commands import NftTable
+
+pytestmark = pytest.mark.kernel
+
+SENT = {False: FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
+        True: FourTuple(ip_address("fd77:8::2").packed, 3128, ip_address("fd77:1::2").packed, 40000)}  # fmt: skip
+SEEN = (
+    "table inet seen { chain c { type filter hook postrouting priority 0; meta mark & 0xff0000 == 0x10000 counter; }; }"
+)
+
+
+def send(four_tuple: FourTuple, octets: int) -> None:
+    """Send a segment with so many bytes behind the 20 of a bare TCP header, options or data."""
+    family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
+    header = struct.pack("!HHIIBBHHH", four_tuple.local_port, four_tuple.remote_port, 1, 1, 5 << 4, 0x10, 0, 0, 0)
+    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
+        raw.bind((str(ip_address(four_tuple.local)), 0))
+        raw.sendto(header + bytes(octets), (str(ip_address(four_tuple.remote)), 0))
+
+
+def classified(host: LiveNode, octets: int) -> int:
+    """Return how many of two segments, one of each IP version, got a mark of ours."""
+    host.run(["nft", SEEN])
+    for each in SENT.values():
+        send(each, octets)
+    rules = json.loads(host.run(["nft", "-j", "list", "table", "inet", "seen"]).stdout)["nftables"]
+    host.run(["nft", "delete", "table", "inet", "seen"])
+    (counter,) = (
+        part["counter"] for item in rules for part in item.get("rule", {}).get("expr", ()) if "counter" in part
+    )
+    packets: int = counter["packets"]
+    return packets
+
+
+@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, require: object, backend: str) -> None:
+    require("nftables", *(("ipset", "iptables-legacy") if backend == "iptables" else ()))  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, port = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        try:
+            await port.prepare()
+            await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+            # The longest TCP header has 60 bytes; one byte more can only be data.
+            assert [classified(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+def test_iptables_without_the_match_of_lengths_caps_all_and_says_so_once(
+    host: LiveNode, require: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        port = IptablesNetfilter(OWNERSHIP, length_match="none-such")
+        try:
+            for _ in range(2):
+                await port.prepare()
+                assert await port.check() == []
+            await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+            assert [classified(host, octets) for octets in (0, 1400)] == [2, 2]
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records if "no match length" in record.getMessage()] == [
+        "ACKs of capped subflows wait behind their data: no match length in iptables (make a rule for iptables: "
+        "can't find match none-such)"
+    ]
+
+
+@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode, require: object, backend: str) -> None:
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        first: Netfilter
+        if backend == "iptables":
+            first = IptablesNetfilter(OWNERSHIP, length_match=None)
+            await first.prepare()
+        else:
+            first = NftablesNetfilter(NftTable.download(OWNERSHIP))
+            await first.prepare()
+            for line in NftTable.download(OWNERSHIP).table():
+                host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
+        await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+        assert classified(host, 0) == 2
+        first.close()
+        _, second = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        try:
+            await second.prepare()
+            assert await second.check() == []
+            assert [classified(host, octets) for octets in (0, 41)] == [0, 2]
+        finally:
+            await second.remove()
+            second.close()
+
+    with host.entered():
+        asyncio.run(scenario())

@@ -1,0 +1,166 @@
+"""The maps of nftables: dumps that are not whole, and entries that others put there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
+
+from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
+from mptcp_throttler.kernel.netfilter import nft_wire
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.ports import Netfilter
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import Target
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def nftables(host: LiveNode, require: Any) -> Iterator[Netfilter]:
+    require("nftables")
+    with host.entered():
+        _, port = open_netfilter("nftables", OWNERSHIP)
+        yield port
+        asyncio.run(port.remove())
+        port.close()
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
+    nftables: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """Defect: it stayed in the map when it was to go, and so did the chain that it goes to."""
+    many = {four_tuple(number): ONE for number in range(20)}
+    whole, dumps = nft_wire.elements, 0
+
+    def grows(*asked: Any) -> Iterator[nft_wire.Element]:
+        nonlocal dumps
+        dumps += 1
+        listed = list(whole(*asked))
+        return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
+
+    async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
+        await nftables.prepare()
+        await nftables.upsert_entries(many)
+        with monkeypatch.context() as patched:
+            patched.setattr(nft_wire, "elements", grows)
+            read = await nftables.read_entries()
+        await nftables.delete_entries(many)
+        return read, await nftables.read_entries()
+
+    read, empty = asyncio.run(scenario())
+    assert (read == many) is not always, "no attempt gave all of it where each was cut"
+    assert not empty
+
+
+def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
+    nftables: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may change the ruleset all the time: chains in use are left, and entries go when they are to go."""
+    many = {four_tuple(number): ONE for number in range(20)}
+    listed = NftablesNetfilter._listed
+
+    async def interrupted(self: NftablesNetfilter, *asked: Any) -> tuple[dict[FourTuple, Target], bool]:
+        found, _ = await listed(self, *asked)
+        return found, False
+
+    async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
+        await nftables.prepare()
+        await nftables.upsert_entries(many)
+        with host.entered():
+            _, later = open_netfilter("nftables", OWNERSHIP)
+        with monkeypatch.context() as patched:
+            patched.setattr(NftablesNetfilter, "_listed", interrupted)
+            await later.prepare()
+            seen = await later.read_entries()
+        await later.delete_entries(many)
+        left = await later.read_entries()
+        later.close()
+        return seen, left
+
+    seen, left = asyncio.run(scenario())
+    assert seen == many
+    assert not left
+
+
+NFT = "add element inet mptcp_throttler"
+
+
+def test_entries_of_others_in_our_map_are_said_once_replaced_and_removed(
+    host: LiveNode, require: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("nftables")  # type: ignore[operator]
+    key = "{} . {} . 10.77.8.2 . 3128"
+    foreign = [four_tuple(number) for number in (5, 6, 7)]
+    keys = [key.format(ip_address(each.remote), each.remote_port) for each in foreign]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await port.prepare()
+            await port.upsert_entries(ENTRIES)
+            host.run(["nft", "add chain inet mptcp_throttler theirs"])
+            for each, verdict in zip(keys, ("accept", "jump theirs", "goto class_10_mark_10000"), strict=True):
+                host.run(["nft", f"{NFT} v4 {{ {each} : {verdict} }}"])
+            for _ in range(2):
+                found = await port.read_entries()
+                assert found.keys() == {*ENTRIES, *foreign}
+                assert all(found[each] not in (ONE, TWO) for each in foreign)
+            assert len([record for record in caplog.records if "not ours" in record.getMessage()]) == 3
+            await port.upsert_entries({foreign[0]: ONE})
+            await port.delete_entries(foreign[1:])
+            await port.prepare()
+            assert await port.read_entries() == ENTRIES | {foreign[0]: ONE}
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+def test_a_successor_starts_where_others_put_entries_into_our_map(host: LiveNode, require: object) -> None:
+    require("nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, first = open_netfilter("nftables", OWNERSHIP)
+        await first.prepare()
+        first.close()
+        host.run(["nft", f"{NFT} v4 {{ 10.77.0.9 . 1 . 10.77.8.2 . 3128 : accept }}"])
+        _, second = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await second.prepare()
+            await second.delete_entries(await second.read_entries())
+            assert await second.read_entries() == {}
+        finally:
+            await second.remove()
+            second.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+def test_nftables_alone_does_not_make_the_tables_of_iptables(require: object) -> None:
+    require("nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        backend, port = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await port.prepare()
+            await remove_other_backends(backend, OWNERSHIP)
+        finally:
+            await port.remove()
+            port.close()
+
+    with Testbed(TWO_PATHS) as fresh, fresh["proxy"].entered():
+        asyncio.run(scenario())
+        for names in ("ip_tables_names", "ip6_tables_names"):
+            path = Path("/proc/thread-self/net", names)
+            assert not path.exists() or "mangle" not in path.read_text()
