@@ -2,8 +2,8 @@
 
 Each question costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be
 many; operating systems ask for their volume once, when they join a network, and all at once where an access point comes
-back. So each kind has a queue of its own, in which neither waits for the other, and each client one place in it: an
-IPv4 address or an IPv6 /64, for whoever has one has 2**64. However many connections a client has, others have a turn.
+back. So each kind has a queue of its own, in which neither waits for the other, and each client one place in it
+(:mod:`mptcp_common.clients`). However many connections a client has, others have a turn.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import asyncio
 import time
 from asyncio import sleep
 from collections.abc import Awaitable, Callable, Mapping
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from mptcp_common.clients import client_of
 from mptcp_common.status_client import ask_async
 from mptcp_portal.check_report import Throttler
 
@@ -33,27 +34,19 @@ _MOST_KEPT = 256
 Answer = tuple[Throttler, dict[str, Any]]
 
 
-def client_of(address: str) -> str:
-    """Return what the client at *address*, in brackets or not, is known by."""
-    found = ip_address(address.strip("[]"))
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped or ip_network((found, 64), strict=False))
-    return str(found)
-
-
 class _Queue:
     """Who waits, and whose turn it is."""
 
     def __init__(self, most: int, pause: float) -> None:
         self._most = most
         self._pause = pause
-        self._waiting: set[str] = set()
+        self._waiting: set[bytes] = set()
         self._turn = asyncio.Lock()
         self._last = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what *work* does, unless the client at *address* has a place already, or there is none."""
-        client = client_of(address)
+        client = client_of(ip_address(address.strip("[]")).packed)
         if client in self._waiting or len(self._waiting) >= self._most:
             return Throttler.BUSY, {}
         self._waiting.add(client)

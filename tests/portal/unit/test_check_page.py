@@ -277,6 +277,18 @@ def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, 
     assert statuses[:29].count(Throttler.ANSWERED) == 1
 
 
+def test_phones_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
+    """Defect: all that a translator writes into 64:ff9b::/96 were one client, with one place."""
+
+    async def phones() -> list[Throttler]:
+        asker = Asker(tmp_path / "s", pause=0.01)
+        asked = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", None) for n in range(1, MOST_PAGES + 1))
+        return [status for status, _ in await asyncio.gather(*asked)]
+
+    with answering(tmp_path / "s", of_clients({})):
+        assert set(asyncio.run(phones())) == {Throttler.ANSWERED}
+
+
 def test_a_page_with_three_questions_waits_once_and_for_pages_alone(tmp_path: Path) -> None:
     """Defect: pages and systems waited for each other, and a page for each of its questions: 40 s in place of three."""
     pauses: list[float] = []

@@ -19,7 +19,7 @@ from mptcp_invariants import SMALL, check_tables
 from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
-from mptcp_throttler.mptcp.shares import Shares, prefix_of
+from mptcp_throttler.mptcp.shares import Shares
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.excess import MOST_LINES, Excess
 
@@ -75,12 +75,6 @@ def test_who_has_an_ipv6_network_is_one_client() -> None:
     assert shares.has_room(ip_address("2001:db8:0:1::").packed)
     assert shares.has_room(packed(1))
     assert shares.words(packed(1)).startswith("192.0.2.1 has 0 connections")
-    assert prefix_of(packed(1)) != prefix_of(packed(2)), "IPv4 addresses are one each"
-
-
-def test_an_ipv4_address_that_a_translator_wrote_as_one_of_ipv6_is_a_client_of_its_own() -> None:
-    assert prefix_of(ip_address("64:ff9b::192.0.2.1").packed) == packed(1)
-    assert prefix_of(ip_address("64:ff9b:0:0:1::192.0.2.1").packed) == ip_address("64:ff9b::").packed[:8]
 
 
 # The tracker

@@ -4,10 +4,9 @@ Whoever held all of it with connections that do nothing would have those that co
 may have as many connections as there is room left for: one that asks for all gets half, two get a third each, and
 *n* of them leave a part of *n* + 1 to others, however many they ask for. A client with few finds room until the last.
 
-A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoever has one has 2**64; an IPv4 address
-that a translator wrote as one of IPv6 (RFC 6052) is itself. The rule is that of
-dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
-What it costs is the same however many connections there are.
+What one client is, :mod:`mptcp_common.clients` says. The rule is that of dynamic thresholds for queues that share a
+memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). What it costs is the same however many
+connections there are.
 
 The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it.
 So they are held to what is true in every order. When the last of the connections of the *k* clients with the most came,
@@ -18,26 +17,8 @@ once more, is no more than the room and one: one client has half of it at the mo
 from __future__ import annotations
 
 from collections import Counter
-from ipaddress import ip_network
-from typing import Final
 
-_NETWORK_BYTES: Final = 8
-"""Of an IPv6 address: RFC 4291, 2.5.4."""
-_TRANSLATED: Final = ip_network("64:ff9b::/96").network_address.packed[:12]
-
-
-def prefix_of(address: bytes) -> bytes:
-    """Return what the client with that packed *address* is known by."""
-    if address.startswith(_TRANSLATED):
-        return address[len(_TRANSLATED) :]
-    return address if len(address) == 4 else address[:_NETWORK_BYTES]
-
-
-def prefix_text(prefix: bytes) -> str:
-    """Return *prefix* as people write it."""
-    if len(prefix) == 4:
-        return str(ip_network(prefix).network_address)
-    return str(ip_network((prefix.ljust(16, b"\0"), 8 * _NETWORK_BYTES)))
+from mptcp_common.clients import client_of, client_text
 
 
 class Shares:
@@ -57,14 +38,14 @@ class Shares:
 
     def has_room(self, address: bytes) -> bool:
         """Return whether the client with that *address* may have one more."""
-        return self._held.get(prefix_of(address), 0) < self._room - self.taken
+        return self._held.get(client_of(address), 0) < self._room - self.taken
 
     def had_room(self, address: bytes) -> bool:
         """Return whether one more of that client may have had room as it came, in whatever order they came.
 
         It takes the longer the more different numbers of connections clients have: of 65,536 some 360 at the most.
         """
-        before = self._held.get(prefix_of(address), 0)
+        before = self._held.get(client_of(address), 0)
         together = 0
         for held in sorted({*self._clients, before + 1}, reverse=True):
             together += held * (self._clients[held] + (held == before + 1) - (held == before))
@@ -74,28 +55,28 @@ class Shares:
 
     def take(self, address: bytes) -> bytes:
         """Count one more; return what it is to be given back by."""
-        prefix = prefix_of(address)
-        self._change(prefix, 1)
-        return prefix
+        client = client_of(address)
+        self._change(client, 1)
+        return client
 
-    def give_back(self, prefix: bytes) -> None:
+    def give_back(self, client: bytes) -> None:
         """Count one less."""
-        self._change(prefix, -1)
+        self._change(client, -1)
 
-    def _change(self, prefix: bytes, by: int) -> None:
-        before = self._held.pop(prefix, 0)
+    def _change(self, client: bytes, by: int) -> None:
+        before = self._held.pop(client, 0)
         after = before + by
         if before:
             self._clients[before] -= 1
             if not self._clients[before]:
                 del self._clients[before]
         if after:
-            self._held[prefix] = after
+            self._held[client] = after
             self._clients[after] += 1
         self.taken += by
 
     def words(self, address: bytes) -> str:
         """Say what the client with that *address* has."""
-        prefix = prefix_of(address)
-        held, left = self._held.get(prefix, 0), self._room - self.taken
-        return f"{prefix_text(prefix)} has {held:,} connections, and there is room for {left:,} of anybody's"
+        client = client_of(address)
+        held, left = self._held.get(client, 0), self._room - self.taken
+        return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

@@ -1,0 +1,31 @@
+"""What counts as one client, wherever each has a bound or a place of its own. Pure.
+
+It is an IPv4 address, or the first 64 bits of an IPv6 address: who has one address there has 2**64. An IPv4 address
+written as one of IPv6, by the kernel (``::ffff:0:0/96``) or by a translator (``64:ff9b::/96``, RFC 6052), is itself:
+all those behind one NAT64 are not one client.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import Final
+
+_NETWORK_BYTES: Final = 8
+"""Of an IPv6 address: RFC 4291, 2.5.4."""
+_WRITTEN_AS_IPV6: Final = tuple(
+    ip_network(each).network_address.packed[:12] for each in ("::ffff:0:0/96", "64:ff9b::/96")
+)
+
+
+def client_of(address: bytes) -> bytes:
+    """Return what the client with that packed *address* is known by."""
+    if address.startswith(_WRITTEN_AS_IPV6):
+        return address[12:]
+    return address if len(address) == 4 else address[:_NETWORK_BYTES]
+
+
+def client_text(client: bytes) -> str:
+    """Return *client* as people write it."""
+    if len(client) == 4:
+        return str(ip_network(client).network_address)
+    return str(ip_network((client.ljust(16, b"\0"), 8 * _NETWORK_BYTES)))
