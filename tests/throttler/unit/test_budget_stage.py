@@ -9,7 +9,9 @@ import pytest
 from metering import LTE, MB, MONTHLY, STEPS, Host, at, policy
 
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import ScopeKey, Share
+from mptcp_throttler.policy.model import Policy, ScopeKey, Share
+from mptcp_throttler.stages.budget import Reached
+from mptcp_throttler.stages.stage import Samples
 
 
 def test_a_volume_that_is_used_up_brings_the_cap_of_its_step() -> None:
@@ -252,3 +254,39 @@ def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].reason.startswith("rule lte would cap what exceeds 1.00 MB")
+
+
+NO_BUDGET = policy("- {name: cap, throttle: {rate: 1mbit}}\n")
+
+
+@pytest.mark.parametrize(("new", "told"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["the same", "without the budget"])
+def test_a_step_that_is_reached_in_a_sweep_in_which_a_policy_comes_into_force_is_told_if_it_still_is_one(
+    new: Policy, told: int
+) -> None:
+    """Defect: the daemon ended with a KeyError, for the new policy's periods were not known, or not those of the
+    budget that it dropped."""
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 2 * MB)
+    sweep = host.stage.observe(Samples(host.clock, dict(host.sockets), True))
+    next(sweep)
+    host.stage.set_policy(new)
+    effects = [effect for outcome in sweep for effect in outcome.effects]
+    assert [type(each) for each in effects] == [Reached] * told
+
+
+def test_what_a_socket_carried_past_the_turn_of_a_period_is_counted_before_the_first_decision_after_a_reload() -> None:
+    """Defect: the daemon ended with a KeyError."""
+    host = Host(policy(LTE % "period: day"), now="2026-11-20 23:59")
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
+    host.sweep()
+    host.carry(1, 500)
+    (socket,) = host.sockets.values()
+    host.close(1, report=False)
+    host.now += 60
+    host.stage.advance(host.now, host.clock)
+    host.stage.set_policy(host.policy)
+    host.report(socket)
+    added = {account.start: octets for account, octets in host.stage.take_pending().added.items()}
+    assert added == {at("2026-11-20 00:00"): 1000, at("2026-11-21 00:00"): 500}

@@ -132,6 +132,8 @@ class Accounts:
         self._swept: list[Volume] = []
         self._swept_at: float | None = None
         self._reached: deque[Volume] = deque(maxlen=MAX_REACHED)
+        self._now: float | None = None
+        """When it was last asked for the present periods, seconds since the epoch."""
 
     @property
     def periods(self) -> Periods:
@@ -151,6 +153,9 @@ class Accounts:
                 volume.take_over(budget)
         if not budgets:
             self._basis.clear()
+        if self._now is not None:
+            # Samples and closed sockets that come before the first decision need them.
+            self.begin_periods(self._now)
 
     def restore(self, used: Mapping[Account, int]) -> None:
         """Take what the ledger has; of an account that is in use, this object knows better."""
@@ -172,6 +177,7 @@ class Accounts:
 
     def begin_periods(self, now: float) -> None:
         """Begin the periods that hold *now*, seconds since the epoch."""
+        self._now = now
         if not self._periods.find(now):
             return
         starts = set(self._periods.starts)
@@ -226,8 +232,9 @@ class Accounts:
         return stale
 
     def take_reached(self) -> list[Volume]:
-        """Return the accounts that reached a step, or a share that is announced, since the last call."""
-        reached = list(self._reached)
+        """Return the accounts that reached a step, or a share that is announced, since the last call, but for those
+        that a new policy or period gave up since."""
+        reached = [each for each in self._reached if self._volumes.get(each.key) is each]
         self._reached.clear()
         return reached
 
