@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from metering import LTE, MB, Host
+from metering import policy as metered
 from sampling import MBIT, Flow, capped, connection_of, free, sampled
 
 from mptcp_throttler.policy.load import load_policy
@@ -174,3 +177,38 @@ def test_nothing_is_watched_while_nothing_is_capped() -> None:
     scene.apply()
     scene.guard.forget(1)
     assert not scene.guard.watched()
+
+
+CAP = "- {name: cap, paths: [lte], when: {min_subflows: 1}, lift_last: false, throttle: {rate: %s}, guard: %s}\n"
+BUDGET = (LTE % "period: month").replace("]}}", "]}, guard: %s}")
+GUARDED = {True: "true", False: "false"}
+
+
+@pytest.mark.parametrize("cap", [MBIT // 10, 5 * MBIT])
+@pytest.mark.parametrize("cap_guarded", [True, False])
+@pytest.mark.parametrize("budget_guarded", [True, False])
+def test_of_a_rules_cap_and_a_budgets_the_tightest_that_is_not_guarded_holds_while_relaxed(
+    cap: int, cap_guarded: bool, budget_guarded: bool
+) -> None:
+    """Defects: a rule's cap that is not guarded went with the tighter one of a budget that is, and a budget's cap held
+    that was guarded as well."""
+    host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
+    host.connect(1, "10.77.1.2", "10.77.2.2")
+    host.carry(1, 2 * MB)
+    host.sweep()
+    scene = Scene()
+    scene.guard = GuardStage(host.policy)
+    scene.verdicts = host.decide(1)
+    scene.connection = host.connections[1]
+    for flow, subflow in zip(scene.flows, scene.connection.subflows, strict=True):
+        flow.four_tuple = subflow.four_tuple
+    rates = {cap: cap_guarded, 1 * MBIT: budget_guarded}
+    first = scene.run(5)[0].throttle
+    assert first is not None
+    assert first.rate == min(rates)
+    scene.flows[1].rate = MBIT // 10
+    scene.flows[0].rate = MBIT // 10
+    relaxed = scene.run(2)[0].throttle
+    unguarded = [rate for rate, guarded in rates.items() if not guarded]
+    holds = min(unguarded, default=None) if rates[min(rates)] else min(rates)
+    assert (None if relaxed is None else relaxed.rate) == holds

@@ -310,4 +310,5 @@ class Verdict:
     steer_path: str | None = None
     """The path of ``steer`` that the subflow is on."""
     beside: Cap | None = None
-    """A looser cap, of a budget: it holds where that of ``rule`` is relaxed."""
+    """The looser one of two caps, of which a budget has one: unless it is guarded, too, it holds where the cap of
+    ``rule`` is relaxed."""

@@ -223,6 +223,7 @@ class BudgetStage:
             cap = None
         else:
             looser = f"tighter than the {format_rate(mine.ceil)} of rule {decided.name}"
+            beside = None if verdict.scope is None else Cap(decided, verdict.scope, mine, reason)
             reason = f"{BEFORE[direction]}{sentence}; {looser}"
         return Verdict(
             verdict.four_tuple,

@@ -180,8 +180,8 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction) -> 
     assert verdict.rule is not None
     reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
     beside = verdict.beside
-    if beside is None:
-        return replace(verdict, scope=None, throttle=None, reason=reason)
+    if beside is None or beside.rule.guard:
+        return replace(verdict, scope=None, throttle=None, reason=reason, beside=None)
     # A looser cap that is not guarded still holds.
     reason = f"{reason}; {beside.reason}"
     return replace(verdict, rule=beside.rule, scope=beside.scope, throttle=beside.throttle, reason=reason, beside=None)
