@@ -103,6 +103,18 @@ def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
     assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
+def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
+    """Defect: it lost it after five seconds, and the next data went over the standby."""
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.idle()
+    scene.run(5)
+    scene.set_policy(STANDBY)
+    assert not scene.run(UNDECIDED_SECONDS + 2)
+    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+
+
 def test_another_order_changes_places() -> None:
     scene = Scene(STANDBY)
     scene.apply()

@@ -96,6 +96,8 @@ class BackupFlags:
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
         """Return what is to be done so that the flags of a connection are as *actions*, by *rule*, say."""
+        # A connection at rest is asked about no more: what these actions explain must not wait for a later one.
+        self.decide(token)
         effects = []
         for four_tuple, action in actions.items():
             backup = self._set.get(four_tuple) == token
