@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
-from test_daemon import CAPPED, running, until
+from test_daemon import CAPPED, UNCAPPED, running, scenario, until
+
+from mptcp_throttler.policy.load import load_policy
 
 FROM_SIX = CAPPED.replace("throttle:", 'when: {hours: ["18:00-20:00"]}, throttle:')
 BEFORE_SIX = datetime(2026, 11, 20, 17, 59, 59, 500_000, tzinfo=UTC).timestamp()
@@ -53,3 +55,18 @@ def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypa
             assert time.time() >= BEFORE_SIX + 0.5
 
     asyncio.run(scenario())
+
+
+@scenario
+async def test_a_window_that_opens_while_a_policy_comes_into_force_does_no_harm(tmp_path: Path) -> None:
+    """Defect: the rules of the old policy were matched with which of the new one are open: the daemon ended with a
+    ValueError, or sockets were accepted under caps of the old policy."""
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert kernel.pacing.births
+        by_the_clock = asyncio.create_task(scene.daemon._enforce())
+        await asyncio.sleep(0)  # its decisions are under way
+        scene.daemon._decisions.set_policy(load_policy(UNCAPPED, "p"))
+        await scene.daemon._take_new_policy()
+        await by_the_clock
+        assert not kernel.pacing.births

@@ -301,13 +301,14 @@ class Daemon:
     async def _enforce(self) -> None:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now = time.time()
-        policy = self._decisions.policy
-        self._open_rules = open_rules(policy, now)
+        self._open_rules = open_rules(self._decisions.policy, now)
         await self._decisions.decide_all()
         for planner in self._planners:
             planner.prepare_path_classes(now)
             planner.expire(now)
         if self._paced is not None:
+            # Another policy may have come into force meanwhile, and with it other rules that are open.
+            policy = self._decisions.policy
             self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
         self._plan_changed()
 
