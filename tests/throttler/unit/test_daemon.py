@@ -21,7 +21,8 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
-from mptcp_throttler.shaping.model import NO_LIMIT
+from mptcp_throttler.shaping import plan
+from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
 from mptcp_throttler.views.answer_models import ErrorAnswer
 from mptcp_throttler.views.status_schema import ANSWERS
 
@@ -315,3 +316,25 @@ async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path)
         shown = json.loads(await reader.read())
         writer.close()
         assert len(shown["connections"]) == 1
+
+
+def test_a_policy_comes_into_force_though_no_class_is_left_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: the daemon ended with a traceback, and again at each start while so many connections stood."""
+    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR)
+
+    async def scenario() -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(1, "10.1.0.1", "10.2.0.1")
+        rules = "{name: b, paths: [b], throttle: {rate: 5 Mbit/s, share: client}}"
+        async with running(tmp_path, f"{PATHS}rules: [{rules}]\n", kernel) as scene:
+            before = dict(kernel.netfilter.entries)
+            assert len(before) == 1
+            more = CAPPED.replace("[{", f"[{rules}, {{")
+            await scene.reload(more.replace("paths: [a]", "when: {min_subflows: 3}, paths: [a]"))
+            assert kernel.netfilter.entries == before
+            assert scene.status()["policy"]["rules"] == ["b", "cap-a"]
+
+    asyncio.run(scenario())
+    assert [each for each in caplog.messages if "1 caps are in use" in each]

@@ -211,6 +211,28 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     assert not planner.entries.desired
 
 
+def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of_its_connection_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect: what came behind it among the verdicts lost its cap of another rule."""
+    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR + 1)
+    shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
+    planner = planner_for(shared, own)
+    planner.set_verdicts(1, [verdict(1, own)], NOW)
+    planner.set_verdicts(2, [verdict(2, shared), verdict(3, shared)], NOW)
+    before = dict(planner.entries.desired)
+    for _ in range(2):
+        with pytest.raises(PlanError):
+            planner.set_verdicts(2, [verdict(2, own), verdict(4, own), verdict(3, shared)], NOW)
+        assert planner.entries.desired == before
+        assert planner.caps[ScopeKey("shared", Share.PATH)].users == {subflow(2), subflow(3)}
+    planner.forget(1, NOW)
+    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + LINGER_SECONDS + IDLE_SECONDS)
+    planner.set_verdicts(2, [verdict(2, own), verdict(3, shared)], NOW + 100)
+    assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
+
+
 def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = Planner(Ownership(htb_major=FIRST_MINOR))

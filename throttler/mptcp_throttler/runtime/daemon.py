@@ -55,6 +55,7 @@ from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_st
 from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
+from mptcp_throttler.shaping.plan import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
@@ -304,8 +305,11 @@ class Daemon:
         self._open_rules = open_rules(self._decisions.policy, now)
         await self._decisions.decide_all()
         for planner in self._planners:
-            planner.prepare_path_classes(now)
             planner.expire(now)
+            try:
+                planner.prepare_path_classes(now)
+            except PlanError as error:
+                log.error("%s", error)  # who needs such a class later is told of by itself
         if self._paced is not None:
             # Another policy may have come into force meanwhile, and with it other rules that are open.
             policy = self._decisions.policy

@@ -147,9 +147,7 @@ class Decisions:
                 planner.set_verdicts(token, verdicts, now, young)
             except PlanError as error:
                 fields = about(connection, token=token)
-                log.error(
-                    "connection %08x stays uncapped (%s): %s", token, planner.direction.value, error, extra=fields
-                )
+                log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
 
     def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then what each stage makes of them."""

@@ -110,32 +110,39 @@ class Planner:
         """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
         those on the other direction are not ours. *young* subflows come to a cap without a transition.
 
-        Raises :class:`PlanError` where no class is left; what was capped before that verdict stays capped.
+        Raises :class:`PlanError` where no class is left for some of them: each of these keeps the cap that it had, or
+        has none. All others are as *verdicts* say.
         """
         capped, uncapped, exempt = set(), set(), set()
-        try:
-            for verdict in verdicts:
-                if verdict.direction is not self.direction or self._dry_run:
-                    continue
-                if verdict.scope is None or verdict.throttle is None:
-                    uncapped.add(verdict.four_tuple)
-                    self._end_of_linger(verdict.four_tuple)
-                    continue
+        refused: PlanError | None = None
+        for verdict in verdicts:
+            if verdict.direction is not self.direction or self._dry_run:
+                continue
+            if verdict.scope is None or verdict.throttle is None:
+                uncapped.add(verdict.four_tuple)
+                self._end_of_linger(verdict.four_tuple)
+                continue
+            try:
                 self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now, verdict.four_tuple in young)
-                self._owner[verdict.four_tuple] = token
-                capped.add(verdict.four_tuple)
-        finally:
-            for four_tuple in self._connections.pop(token, ()):
-                # A client that reuses a port soon has the same four-tuple in a newer connection.
-                if four_tuple in capped or self._owner.get(four_tuple) != token:
+            except PlanError as error:
+                refused = refused or error
+                if verdict.four_tuple not in self._cap_of:
                     continue
-                if four_tuple in uncapped and four_tuple in self._born:
-                    self._exempt(four_tuple, now)
-                    exempt.add(four_tuple)
-                else:
-                    self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
-            if capped or exempt:
-                self._connections[token] = (*capped, *exempt)
+            self._owner[verdict.four_tuple] = token
+            capped.add(verdict.four_tuple)
+        for four_tuple in self._connections.pop(token, ()):
+            # A client that reuses a port soon has the same four-tuple in a newer connection.
+            if four_tuple in capped or self._owner.get(four_tuple) != token:
+                continue
+            if four_tuple in uncapped and four_tuple in self._born:
+                self._exempt(four_tuple, now)
+                exempt.add(four_tuple)
+            else:
+                self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
+        if capped or exempt:
+            self._connections[token] = (*capped, *exempt)
+        if refused is not None:
+            raise refused
 
     def forget(self, token: int, now: float) -> None:
         self.set_verdicts(token, (), now)
@@ -240,6 +247,7 @@ class Planner:
 
     def _send(self, four_tuple: FourTuple, scope: ScopeKey, throttle: Throttle, now: float, young: bool) -> None:
         previous = self._cap_of.get(four_tuple)
+        cap = self._cap(scope, throttle, four_tuple, now)  # before anything is changed: there may be no class
         if self.entries.desired.get(four_tuple) == UNCAPPED:
             self.entries.drop(four_tuple)
         self._lingering.discard(four_tuple)
@@ -250,7 +258,6 @@ class Planner:
                 # Until its transition is complete the cap that it had holds it.
                 before.held.add(four_tuple)
                 self._held_by[four_tuple] = before
-        cap = self._cap(scope, throttle, four_tuple, now)
         self._retune(cap, throttle)
         if previous != scope:
             cap.users.add(four_tuple)
