@@ -261,3 +261,14 @@ def test_one_without_an_active_subflow_is_no_longer_one_of_many(clients: Clients
         assert clients.subflows(token, 100.0 + number / 1000) == 0
     lone = clients.begin(101.0)
     assert clients.pass_by(101.0 + WINDOW_SECONDS) == [lone]
+
+
+def test_a_client_that_lost_its_second_path_is_known_by_that_though_the_clock_was_set_back() -> None:
+    """Defect: its joins lay in the future, and counted for more than each connection without one."""
+    clients = Clients()
+    clients.join(clients.begin(86_400.0), 86_400.1)
+    for number in range(3):
+        began = 10.0 * number
+        token = clients.begin(began)
+        clients.subflows(token, began + LONG_WINDOW_SECONDS + 0.1)
+    assert clients.subflows(clients.begin(50.0), 50.0) == 1

@@ -233,6 +233,19 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
 
+def test_a_clock_that_is_set_back_keeps_no_idle_class_for_as_long() -> None:
+    """Defect: it was there until the clock was where it had been, and its number with it."""
+    client = rule("client", throttle(share=Share.CLIENT))
+    planner = planner_for(client)
+    planner.set_verdicts(1, [verdict(1, client)], NOW)
+    planner.set_verdicts(1, [uncapped(1, client)], NOW)
+    yesterday = NOW - 86_400
+    planner.expire(yesterday)
+    assert planner.classes.desired
+    planner.expire(yesterday + IDLE_SECONDS)
+    assert not planner.classes.desired
+
+
 def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = Planner(Ownership(htb_major=FIRST_MINOR))

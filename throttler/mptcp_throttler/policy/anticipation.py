@@ -246,8 +246,8 @@ class Anticipation:
     def _missed(self, young: _Young, weight: float, now: float) -> None:
         known = self._clients.get(young.client, young.known)
         known.share -= WEIGHT * weight * known.share
-        if known.joined <= young.began:
-            # Else another connection's join came meanwhile: the path is there.
+        if not young.began < known.joined <= now:
+            # Else another connection's join came meanwhile: the path is there. One after now is of a clock set back.
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
             self._flips[young.client] = True

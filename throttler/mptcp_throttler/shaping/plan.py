@@ -159,6 +159,7 @@ class Planner:
             rule = self._rules.get(scope.rule) if scope.of_rule else None
             wanted = rule is not None and rule.throttle is not None and rule.throttle.share is scope.share
             kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
+            cap.idle_since = min(cap.idle_since, now)  # the clock may have been set back
             if wanted and not self._dry_run and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
             del self.caps[scope]
