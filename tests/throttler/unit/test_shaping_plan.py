@@ -233,6 +233,28 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
 
+@pytest.mark.parametrize("capped", [True, False])
+@pytest.mark.parametrize("older_ends_first", [True, False])
+def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is_decided_first(
+    capped: bool, older_ends_first: bool
+) -> None:
+    """Defects: where the newer one has no cap, that of the older one stayed on it for as long as it was busy; where it
+    has the same, nobody was told that its socket is another."""
+    cap = rule()
+    planner = planner_for(cap)
+    planner.soft_caps = True
+    planner.set_verdicts(1, [verdict(1, cap)], NOW, {subflow(1)})
+    planner.take_moved(10)
+    newer = [verdict(1, cap) if capped else uncapped(1, cap)]
+    if older_ends_first:
+        planner.forget(1, NOW)
+    planner.set_verdicts(2, newer, NOW, {subflow(1)})
+    planner.forget(1, NOW)
+    assert (subflow(1) in planner.entries.desired) is capped
+    assert not planner.lingers(subflow(1))
+    assert planner.take_moved(10) == [subflow(1)]
+
+
 def test_a_clock_that_is_set_back_keeps_no_idle_class_for_as_long() -> None:
     """Defect: it was there until the clock was where it had been, and its number with it."""
     client = rule("client", throttle(share=Share.CLIENT))

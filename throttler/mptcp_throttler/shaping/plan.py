@@ -118,6 +118,10 @@ class Planner:
         for verdict in verdicts:
             if verdict.direction is not self.direction or self._dry_run:
                 continue
+            if self._owner.get(verdict.four_tuple, token) != token:
+                # A client that reuses a port soon has the same four-tuple in a newer connection: the older one has
+                # ended, though nobody has said so yet.
+                self._release(verdict.four_tuple, now, lingers=True)
             if verdict.scope is None or verdict.throttle is None:
                 uncapped.add(verdict.four_tuple)
                 self._end_of_linger(verdict.four_tuple)
@@ -131,7 +135,6 @@ class Planner:
             self._owner[verdict.four_tuple] = token
             capped.add(verdict.four_tuple)
         for four_tuple in self._connections.pop(token, ()):
-            # A client that reuses a port soon has the same four-tuple in a newer connection.
             if four_tuple in capped or self._owner.get(four_tuple) != token:
                 continue
             if four_tuple in uncapped and four_tuple in self._born:
