@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping import lingering, plan
 from mptcp_throttler.shaping.cap import class_spec, gso_limit
 from mptcp_throttler.shaping.lingering import LINGER_SECONDS
@@ -253,6 +253,20 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
     assert (subflow(1) in planner.entries.desired) is capped
     assert not planner.lingers(subflow(1))
     assert planner.take_moved(10) == [subflow(1)]
+
+
+def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_was_under_way() -> None:
+    """Defect: they had no cap until they ended, for the transition was waited for and nobody ran it any more."""
+    soft = rule()
+    planner = planner_for(soft)
+    planner.soft_caps = True
+    planner.set_verdicts(1, [verdict(1, soft)], NOW)
+    assert planner.is_pending(subflow(1))
+    at_once = rule(cap=replace(throttle(), onset=Onset.AT_ONCE))
+    planner.set_policy(policy(at_once))
+    planner.set_verdicts(1, [verdict(1, at_once)], NOW)
+    assert planner.entries.desired.keys() == {subflow(1)}
+    assert not planner.pending()
 
 
 def test_a_clock_that_is_set_back_keeps_no_idle_class_for_as_long() -> None:

@@ -293,6 +293,9 @@ class Planner:
         else:
             cap.throttle = throttle
             self.classes.want(cap.minor, cap.spec)
+        if not self._begins_softly(throttle):
+            for four_tuple in list(cap.pending):
+                self.complete(four_tuple)  # nobody else will any more
 
     def _begins_softly(self, throttle: Throttle) -> bool:
         return self.soft_caps and throttle.onset is Onset.SOFT
