@@ -8,7 +8,6 @@ force or not: it is possible and not certain.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from functools import cached_property
 from .address_values import AddressValue, address_value
 from .addresses import EVERYBODY, NOBODY, Addresses
 from .list_values import Value, list_values, listed_file, without_flags
+from .patterns import matches_any
 from .source import Statement
 
 _SAY_WHO = frozenset(
@@ -182,11 +182,8 @@ def _any_domain(value: str) -> bool:
 
 
 def _any_name(pattern: str) -> bool:
-    """Say whether a regular expression for names of clients matches strangers, as far as Python's reads it alike."""
-    try:
-        return any(re.search(pattern, name, re.IGNORECASE) for name in _STRANGERS)
-    except (re.error, RecursionError, OverflowError):
-        return True
+    """Say whether a regular expression for names of clients matches strangers."""
+    return matches_any(pattern, _STRANGERS)
 
 
 def addresses_of(lines: Iterable[Line]) -> Match:

@@ -204,6 +204,14 @@ OPEN = [
     # This helper is told what is asked for, and not by whom.
     ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
+    # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
+    ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
+    ["acl named srcdom_regex \\<[[:alpha:]]", "http_access allow named", "http_access deny all"],
+    ["acl named srcdom_regex -i \\N", "http_access allow named", "http_access deny all"],
+    # What cannot be compiled, and what would take all memory, or all of the stack.
+    ["acl named srcdom_regex example)|(", "http_access allow named", "http_access deny all"],
+    ["acl named srcdom_regex ((x{255}){255}){255}", "http_access allow named", "http_access deny all"],
+    [f"acl named srcdom_regex {'(' * 500}x{')' * 500}", "http_access allow named", "http_access deny all"],
     ["acl named srcdomain .com .net .org", "http_access allow named", "http_access deny all"],
     # A length of 0 is one address, whatever it looks like; so is this word, for Squid 5 and 6.
     ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
@@ -251,6 +259,8 @@ CLOSED: list[list[str]] = [
     ["acl own src 10.0.0.0/8, 192.168.0.0/16", "http_access allow own", "http_access deny all"],
     ["acl own src -- 10.0.0.0/8", "http_access allow own", "http_access deny all"],
     ["acl us srcdom_regex -i \\.example\\.com$", "http_access allow us", "http_access deny all"],
+    ["acl us srcdom_regex ^[[:alnum:]-]+\\.example\\.com$", "http_access allow us", "http_access deny all"],
+    ["acl us srcdom_regex ^([0-9]{1,3}-){3}[0-9]{1,3}\\.example$", "http_access allow us", "http_access deny all"],
     [
         "external_acl_type who ttl=60 %SRC %DST /bin/helper",
         "acl ok external who",
