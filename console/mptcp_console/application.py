@@ -152,7 +152,7 @@ class Console:
     async def _what_if(self, request: Request) -> Response:
         try:
             document = json.loads(await _body(request, LARGEST_BODY))
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter of lists in lists, thousands deep
             raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
         return await self._asked(questions.what_if(document))
 
