@@ -45,6 +45,26 @@ test("a time of day is the last time that clocks showed it", () => {
   assert.equal(format.moment(noon - 86400, noon), "2026-11-21 12:00");
 });
 
+test("where clocks are set, too, a time of day is the last time that they showed it", () => {
+  process.env.TZ = "Europe/Athens";
+  // From 04:00 back to 03:00: what they showed twice, what only the second hour has not shown yet, and what was before.
+  const back = Date.UTC(2026, 9, 25, 1, 45) / 1000;
+  assert.equal(format.clock(back), "03:45:00");
+  assert.equal(format.lastTime("03:30", back), back - 15 * 60);
+  assert.equal(format.lastTime("03:50", back), back - 55 * 60);
+  assert.equal(format.lastTime("02:30", back), back - 135 * 60);
+  // From 03:00 to 04:00: what they did not show is of the day before.
+  const forward = Date.UTC(2026, 2, 29, 1, 10) / 1000;
+  assert.equal(format.clock(forward), "04:10:00");
+  assert.equal(format.lastTime("03:30", forward), Date.UTC(2026, 2, 28, 1, 30) / 1000);
+  assert.equal(format.lastTime("04:05", forward), forward - 5 * 60);
+  process.env.TZ = "Australia/Lord_Howe";
+  const half = Date.UTC(2026, 3, 4, 15, 20) / 1000;
+  assert.equal(format.clock(half), "01:50:00");
+  assert.equal(format.lastTime("01:40", half), half - 10 * 60);
+  assert.equal(format.lastTime("25:00", half), null);
+});
+
 test("until when a rule matches is told by the policy's clock, whatever the browser's", () => {
   process.env.TZ = "America/New_York";
   const noon = Date.UTC(2026, 10, 20, 12) / 1000;

@@ -95,10 +95,16 @@ export function moment(seconds, now) {
 export function lastTime(text, now) {
   const found = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text.trim());
   if (found === null) return null;
-  const date = new Date(now * 1000);
-  date.setHours(Number(found[1]), Number(found[2]), Number(found[3] ?? 0), 0);
-  if (date.getTime() / 1000 > now + 1) date.setDate(date.getDate() - 1);
-  return date.getTime() / 1000;
+  const [hour, minute, second] = [found[1], found[2], found[3] ?? "0"].map(Number);
+  const wanted = [hour, minute, second].map(part => String(part).padStart(2, "0")).join(":");
+  const today = new Date(now * 1000);
+  // On the day before, too, this time may have been left out.
+  for (const days of [0, 1, 2]) {
+    const first = new Date(today.getFullYear(), today.getMonth(), today.getDate() - days, hour, minute, second).getTime() / 1000;
+    // Where clocks are set back, it comes again, an hour later or half of one.
+    for (const time of [first + 3600, first + 1800, first]) if (time <= now + 1 && clock(time) === wanted) return time;
+  }
+  return null;
 }
 
 /**
