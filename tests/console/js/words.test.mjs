@@ -47,6 +47,13 @@ test("what is wrong with a throttler that answers is said, and it is not just li
   assert.equal(words.stateText(DOWN, null, 1), "throttler down");
 });
 
+test("a reload that was refused on another day is told of with its date", () => {
+  const refused = {time: NOW - 65, errors: ["policy.yaml:2: rules: is required."]};
+  assert.equal(words.refusedText(refused, NOW),
+    `A reload was refused at ${clock(NOW - 65)}; the policy from before is in force. policy.yaml:2: rules: is required.`);
+  assert.match(words.refusedText(refused, NOW + 2 * 86_400), /^A reload was refused at \d{4}-\d\d-\d\d \d\d:\d\d; the policy/);
+});
+
 test("events are announced shortly", () => {
   const applied = {serial: 1, time: NOW, kind: "applied", text: "10.77.1.2:40000 capped at 5 Mbit/s"};
   assert.equal(words.announcement([]), null);

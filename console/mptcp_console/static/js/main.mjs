@@ -2,7 +2,7 @@
  * Wires the page: which part is shown, what the stream brings, light and dark.
  */
 import {byId, keyed, make, setText} from "./dom.mjs";
-import {age, clock} from "./format.mjs";
+import {age} from "./format.mjs";
 import {ConnectionPage} from "./connection.mjs";
 import {ConnectionsPage} from "./connections.mjs";
 import {EventsPage} from "./happenings.mjs";
@@ -11,7 +11,7 @@ import {OverviewPage} from "./overview.mjs";
 import {PolicyPage, WhatIfPage} from "./policy.mjs";
 import {heard, now} from "./server_time.mjs";
 import {viewOf} from "./view.mjs";
-import {announcement, changesCaps, faultsText, stateText, troubleText} from "./words.mjs";
+import {announcement, changesCaps, faultsText, refusedText, stateText, troubleText} from "./words.mjs";
 
 const QUIET = 5_000;
 const TITLES = {
@@ -101,8 +101,7 @@ function take(moment) {
     const refused = moment.now.refused_reload;
     const note = byId("note");
     note.hidden = refused === null;
-    setText(note, refused === null ? "" :
-      `A reload was refused at ${clock(refused.time)}; the policy from before is in force. ${refused.errors.join(" ")}`);
+    setText(note, refused === null ? "" : refusedText(refused, now()));
   }
   const words = announcement(moment.events);
   if (words !== null && Date.now() - announced > QUIET) {

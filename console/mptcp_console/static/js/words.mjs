@@ -1,7 +1,7 @@
 /**
  * Sentences: for the screen reader, for the state of things, for caps. Pure.
  */
-import {cap, clock, counted, hour, rate} from "./format.mjs";
+import {cap, clock, counted, hour, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
@@ -77,6 +77,11 @@ export function troubleText(throttler, lost) {
 /** What is wrong with a throttler that answers. @param {string[]} faults @returns {string} most often nothing */
 export function faultsText(faults) {
   return faults.length === 0 ? "" : `${faults.join(". ")}.`;
+}
+
+/** That a reload was refused, which may be days ago. @param {{time: number, errors: string[]}} refused @param {number} now */
+export function refusedText(refused, now) {
+  return `A reload was refused at ${moment(refused.time, now)}; the policy from before is in force. ${refused.errors.join(" ")}`;
 }
 
 /** @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost @param {number} faults of a throttler that answers */
