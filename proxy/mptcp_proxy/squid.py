@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+PARSE_SECONDS = 60.0
+"""Within which Squid reads a file, at the most."""
 _SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
 
 
@@ -24,16 +26,22 @@ class Squid:
     """Whether its http_port knows the option ``mptcp``, as ours does (proxy/squid)."""
 
     def parse(self, configuration: Path, service_name: str) -> str:
-        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else."""
-        return subprocess.run(
-            [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
-            capture_output=True,
-            # As the configuration is read (configuration/source.py), with which it is compared, whatever the locale.
-            encoding="utf-8",
-            errors="surrogateescape",
-            timeout=60,
-            check=False,
-        ).stderr
+        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else. Raises OSError."""
+        try:
+            return subprocess.run(
+                [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
+                capture_output=True,
+                # As the configuration is read (configuration/source.py), with which it is compared: by any locale.
+                encoding="utf-8",
+                errors="surrogateescape",
+                timeout=PARSE_SECONDS,
+                check=False,
+            ).stderr
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(
+                f"Squid does not read it within {PARSE_SECONDS:g} s; it waits for name servers where names of hosts are"
+                " in it"
+            ) from None
 
 
 def describe(path: str, text: str) -> Squid:

@@ -7,6 +7,7 @@ import pwd
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ from .source import (
 )
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
+PATIENCE = 20.0
+"""Seconds after which Squid is not asked for further mistakes. With the last answer (``squid.PARSE_SECONDS``) it takes
+less than the 90 s that a supervisor, which checks at a reload, is given for its next sign of life."""
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
@@ -117,7 +121,8 @@ def check(
         else:
             ask = _ask(squid, places, Path(directory), trial)
             without = _without_commands(for_squid.lines, everything)
-            problems.extend(complaints(without, service_name, ask, allow_open=allow_open))
+            in_time = _in_time(PATIENCE)
+            problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
     problems = _as_written(problems, taken, trial)
     workers = wanted(said, role, processors(), _room(places, user))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
@@ -134,6 +139,12 @@ def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[st
         taken.as_written(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
         for each in problems
     ]
+
+
+def _in_time(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether it is called within *seconds* from now."""
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() < until
 
 
 def processors() -> int:

@@ -24,6 +24,10 @@ Parse = Callable[[Sequence[PhysicalLine]], str]
 
 MOST_ROUNDS = 50
 """A file with more fatal mistakes than this is not a squid.conf."""
+NO_TIME = (
+    "further mistakes are not looked for: Squid takes long to read this, as where it has names of hosts for which no"
+    " name server answers"
+)
 
 _STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?")
 _PROCESSING = re.compile(r"Processing: (?P<text>.*)")
@@ -71,11 +75,16 @@ reply_header_access httpd_suppress_version_string email_err_data cache_peer neve
 
 
 def complaints(
-    lines: Sequence[PhysicalLine], service_name: str, parse: Parse, *, allow_open: bool = False
+    lines: Sequence[PhysicalLine],
+    service_name: str,
+    parse: Parse,
+    *,
+    allow_open: bool = False,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Problem]:
     """Yield all that Squid finds wrong in *lines*, and where it reads something else in them than ``written`` does.
 
-    *allow_open*: the latter is worth a warning only.
+    *allow_open*: the latter is worth a warning only. *in_time*: whether it may be given the lines once more.
     """
     left = list(lines)
     said: set[Problem] = set()
@@ -90,6 +99,9 @@ def complaints(
         yield from (problem for problem in problems if problem not in said)
         said.update(problems)
         if fatal is None:
+            return
+        if not in_time():
+            yield Problem(NO_TIME, fatal.file, fatal.number, warning=True)
             return
         match fatal.words:
             case ("acl", name, *_):

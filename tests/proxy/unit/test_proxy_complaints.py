@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptcp_proxy.configuration.complaints import MOST_ROUNDS, complaints
+from mptcp_proxy.configuration.complaints import MOST_ROUNDS, NO_TIME, complaints
 from mptcp_proxy.configuration.source import PhysicalLine, written
 from mptcp_proxy.problem import Problem
 
@@ -217,3 +217,24 @@ def test_it_ends_although_squid_never_likes_anything() -> None:
 
     found(parse, "via on")
     assert calls <= MOST_ROUNDS
+
+
+def test_a_squid_that_takes_long_is_not_asked_again() -> None:
+    """Defect: each name of a host for which no name server answered took ten seconds, in which a supervisor that
+    reloads gives no sign of life: systemd waits for three minutes."""
+    asked = 0
+    parse = squid({"acl": ["Bad host/IP", BUNGLED]})
+
+    def slow(lines: Sequence[PhysicalLine]) -> str:
+        nonlocal asked
+        asked += 1
+        return parse(lines)
+
+    lines = [PhysicalLine("squid.conf", number, f"acl pc{number} src pc{number}.example") for number in range(1, 10)]
+    told = list(complaints(lines, "n", slow, in_time=lambda: asked < 2))
+    assert asked == 2
+    assert [(each.line, each.warning, each.text == NO_TIME) for each in told] == [
+        (1, False, False),
+        (2, False, False),
+        (2, True, True),
+    ]

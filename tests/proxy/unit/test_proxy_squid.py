@@ -7,6 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from mptcp_proxy.configuration.check import PATIENCE, check
+from mptcp_proxy.configuration.complaints import NO_TIME
+from mptcp_proxy.squid import PARSE_SECONDS, Squid
+
+UNITS = Path(__file__).parents[3] / "systemd"
 STATEMENT = b"auth_param basic realm M\xc3\xbcller \xff"
 ASK = """
 import locale, sys
@@ -29,3 +36,34 @@ def test_what_it_repeats_is_read_as_the_file_is_whatever_the_locale(tmp_path: Pa
     encoding, said = answer.stdout.splitlines()
     assert encoding not in ("UTF-8", "utf-8")
     assert said == ascii(STATEMENT.decode("utf-8", "surrogateescape"))
+
+
+def test_a_check_has_an_end_where_squid_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, asked, file = tmp_path / "squid", tmp_path / "asked", tmp_path / "squid.conf"
+    program.write_text(
+        f'#!/bin/sh\necho >> {asked}\nline=$(grep -m1 ^acl "$4")\n'
+        'printf "Processing: %s\\nFATAL: Bungled x\\n" "$line" >&2\n'
+    )
+    program.chmod(0o755)
+    file.write_text("http_port 3128\nacl one src one.example\nacl two src two.example\nhttp_access deny all\n")
+    monkeypatch.setattr("mptcp_proxy.configuration.check.PATIENCE", 0.0)
+    told = check(file, "one", Squid(str(program), "5.7", "nobody")).problems
+    assert [each.text for each in told if each.line == 2] == ["acl one src one.example: not well formed", NO_TIME]
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_a_reload_is_checked_before_the_next_sign_of_life_is_due() -> None:
+    """Half of the time that the units give is the interval at which a supervisor gives one."""
+    for unit in ("mptcp-proxy.service", "mptcp-relay.service"):
+        (watchdog,) = (line for line in (UNITS / unit).read_text().splitlines() if line.startswith("WatchdogSec="))
+        interval = int(watchdog.partition("=")[2]) / 2
+        assert interval > PATIENCE + PARSE_SECONDS
+
+
+def test_a_squid_that_does_not_end_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "squid"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("mptcp_proxy.squid.PARSE_SECONDS", 0.05)
+    with pytest.raises(TimeoutError, match=r"^Squid does not read it within 0\.05 s; it waits for name servers"):
+        Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one")
