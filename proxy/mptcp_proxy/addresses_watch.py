@@ -7,22 +7,17 @@ lifetime or networks of containers, Squid is told at growing intervals.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import Final
-
-from pyroute2 import NetlinkError
 
 from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
 from .installation import install_own_addresses
-from .own_addresses import Lingering, Network, Spacing, local_prefixes, reachable
+from .own_addresses import TROUBLE, Lingering, Network, Spacing, local_prefixes, reachable
 from .places import Places
 from .reported import Reported, say
 
-TROUBLE: Final = (OSError, subprocess.SubprocessError, NetlinkError)
-"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
 _SETTLE: Final = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
 _LINGER: Final = 10.0

@@ -137,10 +137,10 @@ def _reload(places: Places) -> int:
 
 
 def _check(configuration: Path, places: Places, role: Role, allow_open: bool) -> int:
-    from .configuration.check import check
+    from .configuration.check import examined
     from .squid import installed
 
-    checked = check(configuration, places.service_name, installed(), role=role, allow_open=allow_open)
+    checked = examined(configuration, places.service_name, installed(), role=role, allow_open=allow_open)
     for problem in checked.problems:
         journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:

@@ -9,13 +9,16 @@ well: what translates them, here or nearby, would come back to it.
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, NetlinkError
 
 Network = IPv4Network | IPv6Network
+TROUBLE: Final = (OSError, subprocess.SubprocessError, NetlinkError)
+"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
 
 _EMBEDDING = ((ip_network("64:ff9b::/96"), 96), (ip_network("2002::/16"), 16))
 """Prefixes, and how many bits of an IPv6 address come before the IPv4 address in it."""

@@ -28,7 +28,7 @@ from mptcp_common.journal import ERROR, WARNING
 from mptcp_common.reasons import reason
 
 from . import shim
-from .addresses_watch import TROUBLE, AddressesWatch
+from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_what_workers_shared
@@ -37,7 +37,7 @@ from .listening import listening_now, taken_by
 from .log_files import Logs
 from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
-from .own_addresses import Network, local_prefixes, watch
+from .own_addresses import TROUBLE, Network, local_prefixes, watch
 from .parents import Follower
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals

@@ -13,7 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..own_addresses import local_prefixes
+from mptcp_common.reasons import reason
+
+from ..own_addresses import TROUBLE, local_prefixes
 from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
@@ -130,6 +132,16 @@ def check(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
         ancestors, taken.lists,
     )  # fmt: skip
+
+
+def examined(
+    path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
+) -> Checked:
+    """As :func:`check`, for who reports what is wrong and starts nothing: what keeps it from its work is a problem."""
+    try:
+        return check(path, service_name, squid, role=role, allow_open=allow_open)
+    except TROUBLE as error:
+        return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
 def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[str, str]) -> list[Problem]:

@@ -16,7 +16,7 @@ from pyroute2 import IPRoute
 
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
-from ..configuration.check import Checked, check
+from ..configuration.check import Checked, examined
 from ..configuration.source import statements
 from ..listening import listening_now
 from ..log_files import is_full
@@ -65,7 +65,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield throttler.daemon(head, no_answer)
 
     squid = installed()
-    checked = check(configuration, places.service_name, squid, allow_open=allow_open)
+    checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)

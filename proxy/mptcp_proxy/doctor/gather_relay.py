@@ -16,7 +16,7 @@ from typing import Any
 from mptcp_common.reasons import reason
 
 from .. import given_up, shim
-from ..configuration.check import Checked, check
+from ..configuration.check import Checked, examined
 from ..parents import goals
 from ..parents_alive import ADVICE, states_now
 from ..places import Places, Role
@@ -45,7 +45,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield relay.limit(_limit())
     yield kernel.congestion_control(values)
     squid = installed()
-    checked = check(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
+    checked = examined(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
     yield from _uplinks_and_parents(checked, places)
 
     library, build_error = reading.library()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mptcp_proxy.cli import main
@@ -28,3 +30,20 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
         main(["run", "--congestion-control", name])
     assert ended.value.code == 2
     assert "allowed: keep, or a name from sysctl" in capsys.readouterr().err
+
+
+def test_what_keeps_a_check_from_being_done_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: a Squid that waited for a name server longer than a minute gave a traceback."""
+    file, program = tmp_path / "squid.conf", tmp_path / "squid"
+    file.write_text("http_port 3128\nhttp_access deny all\n")
+    program.write_text("#!/bin/sh\n[ $# -gt 1 ] && exec sleep 600\necho 'Squid Cache: Version 5.7'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("mptcp_proxy.squid.PARSE_SECONDS", 0.05)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["check", "--config", str(file)]) == 1
+    answer = capsys.readouterr()
+    assert answer.out == ""
+    (line,) = (each for each in answer.err.splitlines() if "warning" not in each)
+    assert line.startswith(f"{file}: cannot be checked: Squid does not read it within 0.05 s")
