@@ -3,11 +3,15 @@
 Squid reads its whole configuration anew for a change, and refuses clients for a moment. So changes are taken together,
 an address that went stays for a while, and where new ones come again and again, as by router advertisements of a short
 lifetime or networks of containers, Squid is told at growing intervals.
+
+Squid ends where it cannot read its configuration, as where a name of a host is in it and no name server answers, which
+is often so while addresses change. So it is told only when it can.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from mptcp_common.journal import WARNING
@@ -29,18 +33,27 @@ _LEAST, _LONGEST, _FORGET = 2.0, 60.0, 60.0
 are as many as at the first again."""
 _OFTEN: Final = 16.0
 """From this interval on it is said that they change again and again."""
+_UNTIL: Final = "until it can be, requests for new addresses of this host may pass"
 
 
 class AddressesWatch:
-    """Of one supervisor, whose Squid was started with *prefixes* in the list."""
+    """Of one supervisor, whose Squid was started with *prefixes* in the list.
 
-    def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network]) -> None:
+    *obstacle* says why Squid would end if it read its configuration anew; nothing where it would not.
+    """
+
+    def __init__(
+        self, places: Places, reported: Reported, prefixes: frozenset[Network], obstacle: Callable[[], str]
+    ) -> None:
         self._places = places
         self._reported = reported
+        self._obstacle = obstacle
         self._prefixes = prefixes
         self._lingering: Lingering[Network] = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._spacing = Spacing(_LEAST, _LONGEST, _FORGET)
+        self._trials = Spacing(_LEAST, _LONGEST, _FORGET)
+        """Of those in which there was an obstacle: each may take as long as name servers are waited for."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self.due: float | None = time.monotonic() + _SETTLE
         """When they are looked at next; None: when something changes."""
@@ -70,12 +83,18 @@ class AddressesWatch:
             if reachable(prefixes) == reachable(self._prefixes):
                 self._tell_failure("")
                 return False
-            if (earliest := self._spacing.earliest(now)) > now:
+            if (earliest := max(self._spacing.earliest(now), self._trials.earliest(now))) > now:
                 self.due = earliest
+                return False
+            if obstacle := self._obstacle():
+                self._tell_failure(f"Squid would end at {obstacle}; {_UNTIL}")
+                now = time.monotonic()
+                self._trials.done(now)
+                self.due = self._trials.earliest(now)
                 return False
             install_own_addresses(self._places, prefixes)
         except TROUBLE as error:
-            self._tell_failure(f"{reason(error)}; until it can be, requests for new addresses of this host may pass")
+            self._tell_failure(f"{reason(error)}; {_UNTIL}")
             self.due = now + _AGAIN
             return False
         self._tell_failure("")

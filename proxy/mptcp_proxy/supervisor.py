@@ -30,6 +30,7 @@ from mptcp_common.reasons import reason
 from . import shim
 from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
+from .configuration.complaints import fatal_remark
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_what_workers_shared
 from .listeners_watch import ListenersWatch, wanted
@@ -182,7 +183,7 @@ class _Supervisor:
         self._listeners = ListenersWatch(
             places, role, self._reported, checked.workers.processes, wanted(checked.listeners, checked.workers.count)
         )
-        self._addresses = AddressesWatch(places, self._reported, prefixes)
+        self._addresses = AddressesWatch(places, self._reported, prefixes, self._obstacle)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
         self._pending = PendingSignals(checked.workers.processes)
@@ -293,6 +294,10 @@ class _Supervisor:
             say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
+
+    def _obstacle(self) -> str:
+        """Return why Squid would end if it read anew what is in force; nothing where it would not. Raises OSError."""
+        return fatal_remark(self._squid.parse(self._places.configuration_in_force, self._places.service_name))
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)

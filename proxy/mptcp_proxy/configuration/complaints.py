@@ -110,6 +110,13 @@ def complaints(
             left[index] = PhysicalLine(left[index].file, left[index].number, "")
 
 
+def fatal_remark(output: str) -> str:
+    """Return at what Squid would end, in its words without secrets, by *output* of ``squid -k parse``; empty where it
+    would not."""
+    found = (_FATAL.match(_STAMP.sub("", line)) for line in output.split("\n"))
+    return next((str(Problem(each["text"])) for each in found if each), "")
+
+
 def interpret(
     output: str, following: Sequence[Statement], removed_acls: set[str]
 ) -> tuple[list[Problem], Statement | None]:

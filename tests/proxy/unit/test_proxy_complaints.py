@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptcp_proxy.configuration.complaints import MOST_ROUNDS, NO_TIME, complaints
+from mptcp_proxy.configuration.complaints import MOST_ROUNDS, NO_TIME, complaints, fatal_remark
 from mptcp_proxy.configuration.source import PhysicalLine, written
 from mptcp_proxy.problem import Problem
 
@@ -238,3 +238,13 @@ def test_a_squid_that_takes_long_is_not_asked_again() -> None:
         (2, False, False),
         (2, True, True),
     ]
+
+
+def test_at_what_squid_would_end_is_told_without_secrets() -> None:
+    said = [
+        "Processing: acl fatal src all # FATAL: no",
+        "Bad host/IP",
+        "FATAL: Bungled x line 3: cache_peer p login=a:b \a",
+    ]
+    assert fatal_remark("\n".join(STAMP + line for line in said)) == "Bungled x line 3: cache_peer p login=… \\x07"
+    assert fatal_remark(STAMP + said[0]) == ""
