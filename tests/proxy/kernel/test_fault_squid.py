@@ -319,6 +319,8 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
     node = testbed["proxy"]
     with small_disk(node.directory / f"{node.name}-proxy-run") as disk:
         proxy = start(2)
+        outcome = disk / "reloads.json"
+        wait_until(lambda: b"serving: " in outcome.read_bytes(), "how it serves is written", timeout=GENEROUS)
         before, files = kids(proxy), {path: path.read_bytes() for path in disk.iterdir() if path.is_file()}
         with traffic(testbed) as clients:
             filling = fill(disk)
