@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from mptcp_lab.testbed import LiveNode
@@ -35,9 +34,7 @@ class PacketCounters(Recorder):
         self._node.run(["nft", table(self._addresses)])
         return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             super().__exit__(kind, error, traceback)
         finally:

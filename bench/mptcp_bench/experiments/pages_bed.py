@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
@@ -68,9 +67,7 @@ class IpRecorder(Recorder):
     def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
         super().__init__(node, devices, interval=INTERVAL)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
         # The last byte may have come after the last sample.
         self._take()

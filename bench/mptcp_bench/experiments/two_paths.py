@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -27,23 +27,19 @@ def hop_shaper(rate: float, device: str) -> list[str]:
     return ["sh", "-c", f"{replace} parent 1:1 handle 10: {shaper} 2>/dev/null || {replace} root {shaper}"]
 
 
-@contextmanager
-def dropping(router: LiveNode, statement: str = "drop") -> Iterator[None]:
+def dropping(router: LiveNode, statement: str = "drop") -> AbstractContextManager[None]:
     """Let *router* do what nft(8)'s *statement* says to every packet that it forwards."""
     table = f"table inet fault {{ chain forward {{ type filter hook forward priority -10; {statement}; }}; }}"
-    with router.changed(["nft", table], ["nft", "delete", "table", "inet", "fault"]):
-        yield
+    return router.changed(["nft", table], ["nft", "delete", "table", "inet", "fault"])
 
 
 def wifi_dropping(testbed: Testbed, statement: str = "drop") -> AbstractContextManager[None]:
     return dropping(testbed["hop2"], statement)
 
 
-@contextmanager
-def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> Iterator[None]:
+def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> AbstractContextManager[None]:
     """Let Wi-Fi's router send *slow* Mbit/s in place of *fast* by *device*: ``lan`` downloads, ``wan`` uploads."""
-    with testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device)):
-        yield
+    return testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device))
 
 
 def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
@@ -52,9 +48,7 @@ def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
     return testbed["client"].changed([*limits, "0"], [*limits, "8"])
 
 
-@contextmanager
-def slow_origin(testbed: Testbed, rate: int) -> Iterator[None]:
+def slow_origin(testbed: Testbed, rate: int) -> AbstractContextManager[None]:
     """Let the origin send *rate* Mbit/s."""
     slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(rate * 1_000_000, QUEUE_MS)]
-    with testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"]):
-        yield
+    return testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from types import TracebackType
 from typing import Self
 
 from mptcp_lab.testbed import LiveNode
@@ -27,9 +26,7 @@ class WorkingThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.stop.set()
         self._thread.join()
         if self._error is not None and error is None:

@@ -7,8 +7,8 @@ its own, so that both sides are found, and is done by Multipath TCP where that i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import count
@@ -98,14 +98,12 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
     return Conversions(measured, used)
 
 
-@contextmanager
-def _slow_origin(lab: Lab, rate: int) -> Iterator[None]:
+def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
     device = device_towards(lab.origin, lab.proxy.service_address())
     root = ["dev", device, "root"]
     # A burst of two packets spaces them out; the queue holds more than a whole window.
     shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
-    with lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root]):
-        yield
+    return lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root])
 
 
 def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..agent import counters
@@ -113,12 +112,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         self._scope.callback(self._connected.close)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._scope.close()
 
     @property
@@ -251,11 +245,9 @@ class SshHost(AbstractContextManager["SshHost"]):
             except Refused as reason:
                 raise exchange(self.name, undo, reason) from None
 
-    @contextmanager
-    def sysctl(self, key: str, value: str) -> Iterator[None]:
+    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         before = self.run(["sysctl", "-n", key]).stdout.strip()
-        with self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"]):
-            yield
+        return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
     def at_end(self, callback: Callable[[], object]) -> None:
         def called() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from . import congestion, hops
@@ -49,12 +48,7 @@ class Testbed(AbstractContextManager["Testbed"]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._scope:
             if error is None:
                 self.check_emulation()

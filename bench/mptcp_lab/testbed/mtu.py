@@ -6,8 +6,7 @@ give them back (``addrconf_notify`` of net/ipv6/addrconf.c). So they are saved b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from .host import Host
 
@@ -23,17 +22,14 @@ done
 """
 
 
-@contextmanager
-def mtu(host: Host, device: str, value: int) -> Iterator[None]:
+def mtu(host: Host, device: str, value: int) -> AbstractContextManager[None]:
     """Have *device* of *host* an MTU of *value* bytes until the end of the scope."""
     before = host.run(["cat", f"/sys/class/net/{device}/mtu"]).stdout.strip()
     if before == str(value):
-        yield
-        return
+        return nullcontext()
     saved = str(host.directory / f"{host.name}-{device}")
 
     def argv(script: str, size: object) -> list[str]:
         return ["sh", "-c", script, "sh", device, saved, str(size)]
 
-    with host.changed(argv(_SET, value), argv(_UNDO, before)):
-        yield
+    return host.changed(argv(_SET, value), argv(_UNDO, before))

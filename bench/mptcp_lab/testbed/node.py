@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,9 @@ class LiveNode:
         """Call *callback* when the testbed is taken down, before what was started earlier is ended."""
         self._scope.callback(callback)
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> AbstractContextManager[None]:
         """Put the calling thread into the namespace, for sockets of its own."""
-        with entered(self.namespace):
-            yield
+        return entered(self.namespace)
 
     def address(self, device: str, family: int = 4) -> str:
         """Return the address of *device*, family 4 or 6, as text without prefix length."""
@@ -177,12 +175,10 @@ class LiveNode:
         finally:
             self.run(undo)
 
-    @contextmanager
-    def sysctl(self, key: str, value: str) -> Iterator[None]:
+    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         """Set a sysctl of this namespace and put the old value back."""
         before = self.run(["sysctl", "-n", key]).stdout.strip()
-        with self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"]):
-            yield
+        return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:

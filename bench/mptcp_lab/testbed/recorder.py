@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
 from typing import Literal, Self
 
 from ..agent.pacing import Paced
@@ -122,12 +121,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._paced.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._paced.stop()
         if self._paced.error is not None and error is None:
             raise self._paced.error
