@@ -167,8 +167,7 @@ class Examination:
         self._testbed, self._plan, self._console, self._found = testbed, asked, console, found
         self._node = testbed["proxy"]
         self._crowd = Crowd.built(testbed, asked.tunnels)
-        self._policy = testbed.directory / "policy.yaml"
-        self._policy.write_text(FULL.text())
+        self._policy = self._node.write("policy.yaml", FULL.text())
         self._throttler = start_throttler(self._node, settings_file(testbed, self._policy))
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)

@@ -69,8 +69,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
     """Replay *rate* connections a second for *seconds*; return what became of them and the daemon's CPU share."""
     with Testbed(UNSHAPED) as testbed:
         proxy, core = testbed["proxy"], testbed["core"]
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(POLICY)
+        policy = proxy.write("policy.yaml", POLICY)
         settings = {"netfilter": backend, "verify_interval": 3600, "log_level": "warning"}
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"

@@ -24,7 +24,7 @@ from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
-from .devices import DEVICES
+from .devices import DEVICES, POLICY_PATHS
 from .findings import Findings, Picture
 from .guard_drawing import draw
 from .guard_judging import (
@@ -66,14 +66,7 @@ STILL_SENT = 2.0
 """Seconds that what such a client had buffered takes at the most."""
 LOW_CAP = 1
 """Mbit/s that a client which wants less fills all the same."""
-_POLICY = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24]}
-  wifi: {clients: [10.77.2.0/24]}
-guard: {enabled: %s}
-rules: [%s]
-"""
+_POLICY = POLICY_PATHS + "guard: {enabled: %s}\nrules: [%s]\n"
 _RULE = "{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}"
 
 

@@ -36,6 +36,7 @@ from mptcp_lab.testbed.topologies import paths
 from mptcp_lab.testbed.transfer import observe
 
 from .aims import aims_table
+from .devices import POLICY_PATHS
 from .findings import Findings
 from .middleboxes_judging import PAPER, PLACES, Download, Look, judge
 from .options import choice
@@ -48,14 +49,7 @@ SIZE = 8_000_000
 TIMEOUT = 40.0
 OPTIONS = {"behaviour": f"which of {', '.join(BEHAVIOURS)}; default all"}
 QUICK = ("nothing", "remove-data", "sequence")
-POLICY = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24]}
-  wifi: {clients: [10.77.2.0/24]}
-rules:
-  - {name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
-"""
+POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -66,10 +60,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
     downloads = []
     with Testbed(paths(emulated), seed=seed) as testbed:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(POLICY)
-        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        proxy, origin = start_proxy(testbed["proxy"]), start_origin(testbed["origin"], {"file": SIZE})
+        host = testbed["proxy"]
+        throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", POLICY)))
+        proxy, origin = start_proxy(host), start_origin(testbed["origin"], {"file": SIZE})
         for behaviour in behaviours:
             for place in PLACES:
                 console.print(f"{behaviour} on {place}", style="dim")

@@ -32,10 +32,10 @@ from ..statistics import of_median
 from . import onset_cells
 from .aims import Aim
 from .attempts import Attempts
-from .devices import DEVICES as PATH_DEVICES
+from .devices import DEVICE, DEVICES, POLICY_PATHS
 from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
-from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
+from .onset_cells import NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
 from .payload import payload_share
@@ -53,12 +53,7 @@ RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
 """What makes sense of a path that has a cap: column and measure."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
-_POLICY = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
-  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
-rules: """
+_POLICY = f"{POLICY_PATHS}rules: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +118,7 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
-        Recorder(setup.client, PATH_DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
+        Recorder(setup.client, DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
     ):
         time.sleep(max(0.0, WARM - recorder.now))
         if len(sockets(setup, cell)) != 2:
@@ -141,7 +136,7 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     setup.testbed.check_emulation()
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
-    capped, other = DEVICES[cell.path], DEVICES[cell.other]
+    capped, other = DEVICE[cell.path], DEVICE[cell.other]
     cap, link = cell.cap * 1_000_000, OTHER_RATE[cell.path] * 1_000_000
     outcome = judge(samples, capped, other, onset, cap, link, rtt, windows)
     return Measured(cell, variant, outcome, onset, samples)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from .devices import DEVICE
 from .onset_judging import DOWN, UP, Windows
 from .options import choice, refused
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Mbit/s of the path that is not capped, by the one that is."""
-DEVICES = {"ethernet": "eth0", "wifi": "wlan0"}
-"""Of the client."""
 NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
 CONTROLS = ("bbr", "cubic")
 RTTS = ("2/2", "20/20", "60/60", "20/80")
@@ -56,7 +55,7 @@ class Cell:
     @property
     def other(self) -> str:
         """The path that is not capped."""
-        return next(path for path in DEVICES if path != self.path)
+        return next(path for path in DEVICE if path != self.path)
 
     @property
     def rates(self) -> tuple[int, int]:
@@ -98,6 +97,6 @@ def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
     ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
     path, _, rates = cap.rpartition(":")
     before, after = (int(word) for word in rates.split("-"))
-    if direction not in ("down", "up") or path not in ("", *DEVICES):
+    if direction not in ("down", "up") or path not in ("", *DEVICE):
         raise ValueError
     return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction, path or "ethernet")

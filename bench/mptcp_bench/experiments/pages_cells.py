@@ -8,6 +8,7 @@ from itertools import cycle, islice, product
 from math import exp
 
 from ..statistics import NormalDist
+from .devices import POLICY_PATHS
 from .options import choice, count, refused
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")
@@ -73,14 +74,6 @@ QUICK: tuple[dict[str, str], ...] = (
     {"kind": "keepalive", "size": "mixed"},
     {"client": "lone", "number": "40"},
 )
-_POLICY = """\
-version: 1
-paths:
-  ethernet: {{clients: [10.77.1.0/24, "fd77:1::/64"]}}
-  wifi: {{clients: [10.77.2.0/24, "fd77:2::/64"]}}
-rules:
-  - {{name: cap, paths: [ethernet], {rule}}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ class Cell:
             "min1": f"when: {{min_subflows: 1}}, lift_last: false, {throttle}",
             "budget": f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}",
         }[self.policy]
-        return _POLICY.format(rule=rule)
+        return f"{POLICY_PATHS}rules: [{{name: cap, paths: [ethernet], {rule}}}]\n"
 
     def __str__(self) -> str:
         words = [f"{self.number} × {self.size}, {self.kind}, {self.at_once} at once"]

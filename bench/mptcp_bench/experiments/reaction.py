@@ -54,8 +54,7 @@ def measure(backend: str, count: int) -> list[dict[str, float]]:
     """Return delay and bytes for each connection."""
     with Testbed(TWO_PATHS) as testbed:
         proxy = testbed["proxy"]
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(POLICY)
+        policy = proxy.write("policy.yaml", POLICY)
         start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": backend}))
         return probed(testbed, count)
 

@@ -8,17 +8,16 @@ from pathlib import Path
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, write_throttler_config
 
+from .devices import POLICY_PATHS
+
 PROBE_PORT = PROXY_PORT + 1
 """Where the reaction is measured: Squid has the other port."""
 CROWD_CAP = "1 Gbit/s"
 """More than twice what 10,000 tunnels trickle on both paths together: a real cap that touches nobody."""
-_PATHS = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24]}
-  wifi: {clients: [10.77.2.0/24]}
-  first: {clients: [10.77.3.0/24]}
-  second: {clients: [10.77.4.0/24]}
+_PATHS = f"""\
+{POLICY_PATHS}\
+  first: {{clients: [10.77.3.0/24]}}
+  second: {{clients: [10.77.4.0/24]}}
 """
 
 

@@ -67,8 +67,7 @@ def subflows(testbed: Testbed) -> int:
 def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attempts) -> Kept:
     """Do *runs* runs with none held, then as many with *beside* tunnels."""
     with Testbed(with_crowd(paths(two_paths(RATES, RTTS))), seed=seed) as testbed:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(Caps(crowd=True).text())
+        policy = testbed["proxy"].write("policy.yaml", Caps(crowd=True).text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
         if not throttler.status()["paced"]:
             raise TestbedError(f"the throttler paces no sockets here: no cap can fall softly{throttler.process.tail()}")

@@ -42,10 +42,10 @@ class Setup:
         cls, testbed: Testbed, policy_text: str, *, down: bool = True, up: bool = False, control: str | None = None
     ) -> Self:
         """Start everything on *testbed*; *control* is the proxy's congestion control towards clients."""
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(policy_text)
-        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        proxy = start_proxy(testbed["proxy"], arguments=("--congestion-control", control) if control else ())
+        host = testbed["proxy"]
+        policy = host.write("policy.yaml", policy_text)
+        throttler = start_throttler(host, write_throttler_config(host, policy))
+        proxy = start_proxy(host, arguments=("--congestion-control", control) if control else ())
         curl = mptcp_command(["curl", "-s", "-m", str(TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
         download = [*curl, start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")] if down else []
         upload: list[str] = []

@@ -76,8 +76,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             else Crowd.without_squid(testbed, rate)
         )
         before = crowd.state()
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(FULL.text())
+        policy = testbed["proxy"].write("policy.yaml", FULL.text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
         interval = max(seconds / SAMPLES, LEAST_INTERVAL)
         took = crowd.hold(tunnels)

@@ -98,16 +98,14 @@ class _Site:
 
     @classmethod
     def built(cls, testbed: Testbed, layout: Layout, variant: str) -> _Site:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(layout.policy())
+        host = testbed["proxy"]
         if variant == UNDER_POLICY:
-            start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+            start_throttler(host, write_throttler_config(host, host.write("policy.yaml", layout.policy())))
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
-        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", "bbr"))
+        proxy = crowd.proxy if crowd else start_proxy(host, arguments=("--congestion-control", "bbr"))
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
-        address = testbed["proxy"].service_address()
-        through = f"http://[::ffff:{address}]:{PROXY_PORT}" if layout.mapped else proxy.url()
+        through = f"http://[::ffff:{host.service_address()}]:{PROXY_PORT}" if layout.mapped else proxy.url()
         download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
         return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 

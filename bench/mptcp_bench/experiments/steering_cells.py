@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from .devices import POLICY_PATHS
 from .options import choice, count, counts, refused
 
 NONE = "none"
@@ -46,13 +47,7 @@ OPTIONS = {
     "the kernel's own back-off, default 0",
     "stale": "in outages: net.mptcp.stale_loss_cnt in place of what the throttler sets, 0 for that, default 0",
 }
-POLICY = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24]}
-  wifi: {clients: [10.77.2.0/24]}
-rules: %s
-"""
+POLICY = f"{POLICY_PATHS}rules: %s\n"
 QUICK = {"mode": "none,active-standby,priority-based", "fault": "silent", "outage": "8", "load": "paced"}
 
 

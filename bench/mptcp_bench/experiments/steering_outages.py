@@ -21,7 +21,7 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from .devices import DEVICES
+from .devices import DEVICE, DEVICES
 from .findings import Findings
 from .setup import Setup
 from .steering_cells import NONE, PATHS, POLICY, Cell
@@ -34,7 +34,6 @@ FAST, WARM = 4.0, 8.0
 """Seconds at full speed, and before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Seconds watched afterwards; in between as long as the outage was."""
-DEVICE = dict(zip(("ethernet", "wifi"), DEVICES, strict=True))
 PROBE = "net.ipv4.tcp_rto_max_ms"
 """From Linux 6.15 on."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
