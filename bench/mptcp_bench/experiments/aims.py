@@ -60,6 +60,13 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
     return Aim(f"{what}, lower bound", value, least=1 - margin)
 
 
+def coloured(text: str, aim: Aim | None, judged: bool = True) -> str:
+    """Return *text*, where it is *judged* by *aim*, with rich's markup for its verdict."""
+    if aim is None or not judged or not text:
+        return text
+    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
+
+
 class AimsTable(Table):
     """A table of nothing but aims: the result file has these without it."""
 

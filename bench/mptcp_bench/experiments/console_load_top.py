@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from .console_load_judging import NO_TABLE, Top
+from .scale_watch import operators_environment
 
 _HEAD: Final = re.compile(rb"(\d\d:\d\d:\d\d)\s+([\d,]+) connections?\b")
 """The first line: when the daemon answered, and how many connections there are."""
@@ -33,9 +34,9 @@ def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) ->
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     begin = time.monotonic()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = operators_environment() | {"TERM": "xterm"}
     process = subprocess.Popen(
-        argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environment | {"TERM": "xterm"}
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environment
     )
     os.close(theirs)
     text, times = b"", list[float]()

@@ -30,7 +30,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 from .. import style
 from ..statistics import of_median
 from . import onset_cells
-from .aims import Aim
+from .aims import Aim, coloured
 from .attempts import Attempts
 from .devices import DEVICE, DEVICES, POLICY_PATHS
 from .drawing import beside, both_paths, mark
@@ -190,10 +190,7 @@ def _when(outcomes: Sequence[Outcome]) -> str:
 
 def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
     scale, digits = {"rtt": (1e3, 0), "off": (1.0, 3), "steady": (1.0, 3)}.get(name, (1.0, 2))
-    text = mean([getattr(each, name) for each in outcomes], scale, digits)
-    if aim is None:
-        return text
-    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
+    return coloured(mean([getattr(each, name) for each in outcomes], scale, digits), aim)
 
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:

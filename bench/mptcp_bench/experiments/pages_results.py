@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
 from ..statistics import fmean
-from .aims import Aim
+from .aims import Aim, coloured
 from .devices import DEVICES
 from .drawing import beside, both_paths
 from .pages_cells import Cell
 from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
+from .tables import new_table
 
 COLUMNS = (
     "downloads", "variant", "n", "× cap", "worst", "ahead kB", "s", "× static", "× ideal", "p50 s", "p95 s",
@@ -86,10 +85,8 @@ def tables(batches: Batches) -> list[Table]:
     for lone, titles, rows in ((False, COLUMNS, _add_rows), (True, LONE_COLUMNS, _add_lone_rows)):
         cells = [cell for cell in batches.cells if cell.lone is lone]
         if cells:
-            table = Table(title="Many downloads under a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-            for number, title in enumerate(titles):
-                justify: Literal["left", "right"] = "left" if number < 2 else "right"
-                table.add_column(title, justify=justify, no_wrap=number > 0, min_width=0 if number else LABEL_WIDTH)
+            table = new_table("Many downloads under a cap", titles, titles[:2], titles[:1])
+            table.columns[0].min_width = LABEL_WIDTH
             for cell in cells:
                 rows(table, batches, cell)
             found.append(table)
@@ -108,11 +105,11 @@ def _add_rows(table: Table, batches: Batches, cell: Cell) -> None:
         judged = variant == "ours" and (not fresh or not batches.of(cell, "ours"))
         table.add_row(
             label, _name(variant, fresh), str(len(found)),
-            _coloured(f"{mean(lambda o: o.mean):.2f}", aims.get("mean" if judged else "overshoot"), variant == "ours"),
-            _coloured(f"{max(m.outcome.worst for m in found):.2f}", aims.get("worst"), judged),
+            coloured(f"{mean(lambda o: o.mean):.2f}", aims.get("mean" if judged else "overshoot"), variant == "ours"),
+            coloured(f"{max(m.outcome.worst for m in found):.2f}", aims.get("worst"), judged),
             f"{mean(lambda o: o.ahead) / 1e3:.0f}",
             f"{seconds:.1f}",
-            _coloured(f"{seconds / fmean(static):.2f}" if static else "", aims.get("seconds"), judged),
+            coloured(f"{seconds / fmean(static):.2f}" if static else "", aims.get("seconds"), judged),
             f"{seconds / ideal:.2f}", f"{mean(lambda o: o.median):.2f}", f"{mean(lambda o: o.p95):.2f}",
             f"{mean(lambda o: 8 * o.other / o.seconds) / 1e6:.1f}", f"{fmean(m.joins for m in found):.0f}",
             f"{fmean(m.plain for m in found):.0f}",
@@ -130,21 +127,15 @@ def _add_lone_rows(table: Table, batches: Batches, cell: Cell) -> None:
         ours = variant == "ours"
         table.add_row(
             label, _name(variant, fresh), str(len(leads)),
-            _coloured(f"{fmean(x.first for x in leads):.3f}", aims.get("first"), fresh),
-            _coloured(f"{max(x.first_longest for x in leads):.3f}", aims.get("longest"), fresh),
-            _coloured(f"{fmean(x.later for x in leads):.3f}", aims.get("later"), ours),
+            coloured(f"{fmean(x.first for x in leads):.3f}", aims.get("first"), fresh),
+            coloured(f"{max(x.first_longest for x in leads):.3f}", aims.get("longest"), fresh),
+            coloured(f"{fmean(x.later for x in leads):.3f}", aims.get("later"), ours),
         )  # fmt: skip
         label = ""
 
 
 def _name(variant: str, fresh: bool) -> str:
     return f"{variant}, new" if fresh else variant
-
-
-def _coloured(text: str, aim: Aim | None, judged: bool) -> str:
-    if aim is None or not judged or not text:
-        return text
-    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
 
 
 def _mean_of(outcomes: Sequence[Outcome]) -> Callable[[Callable[[Outcome], float]], float]:

@@ -8,22 +8,17 @@ from pathlib import Path
 
 from mptcp_lab.agent.processes import descendants
 
-_PSS = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
-_SLAB = re.compile(r"^Slab: +(\d+) kB", re.MULTILINE)
 _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
 
-def pss(text: str) -> int:
-    """Return the bytes in the text of ``/proc/PID/smaps_rollup``; 0 where the process has no memory any more."""
-    found = _PSS.search(text)
-    return int(found[1]) * 1024 if found else 0
+def octets(text: str, name: str) -> int:
+    """Return the bytes of *name* in the text of ``/proc/meminfo`` or ``/proc/PID/smaps_rollup``.
 
-
-def slab(text: str) -> int:
-    """Return the bytes of all slabs in the text of ``/proc/meminfo``. Raises ValueError where they are not named."""
-    found = _SLAB.search(text)
+    Raises ValueError where it is not named: of a process without memory any more nothing is.
+    """
+    found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not found:
-        raise ValueError("/proc/meminfo names no Slab")
+        raise ValueError(f"no {name} among memory")
     return int(found[1]) * 1024
 
 
@@ -32,15 +27,15 @@ def buffers(text: str) -> int:
     return sum(sum(map(int, each)) for each in _BUFFERS.findall(text))
 
 
-def user_memory(pid: int) -> int:
-    """Return the bytes of process *pid* and its offspring, what they share counted once."""
+def user_memory(pid: int, kind: str = "Pss") -> int:
+    """Return the bytes of process *pid* and its offspring, what they share counted once; with ``Rss`` for each."""
     total = 0
     for each in (pid, *descendants(pid)):
-        with suppress(OSError):
-            total += pss(Path(f"/proc/{each}/smaps_rollup").read_text())
+        with suppress(OSError, ValueError):
+            total += octets(Path(f"/proc/{each}/smaps_rollup").read_text(), kind)
     return total
 
 
 def kernel_memory() -> int:
     """Return the bytes of this host's slabs."""
-    return slab(Path("/proc/meminfo").read_text())
+    return octets(Path("/proc/meminfo").read_text(), "Slab")

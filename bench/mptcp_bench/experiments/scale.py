@@ -36,10 +36,11 @@ from .findings import Findings
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
 from .reaction_judging import reactions
+from .relay_memory import user_memory
 from .scale_crowd import TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
-from .scale_watch import Asking, Entries, answer, memory
+from .scale_watch import Asking, Entries, answer, operators_environment
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
 OPTIONS = {
@@ -232,7 +233,7 @@ class Examination:
             asked = self._reactions(self._plan.asked)
         status = self._status(throttler)
         loop = status.get("counters", {}).get("loop", {})
-        resident, proportional = memory(pid)
+        resident, proportional = (user_memory(pid, kind) / 1e6 for kind in ("Rss", "Pss"))
         self._say(f"{number:,} held: SIGTERM")
         stops = [self._stop("idle", throttler)]
         kept_limits = crowd.sockets().limited
@@ -284,10 +285,8 @@ class Examination:
         return tuple(reactions(samples))
 
     def _command(self, throttler: Throttler) -> None:
-        """Ask as an operator does: with Python's compiled files, which an environment for development may forbid."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
-        json.loads(self._node.run(argv, env=environment).stdout)
+        json.loads(self._node.run(argv, env=operators_environment()).stdout)
 
     def _status(self, throttler: Throttler) -> dict[str, Any]:
         with suppress(TestbedError, ValueError):

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.table import Table
 
 from ..statistics import mean_or_nan, median, percentile
-from .aims import Aim
+from .aims import Aim, coloured
+from .tables import new_table
 
 RELOAD = 5.0
 """Seconds to the last set entry."""
@@ -248,11 +248,7 @@ def table(title: str, aims: Sequence[Aim]) -> Table:
     for aim in aims:
         column, _, figure = aim.what.partition(": ")
         cells.setdefault(figure, {})[column] = aim
-    found = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    found.add_column("figure")
-    found.add_column("aim", justify="right", no_wrap=True)
-    for column in columns:
-        found.add_column(column, justify="right", no_wrap=True)
+    found = new_table(title, ("figure", "aim", *columns), ("figure",), ("figure",))
     for figure, by_column in cells.items():
         wanted = list(dict.fromkeys(aim.wanted for aim in by_column.values()))
         same = len(wanted) == 1
@@ -269,4 +265,4 @@ def _cell(aim: Aim, *, bare: bool) -> str:
         return text
     if not bare:
         text = f"{text} ({aim.wanted})"
-    return f"[green]{text} ✓[/]" if aim.met else f"[red]{text} ✗[/]"
+    return coloured(f"{text} {'✓' if aim.met else '✗'}", aim)

@@ -1,14 +1,13 @@
-"""What the experiment ``scale`` sees of the throttler from outside: set entries, memory, response times."""
+"""What the experiment ``scale`` sees of the throttler from outside: set entries, response times."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from mptcp_common.status_client import ask_text
-from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter import ipset
@@ -67,26 +66,17 @@ class Entries:
         return float("inf")
 
 
-def memory(pid: int) -> tuple[float, float]:
-    """Return resident and proportional set size of *pid* and its children in MB (10^6); proc(5), smaps_rollup."""
-    resident = proportional = 0
-    for each in (pid, *descendants(pid)):
-        with suppress(OSError):
-            for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
-                words = line.split()
-                if words[0] == "Rss:":
-                    resident += int(words[1])
-                elif words[0] == "Pss:":
-                    proportional += int(words[1])
-    return resident * 1024 / 1e6, proportional * 1024 / 1e6
+def operators_environment() -> dict[str, str]:
+    """Return this environment as an operator has it: for development one may forbid Python's compiled files."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def first_byte_seconds(path: Path, give_up: float = _GIVE_UP) -> float:
+def first_byte_seconds(path: Path) -> float:
     """Return how long the status socket at *path* takes to its first byte; infinity where there is none."""
     begin = time.monotonic()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-            asked.settimeout(give_up)
+            asked.settimeout(_GIVE_UP)
             asked.connect(str(path))
             asked.sendall(_WHOLE)
             if not asked.recv(1):

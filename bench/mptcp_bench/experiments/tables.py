@@ -24,9 +24,9 @@ def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
     return f"{interval.mean * scale:.{digits}f}{half}"
 
 
-def new_table(title: str, columns: Sequence[str], left: Container[str] = ()) -> Table:
-    """Return an empty table: the columns that are named in *left* have words, the others numbers."""
+def new_table(title: str, columns: Sequence[str], left: Container[str], wrapped: Container[str] = ()) -> Table:
+    """Return an empty table: columns named in *left* have words, which may be *wrapped*, the others numbers."""
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)
     return table

@@ -34,7 +34,7 @@ from mptcp_bench.experiments.relay_cells import (
     plan_of,
 )
 from mptcp_bench.experiments.relay_judging import Measured, Rounds, judge, ratios, taken, void
-from mptcp_bench.experiments.relay_memory import buffers, pss, slab
+from mptcp_bench.experiments.relay_memory import buffers, octets
 from mptcp_bench.experiments.relay_results import tables
 from mptcp_bench.statistics import percentile
 from mptcp_lab.testbed import TestbedError
@@ -184,11 +184,11 @@ def test_the_clients_that_were_asked_for_are_taken(client: str, capable: int, jo
 
 
 def test_memory_is_read_as_the_kernel_writes_it() -> None:
-    assert pss("Rss:  9 kB\nPss:      12 kB\nPss_Dirty:  3 kB\n") == 12 * 1024
-    assert pss("") == 0
-    assert slab("MemTotal: 1 kB\nSlab:    200 kB\nSReclaimable: 3 kB\n") == 200 * 1024
-    with pytest.raises(ValueError, match="Slab"):
-        slab("MemTotal: 1 kB\n")
+    assert octets("Rss:  9 kB\nPss:      12 kB\nPss_Dirty:  3 kB\n", "Pss") == 12 * 1024
+    assert octets("MemTotal: 1 kB\nSlab:    200 kB\nSReclaimable: 3 kB\n", "Slab") == 200 * 1024
+    for text in ("", "MemTotal: 1 kB\n"):
+        with pytest.raises(ValueError, match="Slab"):
+            octets(text, "Slab")
     line = "ESTAB 0 0 10.77.8.2:3128 10.77.1.2:4\n\t skmem:(r1000,rb131072,t7,tb87040,f20,w3,o0,bl0,d0)\n"
     assert buffers(2 * line) == 2 * 1023
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_bench.experiments.relay_memory import pss, user_memory
+from mptcp_bench.experiments.relay_memory import octets, user_memory
 from mptcp_bench.experiments.soak import process
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import process_seconds, read, tree_seconds
@@ -93,8 +93,9 @@ def test_what_ended_below_it_is_a_program_s_own() -> None:
 
 
 def test_memory_is_that_of_all(tree: int) -> None:
-    alone = pss(Path(f"/proc/{tree}/smaps_rollup").read_text())
-    assert user_memory(tree) >= alone + 2 * WORKER_BYTES
+    for kind in ("Pss", "Rss"):
+        alone = octets(Path(f"/proc/{tree}/smaps_rollup").read_text(), kind)
+        assert user_memory(tree, kind) >= alone + 2 * WORKER_BYTES
     everybody, first = process(tree, *descendants(tree)), process(tree)
     assert everybody.resident >= first.resident + 2 * WORKER_BYTES / 1e6
     assert everybody.descriptors >= first.descriptors + 2 * 3
