@@ -32,7 +32,7 @@ from .mimbox_judging import sound
 from .mimbox_points import PERCENTS, Claim, Point, Points
 from .options import choice, count, counts, positive
 from .peers import PEERS
-from .relay_bed import CAPABLE, JOINED, JOINING, LARGE, MULTIPATH_PORT, PATIENCE, SAMPLES, WARM, Bed, Load
+from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, SAMPLES, WARM, Accepted, Bed, Load
 from .relay_cells import BASE, CLIENTS, DIRECT, Cell
 from .relay_judging import machine, spread, taken
 from .relay_memory import buffers, user_memory
@@ -136,17 +136,14 @@ class Window:
 def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Window, process: Program | None) -> Point:
     """Measure what *cell* carries for the bed's time. Raises TestbedError where its connections do not stand."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
-    server = bed.testbed["origin"] if process is None else proxy
-    before, user = server.mib(), user_memory(process.pid) if process and window.memory else 0
+    accepted = Accepted(bed.testbed["origin"] if process is None else proxy)
+    user = user_memory(process.pid) if process and window.memory else 0
     idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
     each = 1 if window.close else -1
     with bed.subflows(cell), bed.asking(cell, task, window.streams, each, window.file, close=window.close) as load:
         streams = window.streams
         bed.wait(load, process, lambda seen: seen.standing == streams, f"{cell}: {streams} connections stand")
-        deadline = time.monotonic() + JOINING
-        wanted = window.streams if CLIENTS[cell.client] == 2 else 0
-        while _added(server, before, JOINED) < wanted and time.monotonic() < deadline:
-            time.sleep(0.05)
+        accepted.wait_for(window.streams if CLIENTS[cell.client] == 2 else 0)
         # Each connection is to have been opened again once.
         answers = window.streams if window.close else 0
         bed.wait(load, process, lambda seen: seen.answers >= answers, f"{cell}: {answers} answers")
@@ -156,7 +153,7 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
         # Of the whole transfer: these two are not read at one moment.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
-        capable, joined = (_added(server, before, name) for name in (CAPABLE, JOINED))
+        capable, joined = accepted.read()
     # What the server had under way comes even after its client has gone; it is not to be the next one's.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
@@ -193,10 +190,6 @@ def _quiet(client: LiveNode) -> bool:
 
 def _received(after: Mapping[str, InterfaceBytes], before: Mapping[str, InterfaceBytes]) -> int:
     return sum(after[name].received - before[name].received for name in PATHS)
-
-
-def _added(node: LiveNode, before: Mapping[str, int], name: str) -> int:
-    return node.mib().get(name, 0) - before.get(name, 0)
 
 
 def _memory(bed: Bed, window: Window, process: Program | None, load: Load) -> tuple[float, float]:

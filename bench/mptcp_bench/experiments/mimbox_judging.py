@@ -13,7 +13,7 @@ from ..statistics import fmean, geometric_mean, median
 from .aims import Aim
 from .mimbox_points import PERCENTS, Claim, Delays, HeldMemory, Points, growth
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
-from .relay_judging import IDLE, median_or_nan
+from .relay_judging import IDLE, median_or_nan, ratios
 
 ROUTER = Cell(DIRECT, "mptcp2")
 """The paper's baseline: the converter is a router, the server takes Multipath TCP."""
@@ -142,8 +142,7 @@ def http_aims(points: Points) -> list[Aim]:
 
     def slower(percent: int) -> float:
         number = PERCENTS.index(percent)
-        ratios = points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan)
-        return median_or_nan(list(ratios.values()))
+        return median_or_nan([*points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan).values()])
 
     return [
         Aim("connections for each answer, least", _worst(p.renewed for p in points.all), least=0.9),
@@ -158,8 +157,8 @@ def buffer_claims(points: Points) -> list[Claim]:
     rounds = sorted({number for number, _ in goodputs})
     sizes = sorted({at for _, at in goodputs})
 
-    def ratios(at: int, others: dict[int, float]) -> tuple[float, ...]:
-        return tuple(goodputs[n, at] / others[n] for n in rounds if (n, at) in goodputs and others.get(n))
+    def at_size(size: int, others: dict[int, float]) -> tuple[float, ...]:
+        return ratios({n: value for (n, at), value in goodputs.items() if at == size}, others)
 
     best = {n: max((value for (m, _), value in goodputs.items() if m == n), default=0.0) for n in rounds}
     alone = {n: max((value for (m, _), value in plain.items() if m == n), default=0.0) for n in rounds}
@@ -168,20 +167,20 @@ def buffer_claims(points: Points) -> list[Claim]:
         Claim(
             "A buffer that is too small costs bandwidth (Figure 6).",
             "goodput with the smallest buffer, × the greatest",
-            ratios(sizes[0], best) if len(sizes) > 1 else (),
+            at_size(sizes[0], best) if len(sizes) > 1 else (),
             most=0.9,
         ),
         Claim(
             "200 KB for each socket give the client the highest performance.",
             "goodput with 200 KB, × the greatest",
             # Without a larger one nothing says that more would not serve.
-            ratios(EACH, best) if sizes and sizes[-1] > EACH else (),
+            at_size(EACH, best) if sizes and sizes[-1] > EACH else (),
             least=0.95,
         ),
         Claim(
             "It is what the client has without a proxy.",
             "goodput with 200 KB, × the router's greatest",
-            ratios(EACH, alone),
+            at_size(EACH, alone),
             least=0.95,
         ),
         Claim(
@@ -218,9 +217,6 @@ def delay_claims(found: Sequence[Delays]) -> list[Claim]:
     def of(cell: Cell, figure: Callable[[Delays], float]) -> dict[int, float]:
         return {each.round: figure(each) for each in found if each.cell == cell}
 
-    def over(one: dict[int, float], other: dict[int, float]) -> tuple[float, ...]:
-        return tuple(one[number] / other[number] for number in sorted(one) if other.get(number))
-
     ours, limit, router = Cell(OURS, "mptcp2"), Cell(LIMIT, "mptcp2"), ROUTER
 
     def micro(figure: Callable[[Delays], float]) -> tuple[float, ...]:
@@ -248,14 +244,14 @@ def delay_claims(found: Sequence[Delays]) -> list[Claim]:
         Claim(
             "A converter in user space delays data more.",
             "data, × the least relay in user space",
-            over(data, of(limit, lambda d: d.data)),
+            ratios(data, of(limit, lambda d: d.data)),
             most=1,
         ),
-        Claim("Data is delayed less than a SYN.", "SYN, × data", over(of(ours, lambda d: d.syn), data), least=1),
+        Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(of(ours, lambda d: d.syn), data), least=1),
         Claim(
             "It delays data more than a router.",
             "data, × the router",
-            over(data, of(router, lambda d: d.data)),
+            ratios(data, of(router, lambda d: d.data)),
             least=1.5,
         ),
     ]

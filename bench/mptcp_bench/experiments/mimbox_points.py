@@ -16,7 +16,7 @@ from ..result_file import Judgement, shown
 from ..statistics import median_interval
 from .aims import Aim
 from .relay_cells import Cell
-from .relay_judging import median_or_nan
+from .relay_judging import median_or_nan, ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,8 @@ def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
     varied = sorted({at for _, at in values})
     if len(varied) < 2:
         return ()
-    least, most = varied[0], varied[-1]
-    there = [number for number in sorted({number for number, _ in values}) if (number, most) in values]
-    return tuple(values[number, most] / values[number, least] for number in there if values.get((number, least)))
+    most, least = ({n: value for (n, at), value in values.items() if at == end} for end in (varied[-1], varied[0]))
+    return ratios(most, least)
 
 
 class Points:

@@ -18,6 +18,7 @@ from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
@@ -30,6 +31,7 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 
@@ -47,7 +49,6 @@ PATIENCE = 120.0
 """Seconds that one download may take."""
 GONE = 60.0
 """Seconds within which the connections of a batch are gone."""
-JOINS = "MPTcpExtMPJoinAckRx"
 _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
 """Has the client forget that handshakes of Multipath TCP were lost and those of plain TCP were not (Linux 6.12): where
@@ -166,13 +167,14 @@ class Bed:
         self.wait_until_quiet()
         self._orders += 1
         self.client.run(["sh", "-c", _FORGET], check=False)
-        joins, client = self._joins(), self.client.mib()
+        added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._by_browser(cell) if cell.kind == "chromium" else self._by_agent(cell)
         self.known = True
         downloads = timed(answers, recorder.started)
         self.testbed.check_emulation()
-        return Batch(recorder.samples, downloads, self._joins() - joins, plain(client, self.client.mib()))
+        client, proxy = added.read()
+        return Batch(recorder.samples, downloads, Protocol.of(client, proxy).joins, plain(client))
 
     def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {
@@ -208,13 +210,9 @@ class Bed:
             return True
         return self.throttler is not None and bool(self.throttler.status()["connections"])
 
-    def _joins(self) -> int:
-        return self.testbed["proxy"].mib().get(JOINS, 0)
 
-
-def plain(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return how many connections of a client became plain TCP between two readings of its counters."""
-    added = {name: value - before.get(name, 0) for name, value in after.items()}
+def plain(added: Mapping[str, int]) -> int:
+    """Return how many connections of a client became plain TCP, by what was *added* to its counters."""
     return fallbacks(added) + sum(added.get(name, 0) for name in _UNTRIED)
 
 

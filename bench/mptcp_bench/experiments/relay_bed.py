@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from mptcp_lab.agent.processors import tree_seconds
-from mptcp_lab.testbed import Process, Program, Testbed, TestbedError
+from mptcp_lab.testbed import LiveNode, Process, Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.transfer import Added
 
 from .peers import PEERS, PORT, PeerSetup
 from .peers.splice import built
@@ -46,7 +47,6 @@ SAMPLES = 5
 """Of memory, in a measurement."""
 BUCKETS = 60 * 32
 _COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
-CAPABLE, JOINED = "MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx"
 
 
 class Counters(NamedTuple):
@@ -90,6 +90,23 @@ class Load:
             f"{seen.standing} stand, {seen.resting} rest, {seen.opened} were opened, {seen.answers} answers, "
             f"{seen.failures} failures{': ' * bool(self.complaint())}{self.complaint()}"
         )
+
+
+class Accepted:
+    """How many Multipath TCP connections, and joins, the kernel of *node* takes from now on."""
+
+    def __init__(self, node: LiveNode) -> None:
+        self._added = Added(node)
+
+    def read(self) -> tuple[int, int]:
+        [counted] = self._added.read()
+        return counted.get("MPTcpExtMPCapableACKRX", 0), counted.get("MPTcpExtMPJoinAckRx", 0)
+
+    def wait_for(self, joins: int) -> None:
+        """Wait until there are so many, for ``JOINING`` at the most."""
+        deadline = time.monotonic() + JOINING
+        while self.read()[1] < joins and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 @dataclass(slots=True)
@@ -189,9 +206,9 @@ class Bed:
             rate = self.halves.get((cell, number), 0.0)
             if not rate:
                 raise TestbedError(f"{cell}: half of what load is not known: the task requests is measured first")
-        seen = self._seen()
+        accepted = Accepted(self.testbed["proxy"])
         with self.subflows(cell), self.asking(cell, task, count, -1, file, rate) as load:
-            self._ready(cell, load, count, seen, process)
+            self._ready(cell, load, count, accepted, process)
             began, before, spent = time.monotonic(), load.read(), _processor(process)
             time.sleep(self.seconds)
             seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
@@ -214,9 +231,9 @@ class Bed:
             count, requests = self.hold_count, 1 if task == "idle-get" else 0
             self._settle()
             user, kernel = user_memory(process.pid), kernel_memory()
-            seen = self._seen()
+            accepted = Accepted(self.testbed["proxy"])
             with self.asking(cell, task, count, requests, SMALL) as load:
-                self._ready(cell, load, count, seen, process)
+                self._ready(cell, load, count, accepted, process)
                 self.wait(load, process, lambda seen: seen.resting == count, f"{cell}: {count} connections rest")
                 self._settle()
                 user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
@@ -230,9 +247,9 @@ class Bed:
     def _busy(self, cell: Cell, number: int, process: Program) -> Measured:
         user, kernel = user_memory(process.pid), 0
         grown = 0
-        seen = self._seen()
+        accepted = Accepted(self.testbed["proxy"])
         with self.asking(cell, "busy", BUSY, -1, LARGE) as load:
-            self._ready(cell, load, BUSY, seen, process)
+            self._ready(cell, load, BUSY, accepted, process)
             for _ in range(SAMPLES):
                 time.sleep(self.seconds / SAMPLES)
                 grown += user_memory(process.pid) - user
@@ -240,11 +257,6 @@ class Bed:
             failures = load.read().failures
         each = BUSY * SAMPLES
         return Measured(self.setting, cell, "busy", number, failures=failures, user=grown / each, kernel=kernel / each)
-
-    def _seen(self) -> tuple[int, int]:
-        """Return how many Multipath TCP connections, and joins, the proxy's kernel has taken up to now."""
-        counted = self.testbed["proxy"].mib()
-        return counted.get(CAPABLE, 0), counted.get(JOINED, 0)
 
     def wait(self, load: Load, process: Program | None, enough: Callable[[Counters], bool], what: str) -> None:
         """Wait until *load* has counted *enough*; TestbedError, with all that it counted and the proxy's last words."""
@@ -260,23 +272,13 @@ class Bed:
         ends = self.testbed["proxy"].run(["tail", "-v", "-n", "5", *logs], check=False).stdout if logs else ""
         return process.tail() + "".join(f"\n    {line}" for line in ends.splitlines())
 
-    def _ready(self, cell: Cell, load: Load, count: int, before: tuple[int, int], process: Program | None) -> None:
+    def _ready(self, cell: Cell, load: Load, count: int, accepted: Accepted, process: Program | None) -> None:
         """Wait until *count* connections stand, with the subflows of *cell*; TestbedError where they have others."""
         self.wait(load, process, lambda seen: seen.standing == count, f"{cell}: {count} connections stand")
-        if cell.proxy == DIRECT:
-            time.sleep(WARM)
-            return
-
-        def counted() -> tuple[int, int]:
-            capable, joined = self._seen()
-            return capable - before[0], joined - before[1]
-
-        wanted = count if CLIENTS[cell.client] == 2 else 0
-        deadline = time.monotonic() + JOINING
-        while counted()[1] < wanted and time.monotonic() < deadline:
-            time.sleep(0.1)
+        if cell.proxy != DIRECT:
+            accepted.wait_for(count if CLIENTS[cell.client] == 2 else 0)
         time.sleep(WARM)
-        if why := void(cell, count, *counted()):
+        if cell.proxy != DIRECT and (why := void(cell, count, *accepted.read())):
             raise TestbedError(why)
 
     def _settle(self) -> None:

@@ -93,7 +93,7 @@ class Rounds:
     def rates(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
         return {number: m.rate for number, m in self.of(setting, cell, task).items()}
 
-    def of_direct(self, setting: Setting, cell: Cell, task: str) -> list[float]:
+    def of_direct(self, setting: Setting, cell: Cell, task: str) -> tuple[float, ...]:
         """Return the rates as ratios to those without a proxy."""
         # A tunnel, too, is compared with a plain download.
         plain = self.rates(setting, Cell(DIRECT, "tcp"), "get" if task in BULK else task)
@@ -106,9 +106,9 @@ class Rounds:
         return min(there, key=lambda peer: there[peer]) if there else None
 
 
-def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> list[float]:
+def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
     """Return the ratio of each round that both have."""
-    return [values[number] / others[number] for number in sorted(values) if others.get(number)]
+    return tuple(values[number] / others[number] for number in sorted(values) if others.get(number))
 
 
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:

@@ -33,6 +33,11 @@ def protocols(*texts: str) -> dict[str, int]:
     return result
 
 
+def added_to(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters that are not as *before*, and by how much."""
+    return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+
+
 def fallbacks(added: Mapping[str, int]) -> int:
     """Return how many connections became plain TCP (RFC 8684, 3.7), by whatever way, as *added* counts show."""
     return sum(

@@ -99,13 +99,12 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
     zero = result["started"]
     for key in ("started", "ended"):
         result[key] -= zero
-    changed = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
     return {
         **result,
         "samples": [[t - zero, *octets] for t, octets, _ in sampler.samples],
         "joined": next((t - zero for t, _, joins in sampler.samples if joins), None),
         "memory": [[t - zero, octets] for t, octets in sampler.memory],
-        "counters": changed,
+        "counters": counters.added_to(before, after),
         "began": zero,
         "sampling_error": None if sampler.paced.error is None else repr(sampler.paced.error),
     }

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from ..agent import processors
+from ..agent.counters import added_to
 from .commands import TestbedError
 from .host import Host, Lab, Program
 from .protocol import Protocol
@@ -34,7 +35,7 @@ class Added:
 
     def read(self) -> list[dict[str, int]]:
         """Return the counters that have changed and by how much, host by host."""
-        return [_changed(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
+        return [added_to(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
 def processors_of(host: Host) -> processors.Reading:
@@ -75,10 +76,6 @@ class Observation:
     @property
     def protocol(self) -> Protocol:
         return Protocol.of(self.counters, self.proxy_counters)
-
-
-def _changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
 
 
 def still_there(lab: Lab, *programs: Program) -> None:

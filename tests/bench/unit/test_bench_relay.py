@@ -153,7 +153,7 @@ def test_the_best_peer_is_the_one_with_the_least_median() -> None:
 
 
 def test_rounds_are_compared_with_their_own() -> None:
-    assert ratios({0: 1.0, 2: 3.0, 3: 1.0}, {0: 2.0, 1: 5.0, 2: 3.0, 3: 0.0}) == [0.5, 1.0]
+    assert ratios({0: 1.0, 2: 3.0, 3: 1.0}, {0: 2.0, 1: 5.0, 2: 3.0, 3: 0.0}) == (0.5, 1.0)
 
 
 def test_other_settings_are_not_judged() -> None:
