@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -230,10 +230,10 @@ class Connection:
     def lost(self) -> bool:
         return self._lost
 
-    def ask(self, do: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
+    def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
         """Have the agent do something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError where the connection is lost, and :class:`Refused` with the agent's words where it failed.
+        Raises TestbedError where the connection is lost, and where it failed, with the *attempt* and the agent's words.
         """
         with self._changed:
             self._count += 1
@@ -245,7 +245,7 @@ class Connection:
         if answer is None:
             raise TestbedError(self._no_answer(timeout + ANSWERING))
         if "error" in answer:
-            raise Refused(answer["error"])
+            raise TestbedError(f"[{self.name}] {attempt}: {answer['error']}")
         return answer
 
     def _no_answer(self, waited: float) -> str:
@@ -296,14 +296,5 @@ class Connection:
             )
 
 
-class Refused(Exception):
-    """The agent did not do what it was asked for; the text is its reason."""
-
-
 def _seconds(text: str, otherwise: float) -> float:
     return float(text) if re.fullmatch(r"\d{1,4}", text) else otherwise
-
-
-def exchange(name: str, what: Sequence[str], reason: Refused) -> TestbedError:
-    """Return the error for people: the host, what was attempted, why it failed."""
-    return TestbedError(f"[{name}] {' '.join(what)}: {reason}")

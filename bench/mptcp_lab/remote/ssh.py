@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ..agent import counters
 from ..testbed.commands import TestbedError, said
-from .connection import Connection, Login, Refused, agent_command, exchange
+from .connection import Connection, Login, agent_command
 from .devices import Device, parse_devices
 
 PIECE = 1 << 20
@@ -53,7 +53,7 @@ class SshProgram:
 
     def _signal(self, number: int, *, tree: bool = False) -> None:
         if self.running:
-            self._connection.ask("signal", pid=self.pid, number=int(number), tree=tree)
+            self._connection.ask("signal", f"signal {self.name}", pid=self.pid, number=int(number), tree=tree)
 
     def wait(self, timeout: float) -> int:
         code = self._connection.exit_code(self.pid, timeout)
@@ -132,10 +132,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         text = options.pop("input", None)
         if options:
             raise TypeError(f"over ssh a command cannot have {', '.join(options)}")
-        try:
-            ended = self._connection.ask("run", argv=list(argv), input=text, timeout=timeout)
-        except Refused as reason:
-            raise exchange(self.name, argv, reason) from None
+        ended = self._connection.ask("run", " ".join(argv), argv=list(argv), input=text, timeout=timeout)
         done = subprocess.CompletedProcess(list(argv), ended["code"], ended["out"], ended["err"])
         if check and done.returncode != 0:
             raise TestbedError(
@@ -154,12 +151,8 @@ class SshHost(AbstractContextManager["SshHost"]):
         label = name or Path(argv[0]).name
         self._logs += 1
         log = self.directory / f"{self.name}-{label}-{self._logs}.log"
-        try:
-            started = self._connection.ask(
-                "start", argv=list(argv), mounts=dict(mounts or {}), env=dict(env or {}), log=str(log)
-            )
-        except Refused as reason:
-            raise TestbedError(f"[{self.name}] start {label}: {reason}") from None
+        order: dict[str, Any] = {"argv": list(argv), "mounts": dict(mounts or {}), "env": dict(env or {})}
+        started = self._connection.ask("start", f"start {label}", log=str(log), **order)
         program = SshProgram(self, self._connection, label, started["pid"], log)
         self.at_end(program.stop)
         return program
@@ -181,10 +174,7 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     def write(self, name: str, text: str) -> Path:
         target = self.directory / name
-        try:
-            self._connection.ask("write", path=str(target), text=text)
-        except Refused as reason:
-            raise TestbedError(f"[{self.name}] write {target}: {reason}") from None
+        self._connection.ask("write", f"write {target}", path=str(target), text=text)
         return target
 
     def provide(self, file: Path) -> Path:
@@ -196,10 +186,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         pieces = []
         offset = 0
         while True:
-            try:
-                answer = self._connection.ask("read", path=str(path), offset=offset, size=PIECE)
-            except Refused as reason:
-                raise TestbedError(f"[{self.name}] read {path}: {reason}") from None
+            answer = self._connection.ask("read", f"read {path}", path=str(path), offset=offset, size=PIECE)
             piece = base64.b64decode(answer["data"])
             pieces.append(piece)
             offset += len(piece)
@@ -233,17 +220,11 @@ class SshHost(AbstractContextManager["SshHost"]):
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
         """Run *do*, and *undo* at the end of the scope, even where that end is the driver's own."""
-        try:
-            made = self._connection.ask("change", argv=list(do), undo=list(undo), timeout=CHANGING)
-        except Refused as reason:
-            raise exchange(self.name, do, reason) from None
+        made = self._connection.ask("change", " ".join(do), argv=list(do), undo=list(undo), timeout=CHANGING)
         try:
             yield
         finally:
-            try:
-                self._connection.ask("undo", change=made["change"], timeout=CHANGING)
-            except Refused as reason:
-                raise exchange(self.name, undo, reason) from None
+            self._connection.ask("undo", " ".join(undo), change=made["change"], timeout=CHANGING)
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         before = self.run(["sysctl", "-n", key]).stdout.strip()
