@@ -22,8 +22,7 @@ def cell_of(found: Statistic | None) -> str:
     """Return mean, interval and number of runs for people."""
     if found is None:
         return "—"
-    half = None if found.high is None else found.high - found.mean
-    return f"{show(found.mean, found.unit, half)} (n = {found.n})"
+    return f"{show(found.mean, found.unit, found.half)} (n = {found.n})"
 
 
 def _statistics(result: PaperResult) -> list[Table]:

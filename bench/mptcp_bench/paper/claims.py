@@ -57,7 +57,7 @@ One full thread that moves between processors leaves some of each (``agent.proce
 
 def mbit(statistic: Statistic) -> str:
     """Return a rate with its confidence interval for people."""
-    half = f" ± {(statistic.high - statistic.mean) / 1e6:.1f}" if statistic.high is not None else ""
+    half = f" ± {statistic.half / 1e6:.1f}" if statistic.half is not None else ""
     return f"{statistic.mean / 1e6:.1f}{half} Mbit/s"
 
 

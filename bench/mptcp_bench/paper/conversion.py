@@ -24,7 +24,6 @@ from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_c
 from .conversion_metrics import MPTCP, PARTS, PROTOCOLS, metric_of_median
 from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Run
 
-SCENARIO = "table1"
 ATTEMPTS = 3
 """How often a workload is tried before its repetition goes without a run."""
 OVERHEAD = 2.2
@@ -36,19 +35,12 @@ FAST = Workload("bulk", 4, 1_048_576)
 UPLOAD = Workload("upload", 20, 1024, up=65_536)
 WORKLOADS = (SMALL, PACED, FAST, UPLOAD)
 ROUNDS, QUICK_ROUNDS = 5, 1
+CASES = tuple(Case(key, title, {"client": title}) for key, title in PROTOCOLS.items())
 
 
 def workloads(*, emulated: bool) -> tuple[Workload, ...]:
     """Return what can be measured; the link of a real origin is not ours to shape."""
     return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
-
-
-def cases() -> tuple[Case, ...]:
-    return tuple(Case(key, title, {"client": title}) for key, title in PROTOCOLS.items())
-
-
-def rounds(*, quick: bool) -> int:
-    return QUICK_ROUNDS if quick else ROUNDS
 
 
 def estimate(repetitions: int, *, emulated: bool = True) -> float:

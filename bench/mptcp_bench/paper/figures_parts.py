@@ -11,7 +11,7 @@ from .. import style
 from ..statistics import percentiles
 from .figures_time import caption, nothing
 from .quantities import scale, show
-from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, PaperResult, Statistic, metric
+from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, PaperResult, metric
 from .summary import pooled
 
 BAR = "#c3c9d3"
@@ -31,10 +31,6 @@ SHARES = [number / 5 for number in range(501)]
 UNITS = {"s": "seconds", "ms": "milliseconds", "%": "per cent", "": "segments"}
 APART = 0.16
 """Decades between two labels of a logarithmic axis of this width."""
-
-
-def _half(statistic: Statistic) -> float | None:
-    return None if statistic.high is None else statistic.high - statistic.mean
 
 
 LEAST_SHARE = 0.001
@@ -58,15 +54,14 @@ def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> No
     axes.grid(visible=True, axis="x", color=style.GRID, linewidth=0.7)
     for row, (case, s) in enumerate(found):
         axes.barh(-row, s.mean / factor, height=0.36, color=BAR, zorder=2)
-        half = _half(s)
-        if half is not None:
+        if s.half is not None:
             axes.errorbar(
-                s.mean / factor, -row, xerr=half / factor, color=style.INK, capsize=4, linewidth=1.3, zorder=4
+                s.mean / factor, -row, xerr=s.half / factor, color=style.INK, capsize=4, linewidth=1.3, zorder=4
             )
         axes.plot([v / factor for v in s.values], [-row - 0.09] * s.n, ".", color=style.MUTED, alpha=0.6, zorder=3)
         for words, y, rise, color in (
             (case.title, -row + 0.18, 3, style.INK),
-            (show(s.mean, known.unit, half), -row - 0.18, -11, style.MUTED),
+            (show(s.mean, known.unit, s.half), -row - 0.18, -11, style.MUTED),
         ):
             axes.annotate(
                 words, (0, y), xytext=(4, rise), textcoords="offset points", fontsize=9, color=color, zorder=5,
@@ -91,7 +86,7 @@ def sweep(axes: Any, result: PaperResult) -> None:
         return
     style.dress(axes, "receive buffer (tcp_rmem), MB", "Mbit/s")
     sizes, means = [size for size, _ in found], [s.mean / 1e6 for _, s in found]
-    halves = [(_half(s) or 0.0) / 1e6 for _, s in found]
+    halves = [(s.half or 0.0) / 1e6 for _, s in found]
     axes.errorbar(sizes, means, yerr=halves, color=style.GOOD, marker="o", markersize=4, capsize=3, zorder=3)
     for reference in result.references:
         if reference.where == "sweep":

@@ -118,7 +118,7 @@ def _decided(comparison: Comparison, sample: Statistic, reference: Statistic | f
 
 
 def _shown(statistic: Statistic) -> str:
-    return show(statistic.mean, statistic.unit, None if statistic.high is None else statistic.high - statistic.mean)
+    return show(statistic.mean, statistic.unit, statistic.half)
 
 
 def shifted(sample: Statistic, by: float) -> Statistic:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from .. import result_file
 from ..result_file import JudgedClaim, Result, Scalar
+from ..statistics import Interval
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
@@ -183,17 +184,12 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
+class Statistic(Interval):
     """Mean of one metric over the valid runs of one case, with its 95 % confidence interval (Student's t)."""
 
     case: str
     metric: str
     unit: str
-    n: int
-    mean: float
-    low: float | None
-    high: float | None
-    """None where there are fewer than two values."""
     values: tuple[float, ...]
 
 

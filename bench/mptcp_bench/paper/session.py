@@ -181,13 +181,13 @@ def prepare(name: str, order: Order) -> Rerun:
         "runs": (),
     }
     if name == TABLE:
-        repetitions = parameters.repetitions or conversion.rounds(quick=order.quick)
+        repetitions = parameters.repetitions or (conversion.QUICK_ROUNDS if order.quick else conversion.ROUNDS)
         return Rerun(
             PaperResult(
                 title="Protocol conversion delay",
                 paper="Table 1",
                 repetitions=repetitions,
-                cases=conversion.cases(),
+                cases=conversion.CASES,
                 references=conversion_metrics.REFERENCES,
                 **common,
             ),

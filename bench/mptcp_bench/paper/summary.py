@@ -27,7 +27,7 @@ def summarise(cases: Iterable[Case], runs: Sequence[Run]) -> tuple[Statistic, ..
 def summed_up(case: str, name: str, values: Sequence[float]) -> Statistic:
     """Return the line of *values*, one at least, of metric *name*."""
     found = mean_interval(values)
-    return Statistic(case, name, metric(name).unit, found.n, found.mean, found.low, found.high, tuple(values))
+    return Statistic(found.n, found.mean, found.low, found.high, case, name, metric(name).unit, tuple(values))
 
 
 def pooled(result: PaperResult, distribution: str, case: str | None = None) -> tuple[float, ...]:

@@ -48,7 +48,7 @@ def _milliseconds(statistic: Statistic) -> str:
     """Return a time for people; one that is shorter than a sample is not known any closer."""
     if max(statistic.values) == 0:
         return "less than one sample"
-    half = f" ± {1e3 * (statistic.high - statistic.mean):.0f}" if statistic.high is not None else ""
+    half = f" ± {1e3 * statistic.half:.0f}" if statistic.half is not None else ""
     return f"{1e3 * statistic.mean:.0f}{half} ms"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from paper_examples import PROVENANCE
 
-from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, cases, run_of
+from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, Conversions, run_of
 from mptcp_bench.paper.conversion_metrics import MPTCP, PARTS, REFERENCES, TCP
 from mptcp_bench.paper.results import PaperResult, Run
 from mptcp_bench.paper.verdicts import judged
@@ -170,7 +170,7 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperRes
             seed=seed,
             complete=True,
             repetitions=repetitions,
-            cases=cases(),
+            cases=CASES,
             runs=tuple(runs),
             references=REFERENCES,
         )
