@@ -38,10 +38,13 @@ from .console_load_judging import (
     NEVER_ENDED,
     NO_TABLE,
     NOTHING_PUSHED,
+    SCRAPE_SECONDS,
+    SPAN,
     WITH,
     Ended,
     Load,
     Phase,
+    Plan,
     Pushed,
     Reloads,
     Top,
@@ -64,9 +67,7 @@ OPTIONS = {
     "refreshes": "of top, default 10",
 }
 PORT: Final = 8610
-SPAN: Final = 10.0
-"""Seconds; over which the throttler's gauge has its longest lag."""
-SCRAPE_SECONDS, ROWS_SECONDS, CAPS_SECONDS = 5.0, 2.0, 0.5
+ROWS_SECONDS, CAPS_SECONDS = 2.0, 0.5
 """Between two: the page asks for its table every two seconds."""
 CAPPED_WITHIN: Final = 120.0
 SHOWN_WITHIN: Final = 30.0
@@ -76,23 +77,6 @@ NOBODY, STATUS_GROUP = 65534, 54321
 DESCRIPTORS: Final = 1024
 """LimitNOFILE of the unit."""
 ENDS_WITHIN: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the options ask for."""
-
-    tunnels: int
-    spans: int
-    browsers: int
-    reloads: int
-    pages: int
-    refreshes: int
-
-    @property
-    def scrapes(self) -> int:
-        """How many there are at least, while the console is watched."""
-        return math.floor(self.spans * SPAN / SCRAPE_SECONDS)
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
@@ -118,7 +102,8 @@ class Found:
     reloading: Pushed = NOTHING_PUSHED
     shown: tuple[float, ...] = ()
     scrapes: tuple[float, ...] = ()
-    rows: tuple[tuple[float, int], ...] = ()
+    rows: tuple[float, ...] = ()
+    largest: float = math.nan
     pages: tuple[float, ...] | None = None
     top: Top = NO_TABLE
     resident: float = math.nan
@@ -126,12 +111,7 @@ class Found:
     tunnels_ended: int = 0
 
     def load(self, tunnels: int) -> Load:
-        return Load(
-            tunnels, self.two_subflows, self.phases, self.reloads, self.pushed, self.reloading, self.shown,
-            self.scrapes, tuple(seconds for seconds, _ in self.rows),
-            max((octets for _, octets in self.rows), default=math.nan), self.pages, self.top, self.resident,
-            self.ended, self.tunnels_ended,
-        )  # fmt: skip
+        return Load(tunnels, **vars(self))
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -148,14 +128,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 raise
             failures = (str(error),)
     load = found.load(asked.tunnels)
-    aims = judge(
-        load,
-        browsers=asked.browsers,
-        reloads=asked.reloads,
-        scrapes=asked.scrapes,
-        pages=asked.pages,
-        refreshes=asked.refreshes,
-    )
+    aims = judge(load, asked)
     data = {"plan": asdict(asked), "load": asdict(load)}
     return Findings((aims_table("Console", aims),), data, failures, aims=tuple(aims))
 
@@ -236,7 +209,8 @@ class Examination:
             before = streams.read()
             self._found.phases[WITH] = self._phase(WITH)
             self._found.pushed = before.until(streams.read())
-        self._found.scrapes, self._found.rows = tuple(scrapes.results), tuple(table.results)
+        self._found.scrapes, self._found.rows = tuple(scrapes.results), tuple(each for each, _ in table.results)
+        self._found.largest = max((octets for _, octets in table.results), default=math.nan)
 
     def _reloaded(self, streams: Streams) -> None:
         """Lift every cap and set it again: what browsers are sent meanwhile, and when they have all caps."""

@@ -48,6 +48,30 @@ STOP = 10.0
 """Seconds: TimeoutStopSec of the unit."""
 
 
+SPAN = 10.0
+"""Seconds; over which the throttler's gauge has its longest lag."""
+SCRAPE_SECONDS = 5.0
+"""Between two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the options ask for."""
+
+    tunnels: int
+    spans: int
+    """Of each phase."""
+    browsers: int
+    reloads: int
+    pages: int
+    refreshes: int
+
+    @property
+    def scrapes(self) -> int:
+        """How many there are at least, while the console is watched."""
+        return math.floor(self.spans * SPAN / SCRAPE_SECONDS)
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What was seen of throttler and crowd over one span of time."""
@@ -149,32 +173,29 @@ class Load:
     """By themselves."""
 
 
-def judge(load: Load, *, browsers: int, reloads: int, scrapes: int, pages: int, refreshes: int) -> list[Aim]:
-    """Return all aims. *browsers*, *reloads*, *scrapes*, *pages* and *refreshes* are how many there should be.
-
-    Raises ValueError where nothing was held.
-    """
+def judge(load: Load, asked: Plan) -> list[Aim]:
+    """Return all aims of what was *asked*. Raises ValueError where nothing was held."""
     if not load.tunnels:
         raise ValueError("no tunnels were held")
     aims = [
         Aim("tunnels with two subflows", load.two_subflows, least=load.tunnels),
         Aim("tunnels that ended", load.tunnels_ended, most=0),
         *_phases(load),
-        *_reloads(load, reloads),
-        *_browsers(load, browsers, reloads),
-        Aim("scrapes that had it all", len(_finite(load.scrapes)), least=scrapes),
+        *_reloads(load, asked.reloads),
+        *_browsers(load, asked.browsers, asked.reloads),
+        Aim("scrapes that had it all", len(_finite(load.scrapes)), least=asked.scrapes),
         Aim("scrape, median", median(load.scrapes, default=math.inf), " s", most=SCRAPE),
         Aim("scrape, slowest", max(load.scrapes, default=math.inf), " s", most=SLOWEST_SCRAPE),
         Aim("a page of the table, over HTTP, median", median(load.rows, default=math.inf), " s", most=TABLE),
         Aim("a page of the table, largest", load.largest, " bytes", least=EMPTY_ROWS, most=ROWS),
     ]
     if load.pages is not None:
-        aims.append(Aim("the table in Chromium, times", len(_finite(load.pages)), least=pages))
+        aims.append(Aim("the table in Chromium, times", len(_finite(load.pages)), least=asked.pages))
         aims.append(Aim("the table in Chromium, slowest", max(load.pages, default=math.inf), " s", most=TABLE))
     return [
         *aims,
         Aim("top: first table", load.top.first, " s", most=TABLE),
-        Aim("top: refreshes", len(load.top.gaps), least=refreshes),
+        Aim("top: refreshes", len(load.top.gaps), least=asked.refreshes),
         Aim("top: longest between two", max(load.top.gaps, default=math.inf), " s", most=REFRESH),
         Aim("the console's RSS, greatest", load.resident, " MB", least=DEAD_MB, most=RESIDENT),
         Aim("the console ends upon SIGTERM", load.ended.seconds, " s", most=STOP),

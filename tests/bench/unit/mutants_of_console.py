@@ -20,6 +20,7 @@ from mptcp_bench.experiments.console_load_judging import (
     Ended,
     Load,
     Phase,
+    Plan,
     Pushed,
     Reloads,
     Top,
@@ -27,6 +28,7 @@ from mptcp_bench.experiments.console_load_judging import (
 )
 
 TUNNELS, BROWSERS, RELOADS, SCRAPES, PAGES, REFRESHES = 10_000, 10, 10, 12, 5, 10
+PLAN = Plan(TUNNELS, 6, BROWSERS, RELOADS, PAGES, REFRESHES)
 LAG = 0.02
 BOUND = 1.25 * LAG + 0.005
 SOUND = Phase((0.012, LAG, 0.011), 0, TUNNELS, TUNNELS, 0.97, 1.7)
@@ -57,9 +59,7 @@ def load(**change: Any) -> Load:
 
 
 def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return lambda: judge(
-        load(**change), browsers=BROWSERS, reloads=RELOADS, scrapes=SCRAPES, pages=PAGES, refreshes=REFRESHES
-    )
+    return lambda: judge(load(**change), PLAN)
 
 
 def in_phases(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:

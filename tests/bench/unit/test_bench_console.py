@@ -11,9 +11,9 @@ from mutants_of_console import LAG, in_phases, judged
 from rich.console import Console
 
 from mptcp_bench.experiments import console_load
-from mptcp_bench.experiments.console_load import Examination, Found, Plan, plan
+from mptcp_bench.experiments.console_load import Examination, Found, plan
 from mptcp_bench.experiments.console_load_clients import Reading, is_whole, moments
-from mptcp_bench.experiments.console_load_judging import AFTER, BEFORE, WITH, Pushed, Reloads
+from mptcp_bench.experiments.console_load_judging import AFTER, BEFORE, WITH, Plan, Pushed, Reloads
 from mptcp_bench.experiments.console_load_top import heads
 from mptcp_bench.experiments.options import OptionError
 
