@@ -15,7 +15,7 @@ from .host import ClientPath, Host, Lab, Program
 from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology, TopologyError
 from .node import InterfaceBytes, LiveNode
 from .process import Process
-from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, PathRate, paths
+from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, paths
 
 __all__ = [
     "RELAY",
@@ -34,7 +34,6 @@ __all__ = [
     "Link",
     "LiveNode",
     "Node",
-    "PathRate",
     "Process",
     "Program",
     "Route",

@@ -41,12 +41,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth pair. Each direction is shaped where it leaves the sending end; None leaves it unshaped."""
+    """A veth pair. Each direction is shaped to the rate where it leaves the sending end; None leaves it unshaped."""
 
     a: End
     b: End
-    rate_ab: int | None = None
-    rate_ba: int | None = None
+    rate: int | None = None
     queue_ms: int = 50
     """How long a packet may wait in the shaper's queue, which is drop-tail."""
     offloads: bool = False
@@ -171,12 +170,11 @@ class Topology:
             if [h.path.name for h in self.hops].count(hop.path.name) > 1:
                 raise TopologyError(f"topology {self.name}: two paths are called {hop.path.name!r}")
         for link in self.links:
-            for rate in (link.rate_ab, link.rate_ba):
-                if rate is not None and rate < 8_000:
-                    raise TopologyError(
-                        f"topology {self.name}, link {link.a.node}:{link.a.device}-"
-                        f"{link.b.node}:{link.b.device}: rate {rate} bit/s: at least 8000 is needed"
-                    )
+            if link.rate is not None and link.rate < 8_000:
+                raise TopologyError(
+                    f"topology {self.name}, link {link.a.node}:{link.a.device}-"
+                    f"{link.b.node}:{link.b.device}: rate {link.rate} bit/s: at least 8000 is needed"
+                )
 
     def _check_node(self, node: Node, devices: set[tuple[str, str]]) -> None:
         used = {r.device for r in node.routes} | {e.device for e in node.endpoints}

@@ -60,19 +60,19 @@ def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
     index = ("index", str(FIRST_INDEX + number))
     pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
     yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))
-    for end, rate in ((a, link.rate_ab), (b, link.rate_ba)):
-        yield from _end_steps(end, link, rate)
+    for end in (a, b):
+        yield from _end_steps(end, link)
 
 
-def _end_steps(end: End, link: Link, rate: int | None) -> Iterator[Step]:
+def _end_steps(end: End, link: Link) -> Iterator[Step]:
     if not link.offloads:
         yield Step(end.node, ("ethtool", "-K", end.device, "tso", "off", "gso", "off", "gro", "off"))
     for address in end.addresses:
         nodad = ("nodad",) if ":" in address else ()
         yield Step(end.node, ("ip", "address", "add", address, "dev", end.device, *nodad))
     yield Step(end.node, ("ip", "link", "set", end.device, "up"))
-    if rate is not None:
-        shaper = tbf(rate, link.queue_ms)
+    if link.rate is not None:
+        shaper = tbf(link.rate, link.queue_ms)
         yield Step(end.node, ("tc", "qdisc", "add", "dev", end.device, "root", *shaper))
 
 

@@ -35,14 +35,9 @@ class Dump:
     """Of the host (``features``). Where it is missing, nothing of that kind can be there, and it is not asked for."""
 
 
-def _of_each_device(command: str) -> Dump:
-    script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; {command} dev "$dev" || exit; done'
-    return Dump(command, ("sh", "-c", script), "root")
-
-
-def _filters(hook: str) -> Dump:
-    script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; tc -d filter show dev "$dev" {hook} || exit; done'
-    return Dump(f"tc -d filter show {hook}".strip(), ("sh", "-c", script), "root")
+def _of_each_device(command: str, hook: str = "") -> Dump:
+    script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; {command} dev "$dev" {hook} || exit; done'
+    return Dump(f"{command} {hook}".strip(), ("sh", "-c", script), "root")
 
 
 def _command(line: str, feature: str = "root") -> Dump:
@@ -59,7 +54,7 @@ DUMPS = (
     _command("ip mptcp limits show", "mptcp-pm"),
     _command(QDISCS),
     _of_each_device(CLASSES),
-    *map(_filters, ("", "ingress", "egress")),
+    *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
     # Without -t: a table that is asked for by its name is registered by that, and every packet pays for it.
     _command("iptables-legacy-save", "iptables-legacy"),
     _command("ip6tables-legacy-save", "iptables-legacy"),

@@ -18,7 +18,7 @@ there is one; between hop and core is network 32 + i.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..emulation.model import EmulatedPath
 from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology, TopologyError
@@ -39,14 +39,6 @@ PROXY_ADDRESS = "10.77.8.2"
 PROXY_ADDRESS6 = "fd77:8::2"
 
 
-@dataclass(frozen=True, slots=True)
-class PathRate:
-    """Bits per second towards the client (down) and from it (up); None is unshaped."""
-
-    down: int | None
-    up: int | None
-
-
 def _device(index: int) -> str:
     return ("eth0", "wlan0")[index - 1] if index <= 2 else f"path{index}"
 
@@ -61,18 +53,6 @@ def _host(number: int, host: int) -> tuple[str, str]:
 
 def _defaults(device: str, gateway: int) -> tuple[Route, ...]:
     return tuple(Route("default", via, device) for via in _host(gateway, 1))
-
-
-def _plain_link(i: int, rate: PathRate | int | None, queue_ms: int, offloads: bool) -> Link:
-    both = rate if isinstance(rate, PathRate) else PathRate(rate, rate)
-    return Link(
-        End("client", _device(i), _net(i, 2)),
-        End("core", f"to-{_device(i)}", _net(i, 1)),
-        rate_ab=both.up,
-        rate_ba=both.down,
-        queue_ms=queue_ms,
-        offloads=offloads,
-    )
 
 
 def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link], tuple[Route, ...]]:
@@ -100,15 +80,14 @@ def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]
 
 
 def paths(
-    rates: Sequence[EmulatedPath | PathRate | int | None],
+    rates: Sequence[EmulatedPath | int | None],
     *,
     proxy_interfaces: bool = False,
     offloads: bool = False,
-    queue_ms: int = 50,
     name: str | None = None,
 ) -> Topology:
-    """Return client, core, proxy and origin with one path for each of *rates* (an int holds for both ways,
-    and is shaped where it leaves the sender; a :class:`EmulatedPath` gets a hop, and its own *queue_ms* hold there).
+    """Return client, core, proxy and origin with one path for each of *rates*: bits per second in both directions,
+    None for an unshaped one, or an :class:`EmulatedPath`, which gets a hop.
 
     The first path is where the client's connections open, the others are joined. With *proxy_interfaces*
     the proxy keeps its one address but has an interface for each path (wan0, wan1, …), and traffic of path
@@ -125,7 +104,8 @@ def paths(
     client_mtu: dict[int, int] = {}
     for i, rate in zip(numbers, rates, strict=True):
         if not isinstance(rate, EmulatedPath):
-            links.append(_plain_link(i, rate, queue_ms, offloads))
+            ends = End("client", _device(i), _net(i, 2)), End("core", f"to-{_device(i)}", _net(i, 1))
+            links.append(Link(*ends, rate, offloads=offloads))
             continue
         hop, node, hop_links, to_client = _hop_parts(i, rate)
         links += hop_links
@@ -206,7 +186,7 @@ def with_second_client(topology: Topology, name: str, rates: Sequence[int | None
         rules.append(RoutingRule(100 + number, 4, source=own))
         endpoints.append(Endpoint(own, device, id=number))
         ends = End(name, device, (f"{own}/24",)), End("core", f"to-{name}{number}", (f"{gateway}/24",))
-        links.append(Link(*ends, rate_ab=rate, rate_ba=rate))
+        links.append(Link(*ends, rate))
     node = Node(name, tuple(routes), tuple(rules), tuple(endpoints))
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 

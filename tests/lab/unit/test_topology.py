@@ -14,7 +14,6 @@ from mptcp_lab.testbed import (
     Limits,
     Link,
     Node,
-    PathRate,
     Route,
     Topology,
     TopologyError,
@@ -66,7 +65,7 @@ def test_client_of_two_paths_in_the_words_of_iproute2() -> None:
 
 
 def test_each_direction_is_shaped_where_it_leaves() -> None:
-    topology = paths([PathRate(down=20_000_000, up=5_000_000), 10_000_000])
+    topology = paths([20_000_000, 10_000_000])
     shaped = {
         (step.node, step.argv[4]): step.argv[8]
         for step in steps(topology, NAMES)
@@ -74,7 +73,7 @@ def test_each_direction_is_shaped_where_it_leaves() -> None:
     }
     assert shaped == {
         ("core", "to-eth0"): "20000000bit",
-        ("client", "eth0"): "5000000bit",
+        ("client", "eth0"): "20000000bit",
         ("core", "to-wlan0"): "10000000bit",
         ("client", "wlan0"): "10000000bit",
     }
@@ -136,7 +135,7 @@ def test_shaper_lets_a_full_frame_pass(rate: int) -> None:
         ({"links": (Link(End("a", "x"), End("c", "y")),)}, "c:y: no such node; there are a, b"),
         ({"links": (Link(End("a", "x"), End("b", "y")),) * 2}, "a:x: two links end in this device"),
         ({"links": (Link(End("a", "x" * 16), End("b", "y")),)}, "1 to 15 characters"),
-        ({"links": (Link(End("a", "x"), End("b", "y"), rate_ab=5),)}, "rate 5 bit/s: at least 8000"),
+        ({"links": (Link(End("a", "x"), End("b", "y"), rate=5),)}, "rate 5 bit/s: at least 8000"),
         ({"nodes": (replace(A, routes=(Route("default", "10.0.0.1", "z"),)), B)}, "no device 'z'"),
         ({"nodes": (replace(A, endpoints=(Endpoint("10.0.0.1", "z", 1),)), B)}, "no device 'z'"),
         ({"nodes": (replace(A, limits=Limits(9, 0)), B)}, "MPTCP limit 9: 0 to 8"),
