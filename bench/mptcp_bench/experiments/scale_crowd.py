@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy, throttler_mounts
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy, throttler_mounts, wait_until
 from mptcp_lab.testbed.system_state import State, whole_state
 from mptcp_lab.testbed.topologies import with_second_client
 
@@ -128,11 +128,8 @@ class _Member:
         file = scope.enter_context(path.open("r+b"))
         self._map = scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
         self.process: Process = node.popen([str(program), role, str(path), *arguments], name=f"crowd-{role}")
-        deadline = time.monotonic() + PATIENCE
-        while self.process.output() != "ready\n":
-            if not self.process.running or time.monotonic() > deadline:
-                raise TestbedError(f"start the crowd's {role}: it is not ready{self.process.tail()}")
-            time.sleep(0.005)
+        ready = f"the crowd's {role} is ready"
+        wait_until(lambda: self.process.output() == "ready\n", ready, process=self.process, timeout=PATIENCE)
 
     def read(self) -> Counters:
         if not self.process.running:

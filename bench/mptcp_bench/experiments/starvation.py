@@ -81,9 +81,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 console.print(f"{layout.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
                 measured.append(site.run())
     asked = aims(measured, [(layout.name, variant) for layout, variant in planned], runs)
-    data = {
-        "runs": [_as_data(each) for each in measured],
-    }
+    data = {"runs": [_as_data(each) for each in measured]}
     return Findings((table_of(measured),), data, aims=tuple(asked))
 
 
@@ -179,9 +177,5 @@ def table_of(measured: Sequence[Measured]) -> Table:
 
 def _as_data(measured: Measured) -> dict[str, object]:
     shares = {each.path.name: each.share for each in measured.outcomes}
-    return {
-        "layout": measured.layout,
-        "variant": measured.variant,
-        "shares": shares,
-        "whole_again": measured.whole_again,
-    }
+    again = measured.whole_again
+    return {"layout": measured.layout, "variant": measured.variant, "shares": shares, "whole_again": again}

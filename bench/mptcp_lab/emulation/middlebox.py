@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path as File
 
-from .userspace import Rules
+from .userspace import Rules, by_iptables
 
 SOURCES = tuple(sorted((File(__file__).parent / "native" / "middlebox").glob("*.c")))
 QUEUES = {"up": 2, "down": 3}
-READY = "ready"
 
 
 def arguments(behaviour: str) -> tuple[str, ...]:
@@ -35,13 +34,5 @@ def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
         ]
     )
     nftables = Rules((("nft", f"table inet middlebox {{ chain forward {{ {forwarded}; }}; }}"),), ())
-    return (nftables, *(_iptables(program, devices) for program in ("iptables-legacy", "iptables")))
-
-
-def _iptables(program: str, devices: dict[str, str]) -> Rules:
-    table = (program, "--wait", "-t", "mangle")
-    do = [
-        (*table, "-A", "FORWARD", "-o", device, "-p", "tcp", "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
-        for name, device in devices.items()
-    ]
-    return Rules(tuple(do), ((*table, "-F", "FORWARD"),))
+    tables = ((program, "--wait", "-t", "mangle") for program in ("iptables-legacy", "iptables"))
+    return (nftables, *(by_iptables([table], devices, QUEUES, ("forward",), "-p", "tcp") for table in tables))

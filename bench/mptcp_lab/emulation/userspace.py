@@ -7,6 +7,7 @@ first comment for how. ``testbed.hops`` builds and runs it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -114,15 +115,17 @@ def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
     return Rules((("nft", f"table inet emulation {{ {chains}; }}"),), ())
 
 
-def _iptables(variant: str, devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
-    programs = (f"iptables{variant}", f"ip6tables{variant}")
+def by_iptables(
+    tables: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: tuple[str, ...], *match: str
+) -> Rules:
+    """Return the rules that hand what *match* says over to *queues*; *tables* are how commands begin."""
     do = [
-        (program, "--wait", "-A", hook.upper(), "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
-        for program in programs
+        (*table, "-A", hook.upper(), "-o", device, *match, "-j", "NFQUEUE", "--queue-num", str(queues[name]))
+        for table in tables
         for hook in hooks
         for name, device in devices.items()
     ]
-    return Rules(tuple(do), tuple((program, "--wait", "-F", hook.upper()) for program in programs for hook in hooks))
+    return Rules(tuple(do), tuple((*table, "-F", hook.upper()) for table in tables for hook in hooks))
 
 
 def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:
@@ -132,7 +135,8 @@ def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ..
     Kernels may lack nftables' queue expression, iptables' legacy tables (from 6.17), or either program.
     """
     hooks = ("forward", "output") if sent_too else ("forward",)
-    return (_nftables(devices, hooks), _iptables("-legacy", devices, hooks), _iptables("", devices, hooks))
+    tables = ([(f"{name}tables{variant}", "--wait") for name in ("ip", "ip6")] for variant in ("-legacy", ""))
+    return (_nftables(devices, hooks), *(by_iptables(each, devices, QUEUES, hooks) for each in tables))
 
 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
