@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import signal
-from collections.abc import Iterable
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
@@ -31,3 +35,24 @@ class NotedSignals:
 
     def pop(self) -> signal.Signals:
         return self._came.pop(0)
+
+    def wait(self, seconds: float, wakeup: socket.socket) -> None:
+        """Wait for *seconds*, or until there are signals, of which *wakeup* tells."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self:
+            if select.select([wakeup], [], [], left)[0]:
+                wakeup.recv(4096)
+
+
+@contextmanager
+def wakeup_socket() -> Iterator[socket.socket]:
+    """Have a socket that becomes readable with each signal (signal.set_wakeup_fd)."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(-1)

@@ -6,13 +6,13 @@ that a worker which it has to start again in the meantime cannot stumble over th
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
 Squid's, but 0 for a stop that came while Squid was starting, or after its end; where Squid ends by itself it is
-otherwise never 0. A start with a bad configuration ends with that of ``mptcp_common.exit_status``.
+otherwise never 0. A start with a bad configuration ends with that of ``mptcp_common.exit_status``, and with one that
+has a new start tried where nothing but a name server is missing.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import signal
 import socket
@@ -30,13 +30,13 @@ from mptcp_common.reasons import reason
 from . import shim
 from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
-from .configuration.complaints import fatal_remark
+from .configuration.complaints import fatal_remark, waits_for_names
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_what_workers_shared
 from .listeners_watch import ListenersWatch, wanted
 from .listening import listening_now, taken_by
 from .log_files import Logs
-from .noted import NotedSignals
+from .noted import NotedSignals, wakeup_socket
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .own_addresses import TROUBLE, Network, local_prefixes, watch
 from .parents import Follower
@@ -86,6 +86,7 @@ def run(
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
     """
+    began = time.monotonic()
     squid = installed()
     look = partial(check, configuration, places.service_name, squid, role=role, allow_open=allow_open)
     try:
@@ -97,7 +98,7 @@ def run(
     for problem in problems:
         say(problem, WARNING if problem.warning else ERROR)
     if checked.errors:
-        return CONFIGURATION
+        return _refused(checked, signals, began)
     for note in checked.notes:
         say(note)
     if squid is None or any(not problem.warning for problem in problems):
@@ -123,6 +124,17 @@ def run(
     environment = _environment(library, places, role, congestion_control)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
+
+
+def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
+    """Return the exit status of a start at *began* that was refused, after a rest where a later one may succeed."""
+    if not all(map(waits_for_names, checked.errors)):
+        return CONFIGURATION
+    rest = max(0.0, began + _REST - time.monotonic())
+    say(f"no name server answers: the end waits for {rest:.0f} s, and a new start may find one")
+    with wakeup_socket() as wakeup:
+        signals.wait(rest, wakeup)
+    return 0 if signals.has(STOP) else FAILED
 
 
 def by_option(squid: Squid, role: Role) -> bool:
@@ -193,7 +205,7 @@ class _Supervisor:
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
-        with selectors.DefaultSelector() as selector, watch() as addresses, _wakeup() as wakeup:
+        with selectors.DefaultSelector() as selector, watch() as addresses, wakeup_socket() as wakeup:
             self._signals.note((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             raise_descriptor_limit()
             adopt_orphans()
@@ -356,20 +368,8 @@ class _Supervisor:
         """
         self._listeners.gone()
         say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
-        deadline = time.monotonic() + _REST
-        while (left := deadline - time.monotonic()) > 0 and not self._signals:
-            self._reported.give_sign_of_life()
-            if select.select([wakeup], [], [], left)[0]:
-                wakeup.recv(4096)
-
-
-def _wakeup() -> socket.socket:
-    """Return a socket that becomes readable with each signal (signal.set_wakeup_fd)."""
-    reader, writer = socket.socketpair()
-    reader.setblocking(False)
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.detach())
-    return reader
+        self._reported.give_sign_of_life()
+        self._signals.wait(_REST, wakeup)
 
 
 def _drain(events: socket.socket) -> None:

@@ -28,6 +28,8 @@ NO_TIME = (
     "further mistakes are not looked for: Squid takes long to read this, as where it has names of hosts for which no"
     " name server answers"
 )
+_NO_ANSWER = "(-3) Temporary failure in name resolution"
+"""EAI_AGAIN of getaddrinfo(3), as Squid says it. A name that does not exist is another: EAI_NONAME."""
 
 _STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?")
 _PROCESSING = re.compile(r"Processing: (?P<text>.*)")
@@ -108,6 +110,11 @@ def complaints(
                 removed_acls.add(name)
         for index in range(fatal.first, fatal.last + 1):
             left[index] = PhysicalLine(left[index].file, left[index].number, "")
+
+
+def waits_for_names(problem: Problem) -> bool:
+    """Say whether *problem* is that no name server answers, which is no mistake of the file."""
+    return _NO_ANSWER in problem.text
 
 
 def fatal_remark(output: str) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_common.exit_status import FAILED
+from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.places import Places, Role
+from mptcp_proxy.problem import Problem
 from mptcp_proxy.squid import Squid
-from mptcp_proxy.supervisor import _Supervisor
+from mptcp_proxy.supervisor import _Supervisor, run
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,30 @@ def test_a_stop_while_the_end_waits_is_no_failure(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert supervisor._epilogue(FAILED, ours) == expected
+
+
+NO_ANSWER = Problem("acl pc src pc.example: Bad host/IP: 'pc.example' (-3) Temporary failure in name resolution")
+NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or service not known")
+
+
+@pytest.mark.parametrize(
+    ("problems", "came", "expected"),
+    [
+        ([NO_ANSWER, Problem("via: a warning", warning=True)], None, FAILED),
+        ([NO_ANSWER], signal.SIGTERM, 0),
+        ([NO_ANSWER, NO_NAME], None, CONFIGURATION),
+        ([NO_NAME], None, CONFIGURATION),
+    ],
+)
+def test_a_start_for_which_only_a_name_server_is_missing_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, problems: list[Problem], came: signal.Signals | None, expected: int
+) -> None:
+    """Defect: it ended as one with a mistake in the file, after which systemd starts nothing again."""
+    checked = Checked((), (), "proxy", Workers(), tuple(problems))
+    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
+    signals = NotedSignals([])
+    if came is not None:
+        signals._add(came, None)
+    assert run(Path("squid.conf"), Places(), signals, None) == expected
