@@ -1,0 +1,31 @@
+"""What the agent of a host refuses is an error for people: the host, what was attempted, the agent's reason."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mptcp_lab.remote.connection import Connection, Login
+from mptcp_lab.remote.ssh import SshProgram
+from mptcp_lab.testbed import TestbedError
+
+
+def refusing(reason: str) -> Connection:
+    """Return a connection whose agent answers the first request with *reason*, and to which nothing is sent."""
+    connection = object.__new__(Connection)
+    connection.name, connection.login = "proxy", Login("proxy.test")
+    connection._changed, connection._count, connection._lost = threading.Condition(), 0, False
+    connection._answers, connection._exits = {1: {"id": 1, "error": reason}}, {}
+    cast(Any, connection)._send = lambda line: None
+    return connection
+
+
+def test_a_signal_that_is_refused_says_so() -> None:
+    host = cast(Any, SimpleNamespace(name="proxy"))
+    program = SshProgram(host, refusing("KeyError: 7"), "squid", 7, Path("squid.log"))
+    with pytest.raises(TestbedError, match=r"^\[proxy\] signal squid: KeyError: 7$"):
+        program.signal(15)
