@@ -388,6 +388,36 @@ class TestResync:
         assert kinds(tracker.expire(later + 7 * 3600)) == [CLOSED]
 
 
+@pytest.mark.parametrize("dumped", [False, True])
+def test_a_join_is_none_of_a_connection_that_was_attempted_from_its_port(
+    tracker: Tracker, host: Host, dumped: bool
+) -> None:
+    """Defect: where the join's packets were not captured, it was taken for a first subflow for as long as it lived."""
+    initial, path = opened(tracker, host), host.join()
+    feed(tracker, Host("other", host.tick()).initial("203.0.113.1", 50000).syn())
+    if dumped:
+        tracker.resync([initial.dumped(), path.dumped()], host.time + 5)
+    else:
+        feed(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
+    assert [each.initial for each in tracker.connections[host.token].subflows] == [True, False]
+    assert tracker.counters.disagreements == 0
+
+
+def test_a_connection_is_no_join_that_was_answered_on_its_port(tracker: Tracker, host: Host) -> None:
+    feed(tracker, Host("other").join("198.51.100.1", 40000).syn_ack())
+    feed(tracker, host.initial().kernel(K.CREATED))
+    assert [each.initial for each in tracker.connections[host.token].subflows] == [True]
+
+
+def test_a_join_on_the_port_of_a_first_subflow_whose_end_was_missed(tracker: Tracker, host: Host) -> None:
+    """Defect: no dump corrected it."""
+    initial, path, again = host.initial(), host.join(), host.join("198.51.100.1", 40000)
+    feed(tracker, initial.kernel(K.CREATED), path.kernel(K.SUBFLOW_ESTABLISHED))
+    tracker.resync([path.dumped(), again.dumped()], host.time + 5)
+    found = {each.four_tuple: each.initial for each in tracker.connections[host.token].active}
+    assert found == {path.four_tuple: False, again.four_tuple: False}
+
+
 def test_events_without_their_packets_keep_their_order(tracker: Tracker, host: Host) -> None:
     """A subflow closed on the wire, whose establishment is reported only then, ends with its connection."""
     path = opened(tracker, host)

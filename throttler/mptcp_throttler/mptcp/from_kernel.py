@@ -125,7 +125,7 @@ class KernelObserver:
         known = table.subflows.get(four_tuple)
         # The proxy's answer shows where the four-tuple leaves, whatever became of the subflow; a SYN may be anyone's.
         interface = None if known is None or known.proxy_sequence is None else known.interface
-        subflow, events = self._ours(four_tuple, event.token, event.time)
+        subflow, events = self._ours(four_tuple, event.token, not joined, event.time)
         if joined and event.token not in table.tokens:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
         if subflow is None:
@@ -157,7 +157,7 @@ class KernelObserver:
         elif subflow.since > (time if subflow.state is SubflowState.ACTIVE else settled):
             subflow.touch(time)
             return []
-        subflow, events = self._ours(four_tuple, entry.token, time)
+        subflow, events = self._ours(four_tuple, entry.token, entry.initial, time)
         if subflow is None:
             new = table.new_subflow(four_tuple, entry.initial, read)
             new.backup, new.prioritised = entry.backup, read
@@ -252,14 +252,20 @@ class KernelObserver:
             return []
         return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {len(others)} others")]
 
-    def _ours(self, four_tuple: FourTuple, token: int, time: float) -> tuple[SubflowRecord | None, list[Event]]:
-        """Return the tracked subflow; one that belongs to another connection is closed first."""
+    def _ours(
+        self, four_tuple: FourTuple, token: int, initial: bool, time: float
+    ) -> tuple[SubflowRecord | None, list[Event]]:
+        """Return the tracked subflow; one that belongs to another connection is closed first, and so is an attempt at
+        a connection where the kernel has a join, or the reverse."""
         table = self.table
         subflow = table.subflows.get(four_tuple)
-        if subflow is None or subflow.connection is None or subflow.connection.token == token:
+        if subflow is None:
+            return None, []
+        same_connection = subflow.connection is None or subflow.connection.token == token
+        if same_connection and subflow.initial is initial:
             return subflow, []
         events = []
-        if subflow.state not in HALF_OPEN and subflow.successor is None:
+        if not same_connection and subflow.state not in HALF_OPEN and subflow.successor is None:
             events.append(table.disagree(subflow, time, f"its token is {token:#010x} in the kernel"))
         return None, events + table.apply(subflow, Signal.REPLACED, time)
 

@@ -159,6 +159,7 @@ class SubflowRecord:
             and self.prioritised is not None
             and self.connection is not None
             and self.connection.token == entry.token
+            and self.initial is entry.initial
             and self.backup is entry.backup
             and (entry.remote_id is None or entry.remote_id == self.remote_id)
             and (entry.local_id is None or entry.local_id == self.local_id)
