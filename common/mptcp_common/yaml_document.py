@@ -129,6 +129,8 @@ def _compose(text: str) -> MappingNode:
         place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
         name = f"U+{ord(text[error.position]):04X}"
         raise _Unreadable(f"not valid YAML: a control character ({name})", place) from None
+    except OverflowError:
+        raise _Unreadable('not valid YAML: a "\\U" in quotes names no character; 0010FFFF is the highest') from None
     except (YAMLError, ValueError) as error:
         raise _Unreadable(f"not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -246,6 +248,8 @@ class _Walk:
                 self._report(source, path, None, '"<<" takes an alias of a mapping, or a list of such aliases')
             elif id(source) in self._around:
                 self._report(source, path, None, "an alias refers to a value that it is itself part of")
+            elif len(self._around) >= _DEEPEST:
+                self._report(source, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
             else:
                 self._around.append(id(source))
                 yield from self._pairs(source, path)

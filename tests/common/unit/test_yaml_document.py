@@ -58,6 +58,10 @@ BROKEN = {
         ["file.yaml:1: YAML 1.1 is not supported; remove this line (YAML 1.2 is used)"],
     ),
     "control character": ("version: 1\nrules: \x07\n", ["file.yaml:2: not valid YAML: a control character (U+0007)"]),
+    "no character": (
+        'version: 1\nrules: "\\UFFFFFFFF"\n',
+        ['file.yaml:1: not valid YAML: a "\\U" in quotes names no character; 0010FFFF is the highest'],
+    ),
     "too deep for the parser": (
         "[" * 100_000,
         ["file.yaml:1: not valid YAML: nested too deeply; at most 32 levels are read"],
@@ -124,3 +128,10 @@ def test_merges_that_expand_without_end_are_bounded() -> None:
     assert problems("\n".join(lines)) == [
         "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
     ]
+
+
+def test_merges_of_merges_are_read_no_deeper_than_other_values() -> None:
+    """Defect: a thousand, which a key given twice keeps from being read before, were an exception."""
+    merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
+    lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]
+    assert any("nested too deeply; at most 32 levels are read" in line for line in problems("\n".join(lines)))
