@@ -72,3 +72,10 @@ def test_steps_that_do_not_ascend() -> None:
     assert "rules[0].budget: the volumes of the steps must ascend" in str(problem)
     (problem,) = check_policy(text.replace("500 KB", "3 Mbit"), "policy.yaml").problems
     assert 'rules[0].budget.steps[1].after: "3 Mbit" is not a volume' in str(problem)
+
+
+@pytest.mark.parametrize("volume", [f'"1{"0" * 400} GB"', f'"1{"0" * 10_000} GB"', "1000000000000000001", "1000001 TB"])
+def test_a_volume_that_nobody_could_print(volume: str) -> None:
+    """Defect: it was taken, and whatever was to say something of it failed: the check, the plan, the daemon."""
+    (problem,) = check_policy((POLICY % "period: day").replace("3 MB", volume), "policy.yaml").problems
+    assert "is out of range; at most 1000000 TB is allowed" in str(problem)

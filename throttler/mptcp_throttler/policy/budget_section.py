@@ -21,6 +21,8 @@ from mptcp_throttler.policy.throttle_section import ThrottleOrNone, also_none, t
 
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
+HIGHEST_VOLUME: Final = 10**18
+"""Bytes: far more than a link carries, and what everybody can still print, plot and store."""
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 
@@ -28,11 +30,16 @@ _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 def parse_volume(value: object) -> int:
     """Return a volume in bytes: a whole number, or text with a unit."""
     if type(value) is int and value >= 0:
-        return value
-    found = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
-    exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
+        exact: Decimal | None = Decimal(value)
+    else:
+        found = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
+        exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
     if exact is None or exact != exact.to_integral_value():
         raise ValueError(f'{shown(value)} is not a volume; write a number and {", ".join(VOLUME_UNITS)}, as in "5 GB"')
+    if exact > HIGHEST_VOLUME:
+        raise ValueError(
+            f"{shown(value)} is out of range; at most {HIGHEST_VOLUME // VOLUME_UNITS['TB']} TB is allowed"
+        )
     return int(exact)
 
 
