@@ -147,6 +147,35 @@ def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require:
     assert saved.count("-A INPUT") == 81
 
 
+def test_a_rule_of_others_that_cannot_be_read_is_an_error_of_the_kernel(
+    host: LiveNode, require: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: a container's rule, by an extension that this host does not have, ended the daemon."""
+    require("ipset", "iptables-legacy")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("iptables", OWNERSHIP)
+        from iptc.xtables import xtables
+
+        find = xtables.find_match
+        try:
+            await port.prepare()
+            rule = ["-m", "mark", "--mark", "7", "-j", "MARK", "--set-mark", "8"]
+            host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", *rule])
+            with monkeypatch.context() as patch:
+                patch.setattr(xtables, "find_match", lambda self, name: None if name == "mark" else find(self, name))
+                with pytest.raises(KernelError, match="can't find match mark"):
+                    await port.check()
+            assert await port.check() == []
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+    host.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
+
+
 def test_a_set_of_another_type_is_reported_in_words(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 

@@ -121,7 +121,10 @@ class IptablesNetfilter:
         problems = []
         summaries = _summaries()
         for is_ipv6 in (False, True):
-            present = [rule for rule in iptc.Chain(_mangle(is_ipv6), "POSTROUTING").rules if _is_ours(rule)]
+            try:
+                present = _ours_in(_mangle(is_ipv6))
+            except (iptc.IPTCError, iptc.XTablesError) as error:  # a rule of others, of an extension that is not here
+                raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
             wanted = self._rules(is_ipv6)
             # In any order: ours do not concern each other.
             if len(present) != len(wanted) or any(rule not in present for rule in wanted):
@@ -241,6 +244,10 @@ def _is_ours(rule: Any) -> bool:
     return any(match.name == "comment" and match.comment == RULE_COMMENT for match in rule.matches)
 
 
+def _ours_in(table: Any) -> list[Any]:
+    return [rule for rule in iptc.Chain(table, "POSTROUTING").rules if _is_ours(rule)]
+
+
 def _mangle(is_ipv6: bool) -> Any:
     """Return the mangle table as it is now in this thread's namespace.
 
@@ -274,7 +281,7 @@ async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
 def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
     table = _mangle(is_ipv6)
     chain = iptc.Chain(table, "POSTROUTING")
-    present = [rule for rule in chain.rules if _is_ours(rule)]
+    present = _ours_in(table)
     surplus = [rule for rule in present if rule not in keep]
     missing = [rule for rule in keep if rule not in present]
     for rule in surplus:
