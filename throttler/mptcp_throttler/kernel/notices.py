@@ -113,7 +113,8 @@ class LinkNotices(_Listener):
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
-            name = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode()
+            called = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"")
+            name = called.rstrip(b"\0").decode(errors="replace")  # any bytes
             index = struct.unpack_from("=i", body, 4)[0]
             before = self._names.get(index, name)
             what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
@@ -166,7 +167,8 @@ def process_of(port: int) -> str:
     if not 0 < port <= _MOST_PROCESSES:
         return UNKNOWN
     try:
-        name = Path(f"/proc/{port}/comm").read_text().strip()
+        # Cut off after 15 bytes, in the midst of a character perhaps.
+        name = Path(f"/proc/{port}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return f"process {port}, which has ended"
     return f"process {port} ({name})"

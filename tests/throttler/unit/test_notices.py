@@ -1,0 +1,36 @@
+"""Who changed what: names that the kernel and processes give are any bytes."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.kernel.netlink import attribute
+from mptcp_throttler.kernel.notices import LinkNotices, process_of
+
+_NEWLINK, _IFNAME = 16, 3
+
+
+def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
+    """Defect: of a change by such a process nobody heard until the next periodic comparison."""
+    comm = Path("/proc/self/comm")
+    before = comm.read_bytes()
+    comm.write_bytes("ρυθμιστής".encode())
+    try:
+        assert process_of(os.getpid()) == f"process {os.getpid()} (ρυθμιστ\N{REPLACEMENT CHARACTER})"
+    finally:
+        comm.write_bytes(before)
+
+
+def test_an_interface_of_others_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: what was told in the same datagram was not heard."""
+    monkeypatch.setattr("mptcp_throttler.kernel.notices._Listener.__init__", lambda *_: None)  # needs privileges
+    monkeypatch.setattr(LinkNotices, "_is_ours", lambda *_: False)
+    notices = LinkNotices(["w0"], 0x4D50)
+    body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)
+    assert list(notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"caf\xe9\0"))) == []
+    (change,) = notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"w0\0"))
+    assert change.what == "interface w0"
