@@ -229,3 +229,21 @@ def test_a_dump_of_sockets_that_fails_at_its_end_says_so_and_the_next_one_works(
     code = 0
     assert list(diagnostics.subflows()) == []
     diagnostics.close()
+
+
+def test_a_dump_of_sockets_of_which_something_is_lost_is_not_waited_for_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect: where the kernel had no memory for the rest, each one to come waited for it in vain for ten seconds."""
+    diagnostics = SocketDiagnostics((3128,))
+    connected(diagnostics._dumps, lambda n: [message(0, n, b"")])
+
+    def without_memory(size: int) -> bytes:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(diagnostics._dumps._socket, "recv", without_memory)
+    with pytest.raises(KernelError, match="No buffer space"):
+        list(diagnostics.pieces())
+    connected(diagnostics._dumps, lambda n: [message(NLMSG_DONE, n, bytes(4))])
+    assert list(diagnostics.pieces()) == [[]]
+    diagnostics.close()

@@ -186,7 +186,12 @@ class SocketDiagnostics:
 
     def _read_piece(self, sequence: int, piece: list[KernelSubflow], quietly: bool = False) -> None:
         """Read one datagram of the running dump into *piece*; at the dump's end, note that none runs."""
-        read, data = self._filled, self._dumps.receive(_DUMP)
+        read = self._filled
+        try:
+            data = self._dumps.receive(_DUMP)
+        except KernelError:
+            self._begin_anew()
+            raise
         self._filled = time.monotonic()
         other = self._decoder.decode(data, sequence, DUMP, piece, read)
         if other is None:
@@ -199,6 +204,12 @@ class SocketDiagnostics:
             raise refusal(body, _DUMP)
         if kind == NLMSG_DONE:
             check_done(body, _DUMP)
+
+    def _begin_anew(self) -> None:
+        """Give up a dump whose end may never come: else each one to come would wait for it first."""
+        fresh = NetlinkSocket(NETLINK_SOCK_DIAG)
+        self._dumps.close()
+        self._dumps, self._running = fresh, None
 
 
 def _says_absent(answer: tuple[int, int, bytes]) -> bool:
