@@ -348,10 +348,15 @@ class CompiledPolicy:
 
 def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:
     """Return the answer to what the kernel has, with the cap of the answer to what was *seen* where that is tighter."""
-    mine, other = kernels.throttle, seen.throttle
-    if other is None or (mine is not None and (mine.ceil, mine.rate) <= (other.ceil, other.rate)):
+    if keeps(kernels, seen):
         return kernels
     return seen._replace(budget=kernels.budget, steer=kernels.steer, steer_path=kernels.steer_path)
+
+
+def keeps(kernels: _Answer, seen: _Answer) -> bool:
+    """Tell whether the cap of the answer to what the kernel has is no looser than that of the other."""
+    mine, other = kernels.throttle, seen.throttle
+    return other is None or (mine is not None and (mine.ceil, mine.rate) <= (other.ceil, other.rate))
 
 
 def _why_not(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:

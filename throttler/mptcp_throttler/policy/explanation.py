@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
-from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, View, failed_condition
+from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, View, failed_condition, keeps
 from mptcp_throttler.policy.model import Direction, Kind, Rule
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 
@@ -49,8 +49,15 @@ class ExplainedPolicy(CompiledPolicy):
             for each in active
         ]
         path_bits = facts[active.index(subflow)].path_bits
-        situation = View.of(active, facts, expected).situation(subflow, path_bits)
+        of_cap = of_others = View.of(active, facts, expected).situation(subflow, path_bits)
+        confirmed = [index for index, each in enumerate(active) if each.confirmed]
+        if subflow.confirmed and len(confirmed) < len(active) and direction in self._rules:
+            of_kernel = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
+            of_others = of_kernel.situation(subflow, path_bits)
+            if keeps(self._asked(of_others, direction), self._asked(of_cap, direction)):
+                of_cap = of_others
         for kind, rules in self._rules.get(direction, {}).items():
+            situation = of_cap if kind is Kind.THROTTLE else of_others
             for each in rules:
                 if each.path_bits is not None and not each.path_bits & path_bits:
                     yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None, None)
