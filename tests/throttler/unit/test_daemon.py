@@ -269,6 +269,28 @@ async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> No
         assert not kernel.upload_netfilter.entries
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stops: bool) -> None:
+    """Defect: what uploads had in the kernel stayed there, entries that were not gone yet too, even after a stop."""
+    kernel = FakeKernel()
+
+    async def scenario() -> None:
+        async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+            kernel.upload_netfilter.refuses_removal = True
+            await scene.reload(CAPPED)
+            assert not await scene.daemon._comparison.verify()
+            assert "remove sets" not in kernel.upload_netfilter.log
+            kernel.upload_netfilter.refuses_removal = False
+            if not stops:
+                assert await scene.daemon._comparison.verify()
+                assert kernel.upload_netfilter.log[-1] == "remove sets"
+                await scene.reload(BOTH_WAYS)
+                assert kernel.upload_netfilter.log[-1] == "make sets"
+        assert kernel.upload_netfilter.log[-1] == "remove sets"
+
+    asyncio.run(scenario())
+
+
 @scenario
 async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
     kernel = FakeKernel()

@@ -101,6 +101,8 @@ class Uploads:
         """None until a policy needs it."""
         self.in_force = False
         """Our device and our table are there."""
+        self._left = False
+        """They are not in force, and the kernel refused to remove them."""
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -112,9 +114,11 @@ class Uploads:
         if self.in_force or not policy.acts_on_upload or policy.dry_run:
             return
         reconciler = await self._opened()
+        left, self._left = self._left, False
         try:
             await reconciler.prepare()
         except BaseException:  # a stop meanwhile, too, leaves nothing
+            self._left = left
             await self._remove()
             raise
         self.in_force = True
@@ -136,6 +140,8 @@ class Uploads:
 
     async def verify(self) -> None:
         """Compare with the kernel and repair what differs. Raises KernelError."""
+        if self._left and not self.in_force:
+            await self._remove_all()
         if self.in_force and self.reconciler is not None:
             await self.reconciler.verify()
 
@@ -172,8 +178,8 @@ class Uploads:
 
     async def close(self) -> None:
         async with self._stack:
-            if self.in_force and self.reconciler is not None:
-                await self.reconciler.close()
+            if self.in_force or self._left:
+                await self._remove_all()
                 self.in_force = False
 
     # A consumer of samples
@@ -214,12 +220,17 @@ class Uploads:
         return self.reconciler
 
     async def _remove(self) -> None:
-        if self.reconciler is None:
-            return
         try:
+            await self._remove_all()
+        except KernelError as error:
+            # A kernel without the family netdev or IFB has nothing of ours either. What stays is removed by verify().
+            self._left = self._left or self.in_force
+            log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
+        self.in_force = False
+
+    async def _remove_all(self) -> None:
+        """Raises KernelError."""
+        if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})
-        except KernelError as error:
-            # A kernel without the family netdev or IFB has nothing of ours either.
-            log.log(logging.ERROR if self.in_force else logging.DEBUG, "%s", error)
-        self.in_force = False
+        self._left = False
