@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import grp
+import json
+import re
 import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,10 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.policy.budget import Account, period
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.stages.budget_accounts import Usage
+from mptcp_throttler.storage.budget_ledger import Ledger
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/throttler/golden"
@@ -52,6 +59,43 @@ def test_plan_prints_the_kernel_state_as_commands(
     code = main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON])
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
     assert code == 0
+
+
+def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_families(
+    settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: no prefix of the policy held such an address, so that the plan had no cap."""
+    text = (GOLDEN / "subflows.yaml").read_text()
+    mapped = tmp_path / "subflows.yaml"
+    mapped.write_text(re.sub(r'"([0-9.]+):([0-9]+)"', r'"[::ffff:\1]:\2"', text))
+    assert mapped.read_text() != text
+    assert main(["plan", "--config", str(settings), "--subflows", str(mapped), "--at", NOON]) == 0
+    assert capsys.readouterr().out == (GOLDEN / "plan-iptables.txt").read_text()
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00", "1969-12-30", "9999-12-31T23:00", "noon"])
+def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
+    """Defect: for one in the last days that there are it broke off with an exception."""
+    policy = settings.parent / "policy.yaml"
+    policy.write_text('version: 1\nrules: [{name: a, when: {hours: ["08:00-10:00"]}, throttle: {rate: 5mbit}}]\n')
+    assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", at]) == 1
+    assert capsys.readouterr().err.startswith(f'--at: "{at}" is not a time; write e.g. ')
+
+
+def test_quota_takes_an_ipv4_address_in_ipv6_form(
+    settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.write_text(settings.read_text() + f"ledger: {tmp_path}/ledger.sqlite\n")
+    step = "{after: 1 GB, throttle: {rate: 1 Mbit/s}}"
+    text = f"version: 1\nrules: [{{name: a, budget: {{period: day, steps: [{step}]}}}}]\n"
+    (settings.parent / "policy.yaml").write_text(text)
+    policy = load_policy(text, "policy.yaml")
+    account = Account("a", "10.1.0.1", period(policy.budgets[0], policy.time_zone, time.time())[0])
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.write("boot", Usage({account: 7}, {}, frozenset()))
+    ledger.close()
+    assert main(["quota", "show", "--config", str(settings), "--client", "::ffff:10.1.0.1", "--json"]) == 0
+    assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [7]
 
 
 def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:

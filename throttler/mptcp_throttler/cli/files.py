@@ -7,10 +7,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
@@ -95,6 +95,7 @@ def quota(options: argparse.Namespace) -> int:
 
     from mptcp_common.units import counted
     from mptcp_throttler.config.files import read_policy, read_settings
+    from mptcp_throttler.mptcp.model import unmap
     from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
     from mptcp_throttler.views.budget_table import as_json, names, print_quotas, quotas
 
@@ -104,7 +105,7 @@ def quota(options: argparse.Namespace) -> int:
     if options.rule is not None and options.rule not in budgets:
         raise DocumentError([Problem("--rule", 0, 0, "", options.rule, _no_such_budget(options.rule, budgets))])
     try:
-        client = None if options.client is None else str(ip_address(options.client))
+        client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
     except ValueError:
         raise DocumentError(
             [Problem("--client", 0, 0, "", options.client, f'"{options.client}" is not an address')]
@@ -138,12 +139,19 @@ def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
     return f'"{name}" is not a rule with a budget; {known}'
 
 
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
 def _time_of(text: str | None) -> float:
     if text is None:
         return time.time()
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+        at = datetime.fromisoformat(text).timestamp()
+        # A policy is asked for days before and after, in any time zone.
+        if not 0 <= at < _LATEST:
+            raise ValueError
+        return at
+    except (ValueError, OverflowError):
         raise DocumentError(
             [Problem("--at", 0, 0, "", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"')]
         ) from None

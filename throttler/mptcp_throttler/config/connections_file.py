@@ -21,12 +21,12 @@ from mptcp_common.fields import Parsed, Section, between
 from mptcp_common.problems import DocumentError
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document
-from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState, unmap
 
 
 def _parse_end(value: object) -> tuple[bytes, int]:
     address, port = address_and_port(value, "10.0.0.1:3128", "[fd00::1]:3128")
-    return ip_address(address).packed, port
+    return unmap(ip_address(address).packed), port
 
 
 _End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
