@@ -231,6 +231,25 @@ def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == "mine"
 
 
+def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: a comparison that made it anew just then ended the daemon."""
+
+    async def test() -> None:
+        async with serving(tmp_path / "s", "") as server:
+            opened = server._open_to_group
+            with monkeypatch.context() as patch:
+                patch.setattr(server, "_open_to_group", lambda: (opened(), server._path.unlink()))
+                server._path.unlink()
+                with pytest.raises(KernelError, match="No such file"):
+                    await server.verify()
+            await server.verify()
+            assert server._path.is_socket()
+
+    asyncio.run(test())
+
+
 def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
     async def scenario() -> os.stat_result:
         group = grp.getgrgid(os.getgid()).gr_name

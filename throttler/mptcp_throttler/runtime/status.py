@@ -79,10 +79,10 @@ class StatusServer:
                 os.umask(old_mask)
             self._open_to_group()
             listener.listen()
+            self._inode = self._path.stat().st_ino
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
-        self._inode = self._path.stat().st_ino
         self._listen()
 
     def _open_to_group(self) -> None:
