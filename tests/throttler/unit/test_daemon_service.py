@@ -209,6 +209,28 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     test(tmp_path)
 
 
+def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: after a reload in which a rule got another name there were -2 subflows capped."""
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        for number in range(3):
+            kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
+        async with running(path, CAPPED, kernel) as scene:
+            await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
+            await scene.reload(CAPPED.replace("cap-a", "cap-b"))
+            await scene.reload(CAPPED.replace("cap-a", "cap-b").replace("10.1.0.0/16", "10.1.0.0/32"))
+            await until(lambda: "rule cap-b: 2 lifted; 1 subflow capped now" in caplog.messages)
+
+    test(tmp_path)
+
+
 def test_thousands_of_caps_are_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,12 @@ class CapLog:
         """Take note of what was decided for one connection, and what was before; None: it has ended."""
         old: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in before if each.scope}
         new: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in after if each.scope}
+        for key in old.keys() & new.keys():
+            was, rule = _rule(old[key]), _rule(new[key])
+            if was != rule:
+                # Capped before and after: no line says so, and each rule's next one has how many it caps now.
+                self._now[was] = self._now.get(was, 0) - 1
+                self._now[rule] = self._now.get(rule, 0) + 1
         if old.keys() == new.keys():
             return
         for key in new.keys() - old.keys():
