@@ -90,3 +90,17 @@ def test_a_step_back_asks_for_a_resync(tracker: Tracker, host: Host) -> None:
     assert not tracker.wants_resync
     set_clock(tracker, host, -3600.0)
     assert tracker.wants_resync
+
+
+def test_a_segment_from_before_the_step_that_is_read_after_it(tracker: Tracker, host: Host) -> None:
+    """Defect: no dump closed its subflow, and nothing expired, until the clock was there again."""
+    set_clock(tracker, host, 0.0)
+    now = host.time - 3600.0
+    tracker.expire(now)
+    opened(tracker, host)
+    feed(tracker, Host("other", host.time).initial("198.51.100.7").syn())
+    tracker.expire(now + 1)
+    assert kinds(tracker.resync([], now + 3)).count(CLOSED) == 1
+    tracker.expire(now + 20)
+    assert tracker.table_sizes["subflows"] == 0
+    check_tables(tracker, TrackerLimits())

@@ -1,7 +1,8 @@
 """The wall clock was set back: what the tracker has stamped lies in the future, and would stay there for as long.
 
 Until the clock came there again no handshake would expire, no connection without subflows would be let go, and a dump
-would close nothing, because all that it does not list would be newer. So everything is as if it had happened now.
+would close nothing, because all that it does not list would be newer. So everything is as if it had happened now. A
+segment that was captured before the step may be read after it, so that stamps are looked at, too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,14 @@ LEAST: Final = 1.0
 """Seconds; less makes no difference."""
 
 
+def is_ahead(table: ConnectionTable, now: float) -> bool:
+    """Tell whether anything in *table* was stamped with a time after *now*."""
+    return any(each.latest > now + LEAST for each in _timed(table))
+
+
 def set_back(table: ConnectionTable, now: float) -> None:
     """Leave no time in *table* that is after *now*. A look at every subflow: some 10 ms with 20,000."""
-    timed: tuple[TimedTable[Any, Any], ...] = (
-        table.half_open,
-        table.closing,
-        table.lingering,
-        table.unconfirmed,
-        table.unconfirmed_connections,
-        table.refused,
-    )
-    for each in timed:
+    for each in _timed(table):
         each.not_after(now)
     # It guards against dumps that were under way then; the next one sees what is there.
     table.ended.clear()
@@ -39,3 +37,14 @@ def set_back(table: ConnectionTable, now: float) -> None:
         if subflow.since > now:
             subflow.since = now
             subflow.changed()
+
+
+def _timed(table: ConnectionTable) -> tuple[TimedTable[Any, Any], ...]:
+    return (
+        table.half_open,
+        table.closing,
+        table.lingering,
+        table.unconfirmed,
+        table.unconfirmed_connections,
+        table.refused,
+    )

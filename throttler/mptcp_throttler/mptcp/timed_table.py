@@ -29,6 +29,11 @@ class TimedTable(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
+    @property
+    def latest(self) -> float:
+        """The latest time seen."""
+        return self._latest
+
     def put(self, key: K, value: V, time: float) -> None:
         """Enter *key*, or move it to the end."""
         if time > self._latest:

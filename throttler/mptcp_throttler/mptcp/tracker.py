@@ -110,7 +110,7 @@ class Tracker:
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
-        if time < self._expired - clock_step.LEAST:
+        if time < self._expired - clock_step.LEAST or clock_step.is_ahead(self._table, time):
             clock_step.set_back(self._table, time)
             self._kernel.want_resync()
         self._expired = time
