@@ -104,3 +104,17 @@ def test_a_segment_from_before_the_step_that_is_read_after_it(tracker: Tracker, 
     tracker.expire(now + 20)
     assert tracker.table_sizes["subflows"] == 0
     check_tables(tracker, TrackerLimits())
+
+
+def test_what_looked_idle_when_the_clock_was_set_forward_is_back_with_the_dump_that_follows(
+    tracker: Tracker, host: Host
+) -> None:
+    """Defect: that dump was taken for older than the ends, and all were without a cap until the next periodic one."""
+    confirmed(tracker, host)
+    there = [host.initial().dumped(), host.join().dumped()]
+    now = host.time + 86_400.0
+    assert kinds(tracker.expire(now)).count(CLOSED) == 2
+    assert tracker.wants_resync
+    tracker.resync(there, now + 0.2)
+    assert set(states(tracker, host)) == {each.four_tuple for each in there}
+    assert not tracker.wants_resync

@@ -281,6 +281,7 @@ class ConnectionTable:
                 if subflow.last_seen <= time - limits.idle_timeout:
                     counters.expired += 1
                     events += self.apply(subflow, Signal.EXPIRED, time, "idle")
+                    self.ended.pop(subflow.four_tuple)  # no end was seen: a dump that begins at once brings it back
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             if connection.oldest_half_open() is not None:
                 self.lingering.put(connection.token, connection, time)
