@@ -21,7 +21,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
-from mptcp_throttler.shaping import plan
+from mptcp_throttler.shaping import class_numbers
 from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
 from mptcp_throttler.views.answer_models import ErrorAnswer
 from mptcp_throttler.views.status_schema import ANSWERS
@@ -366,7 +366,7 @@ def test_a_policy_comes_into_force_though_no_class_is_left_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the daemon ended with a traceback, and again at each start while so many connections stood."""
-    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
 
     async def scenario() -> None:
         kernel = FakeKernel()

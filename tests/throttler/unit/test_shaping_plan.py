@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.shaping import lingering, plan
+from mptcp_throttler.shaping import class_numbers, lingering
 from mptcp_throttler.shaping.cap import class_spec, gso_limit
+from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target
-from mptcp_throttler.shaping.plan import IDLE_SECONDS, PlanError, Planner
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 NOW = 1_700_000_000.0
 PROXY = b"\x0a\x00\x00\x01"
@@ -198,7 +199,7 @@ def test_dry_run_wants_nothing() -> None:
 
 
 def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR + 1)
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + 1)
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
@@ -215,7 +216,7 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: what came behind it among the verdicts lost its cap of another rule."""
-    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR + 1)
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + 1)
     shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
     planner = planner_for(shared, own)
     planner.set_verdicts(1, [verdict(1, own)], NOW)

@@ -55,7 +55,7 @@ from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_st
 from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
-from mptcp_throttler.shaping.plan import PlanError
+from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage

@@ -19,7 +19,8 @@ from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.waiting import wait_at_most
-from mptcp_throttler.shaping.plan import PlanError, Planner
+from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 log = logging.getLogger(__name__)

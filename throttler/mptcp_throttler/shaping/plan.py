@@ -20,9 +20,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping.cap import Cap
+from mptcp_throttler.shaping.class_numbers import ClassNumbers, PlanError
 from mptcp_throttler.shaping.delta import DeltaTracker
 from mptcp_throttler.shaping.lingering import Lingering
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, ClassSpec, Ownership, Target
 from mptcp_throttler.shaping.rate_transition import GENTLE_FALL
 
 IDLE_SECONDS = 60.0
@@ -30,10 +31,6 @@ CONNECTION_IDLE_SECONDS = 2.0
 """The same for the class of a connection, whose token does not come back."""
 UNCAPPED = Target(DEFAULT_MINOR, 0)
 """Where a subflow goes that began in the class of a cap and has none: its socket still sends there."""
-
-
-class PlanError(Exception):
-    """The plan cannot be made: the message says what ran out."""
 
 
 class Planner:
@@ -52,8 +49,7 @@ class Planner:
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._dry_run = False
-        self._used: set[int] = set()
-        self._next = FIRST_MINOR
+        self._numbers = ClassNumbers(ownership.htb_major)
         self.soft_caps = False
         """Somebody runs the transitions of caps that are to begin softly."""
         self._moved: set[FourTuple] = set()
@@ -167,7 +163,7 @@ class Planner:
                 continue
             del self.caps[scope]
             del self._by_minor[cap.minor]
-            self._used.discard(cap.minor)
+            self._numbers.give_back(cap.minor)
             self.classes.drop(cap.minor)
 
     def take_moved(self, limit: int) -> list[FourTuple]:
@@ -384,31 +380,13 @@ class Planner:
         cap = self.caps.get(scope)
         if cap is None:
             found = None if four_tuple is None else self.entries.actual.get(four_tuple)
-            if found is not None and found.minor in self.classes.actual and found.minor not in self._used:
-                minor = found.minor
-            else:
-                minor = self._free_minor()
+            minor = self._numbers.take(None if found is None else found.minor, self.classes.actual)
             mark = self._marks.get(scope.rule, 0)
             cap = self.caps[scope] = Cap(minor, self.direction, throttle, throttle, mark, idle_since=now)
             self._by_minor[minor] = cap
-            self._used.add(minor)
             self.classes.want(minor, cap.spec)
         return cap
 
     def _fit(self, cap: Cap) -> None:
         if cap.make_room():
             self.classes.want(cap.minor, cap.spec)
-
-    def _free_minor(self) -> int:
-        """Return a minor number that no cap has and, if possible, that no class in the kernel has either."""
-        size = LAST_MINOR - FIRST_MINOR + 1
-        actual: Collection[int] = self.classes.actual
-        reserved = FIRST_MINOR <= self.ownership.htb_major <= LAST_MINOR
-        for avoid in (actual, ()) if len(self._used) < size - reserved else ():
-            for step in range(size):
-                minor = FIRST_MINOR + (self._next - FIRST_MINOR + step) % size
-                # The root's handle would be that of a class's queue.
-                if minor not in self._used and minor not in avoid and minor != self.ownership.htb_major:
-                    self._next = minor + 1
-                    return minor
-        raise PlanError(f"no HTB class is left: {size} caps are in use; share caps by path or by client")
