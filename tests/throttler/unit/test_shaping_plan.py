@@ -256,6 +256,19 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
     assert planner.take_moved(10) == [subflow(1)]
 
 
+def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: it had that of the older connection, for as long as it was busy."""
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    own, other = rule("own", throttle(share=Share.CONNECTION)), rule("other", throttle(1_000_000, Share.CONNECTION))
+    planner = planner_for(own, other)
+    planner.set_verdicts(1, [verdict(1, own)], NOW)
+    with pytest.raises(PlanError):
+        planner.set_verdicts(2, [verdict(1, other, 2)], NOW)
+    planner.forget(1, NOW)
+    assert not planner.entries.desired
+    assert not planner.lingers(subflow(1))
+
+
 def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_was_under_way() -> None:
     """Defect: they had no cap until they ended, for the transition was waited for and nobody ran it any more."""
     soft = rule()
