@@ -1,0 +1,392 @@
+"""The planner after any history: once all is quiet it wants what a new planner wants that is given the last verdicts
+alone, and keeps nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from test_shaping_plan import NOW, PROXY, policy
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.lingering import LINGER_SECONDS
+from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, UNCAPPED, Planner
+
+NUMBERS = st.integers(0, 3)
+"""Of four-tuples; each client has two ports."""
+PICKS = st.integers(0, 11)
+"""Of what there is at the moment, modulo how much that is."""
+RULES = ("a", "b")
+OUTCOMES = st.sampled_from((None, *RULES, "step", "balance"))
+"""What caps a subflow: nothing, a rule, a budget's step or what balances loads."""
+WANTED = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
+"""What caps each subflow of a connection."""
+RATES = st.sampled_from((1_000_000, 5_000_000, 8_000_000))
+THROTTLES = st.builds(
+    lambda rate, share, onset: Throttle(rate, rate, None, share, onset),
+    RATES,
+    st.sampled_from(Share),
+    st.sampled_from(Onset),
+)
+SECONDS = st.sampled_from((0.5, LINGER_SECONDS, IDLE_SECONDS, 86_400.0, -0.5, -86_400.0))
+
+
+def subflow(number: int) -> FourTuple:
+    client, port = divmod(number, 2)
+    return FourTuple(PROXY, 3128, b"\x0a\x01\x00" + bytes([client]), 40000 + port)
+
+
+@dataclass
+class Connection:
+    outcomes: dict[int, str | None]
+    """Of each subflow, by number."""
+    balanced: int = 1_000_000
+    """Bits/s of the cap that balances loads."""
+    young: set[int] = field(default_factory=set)
+
+
+class History(RuleBasedStateMachine):
+    """Each rule is one thing that can happen to a planner; what is wanted is kept beside it, in the simplest way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.direction = Direction.DOWN
+        self.soft = True
+        self.now = NOW
+        self.connections: dict[int, Connection] = {}
+        self.undecided: set[int] = set()
+        """Tokens, ended ones too."""
+        self.refused: set[int] = set()
+        """Tokens of which some subflow found no class when it was last decided."""
+        self.policy = policy()
+        self.enforcing = True
+        """A policy came into force, under which not every connection is decided yet."""
+        self.next_token = 1
+        self.planner = Planner(Ownership())
+
+    @initialize(
+        direction=st.sampled_from(Direction),
+        soft=st.booleans(),
+        classes=st.sampled_from((3, 100)),
+        throttles=st.fixed_dictionaries(dict.fromkeys(RULES, THROTTLES)),
+        wanted=st.lists(WANTED, min_size=1, max_size=3),
+    )
+    def begin(
+        self,
+        direction: Direction,
+        soft: bool,
+        classes: int,
+        throttles: Mapping[str, Throttle],
+        wanted: list[dict[int, str | None]],
+    ) -> None:
+        self.patch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + classes - 1)
+        self.direction, self.soft = direction, soft
+        self.planner = self.made()
+        self.planner.soft_caps = soft
+        self.reload(throttles, turned=False, dry_run=False)
+        self.end_of_enforcing()
+        for each in wanted:
+            self.connect(each, young=False, at_once=True)
+
+    def made(self) -> Planner:
+        planner = Planner(Ownership(), self.direction)
+        planner.set_policy(self.policy)
+        return planner
+
+    def verdicts(self, token: int) -> list[Verdict]:
+        connection = self.connections.get(token)
+        if connection is None:
+            return []
+        return [self.verdict(token, connection, number) for number in connection.outcomes]
+
+    def verdict(self, token: int, connection: Connection, number: int) -> Verdict:
+        outcome = connection.outcomes[number]
+        uncapped = Verdict(subflow(number), None, None, None, None, "", self.direction)
+        throttles = {each.name: each.throttle for each in self.policy.rules}
+        found = throttles.get("a" if outcome in ("step", "balance") else outcome or "")
+        if found is None:
+            return uncapped
+        if outcome == "step":
+            throttle = Throttle(500_000, 500_000, None, Share.PATH)
+            scope = ScopeKey("a", Share.PATH, None, self.direction, 1000)
+        elif outcome == "balance":
+            throttle = Throttle(connection.balanced, connection.balanced, None, Share.CONNECTION)
+            scope = ScopeKey("a", Share.CONNECTION, (token, "path"), self.direction)
+        else:
+            assert outcome is not None
+            throttle = found
+            members = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}
+            scope = ScopeKey(outcome, throttle.share, members[throttle.share], self.direction)
+        return replace(uncapped, scope=scope, throttle=throttle)
+
+    def decide_token(self, token: int) -> None:
+        self.undecided.discard(token)
+        self.refused.discard(token)
+        connection = self.connections.get(token)
+        young = set() if connection is None else {subflow(number) for number in connection.young}
+        try:
+            self.planner.set_verdicts(token, self.verdicts(token), self.now, young)
+        except PlanError:
+            self.refused.add(token)
+        self.end_of_enforcing()
+
+    def end_of_enforcing(self) -> None:
+        if self.enforcing and not self.undecided:
+            self.enforcing = False
+            self.planner.expire(self.now)
+            with suppress(PlanError):
+                self.planner.prepare_path_classes(self.now)
+            scopes = [ScopeKey(each, Share.PATH, None, self.direction) for each in RULES]
+            handles = [self.planner.class_of(scope) for scope in scopes]
+            self.planner.birth_classes = {each for each in handles if each is not None}
+
+    # What clients do
+
+    @rule(wanted=WANTED, young=st.booleans(), at_once=st.booleans())
+    def connect(self, wanted: dict[int, str | None], young: bool, at_once: bool) -> None:
+        """A connection begins, also on ports whose connection has not ended yet."""
+        for token, other in self.connections.items():
+            if other.outcomes.keys() & wanted.keys():
+                other.outcomes = {each: what for each, what in other.outcomes.items() if each not in wanted}
+                self.undecided.add(token)
+        token, self.next_token = self.next_token, self.next_token + 1
+        self.connections[token] = Connection(wanted, young=set(wanted) if young else set())
+        self.undecided.add(token)
+        if at_once:
+            self.decide_token(token)
+
+    def live(self, pick: int) -> int:
+        return list(self.connections)[pick % len(self.connections)]
+
+    @precondition(lambda self: self.connections)
+    @rule(pick=PICKS, at_once=st.booleans())
+    def end(self, pick: int, at_once: bool) -> None:
+        token = self.live(pick)
+        del self.connections[token]
+        self.undecided.add(token)
+        if at_once:
+            self.decide_token(token)
+
+    @precondition(lambda self: self.connections)
+    @rule(pick=PICKS, which=PICKS, outcome=OUTCOMES, ends=st.booleans(), balanced=RATES)
+    def change(self, pick: int, which: int, outcome: str | None, ends: bool, balanced: int) -> None:
+        """One of its subflows ends, or is capped by something else from here on."""
+        token = self.live(pick)
+        connection = self.connections[token]
+        connection.balanced = balanced
+        connection.young.clear()
+        numbers = list(connection.outcomes)
+        if numbers:
+            number = numbers[which % len(numbers)]
+            connection.outcomes[number] = outcome
+            if ends:
+                del connection.outcomes[number]
+        self.decide_token(token)
+
+    @precondition(lambda self: self.undecided)
+    @rule(pick=PICKS)
+    def decide(self, pick: int) -> None:
+        self.decide_token(sorted(self.undecided)[pick % len(self.undecided)])
+
+    @rule()
+    def decide_all(self) -> None:
+        for token in sorted(self.undecided):
+            self.decide_token(token)
+
+    # What the operator, the clock and the kernel do
+
+    @rule(
+        throttles=st.dictionaries(st.sampled_from(RULES), THROTTLES),
+        turned=st.booleans(),
+        dry_run=st.integers(0, 9).map(lambda each: each == 9),
+    )
+    def reload(self, throttles: Mapping[str, Throttle], turned: bool, dry_run: bool) -> None:
+        rules = [
+            Rule(name, None, throttle, directions=frozenset({self.direction})) for name, throttle in throttles.items()
+        ]
+        self.policy: Policy = policy(*(reversed(rules) if turned else rules), dry_run=dry_run)
+        self.planner.set_policy(self.policy)
+        self.undecided |= self.connections.keys()
+        self.enforcing = True
+
+    @precondition(lambda self: self.policy.rules)
+    @rule(pick=PICKS, rate=RATES, onset=st.sampled_from(Onset))
+    def tune(self, pick: int, rate: int, onset: Onset) -> None:
+        """A reload changes rate and onset of one rule."""
+        throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
+        name = list(throttles)[pick % len(throttles)]
+        throttles[name] = replace(throttles[name], rate=rate, ceil=rate, onset=onset)
+        self.reload(throttles, turned=False, dry_run=False)
+
+    @rule()
+    def kill(self) -> None:
+        """Another daemon takes over what is in the kernel."""
+        before, self.planner = self.planner, self.made()
+        self.planner.adopt(before.classes.actual, before.entries.actual)
+        self.planner.soft_caps = self.soft
+        self.undecided, self.enforcing = set(self.connections), True
+
+    @rule(seconds=SECONDS)
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.planner.expire(self.now)
+
+    @rule(classes=st.booleans(), entries=st.booleans())
+    def apply(self, classes: bool, entries: bool) -> None:
+        """The kernel takes some of what is wanted."""
+        if classes:
+            self.planner.classes.upserted(dict(self.planner.classes.upserts))
+            self.planner.classes.deleted(set(self.planner.classes.deletes))
+        if entries:
+            self.planner.entries.upserted(dict(self.planner.entries.upserts))
+            self.planner.entries.deleted(set(self.planner.entries.deletes))
+
+    # What transitions do
+
+    @precondition(lambda self: self.planner.pending())
+    @rule(number=NUMBERS)
+    def complete(self, number: int) -> None:
+        if self.planner.soft_cap(subflow(number)) is not None:
+            self.planner.complete(subflow(number))
+
+    @precondition(lambda self: self.soft)
+    @rule(number=NUMBERS, rate=st.none() | RATES)
+    def step(self, number: int, rate: int | None) -> None:
+        self.planner.set_interim({subflow(number): rate})
+
+    @rule(pick=PICKS, share=st.sampled_from((None, 0.5)))
+    def lower(self, pick: int, share: float | None) -> None:
+        self.planner.lower(FIRST_MINOR + pick, share)
+
+    @precondition(lambda self: self.planner.overdue(1))
+    @rule(busy=st.booleans())
+    def look_at_those_that_ended(self, busy: bool) -> None:
+        for four_tuple in self.planner.overdue(2):
+            self.planner.settle_overdue(four_tuple, busy=busy)
+
+    # What holds at any time
+
+    @invariant()
+    def entries_send_to_classes_that_are_there(self) -> None:
+        there = {*self.planner.classes.desired, UNCAPPED.minor}
+        assert {target.minor for target in self.planner.entries.desired.values()} <= there
+
+    @invariant()
+    def who_is_decided_has_its_own_cap_or_waits_for_it(self) -> None:
+        for token in self.connections.keys() - self.undecided:
+            for verdict in () if self.policy.dry_run else self.verdicts(token):
+                target = self.planner.entries.desired.get(verdict.four_tuple)
+                if verdict.scope is None:
+                    assert target in (None, UNCAPPED)
+                elif token not in self.refused and not self.planner.is_pending(verdict.four_tuple):
+                    assert target is not None
+                    assert target.minor == self.planner.caps[verdict.scope].minor
+                assert not self.planner.lingers(verdict.four_tuple)
+
+    @invariant()
+    def nobody_waits_whom_nobody_follows(self) -> None:
+        for four_tuple in self.planner.pending():
+            assert self.soft
+            assert self.planner.soft_cap(four_tuple) is not None
+
+    # What holds in the end
+
+    def teardown(self) -> None:
+        try:
+            while (wanted := self.wanted()) is None:
+                self.end(0, at_once=False)
+            for _ in range(3):
+                self.become_quiet()
+            compare(self.planner, wanted)
+        finally:
+            self.patch.undo()
+
+    def wanted(self) -> Planner | None:
+        """Return a planner that had the last verdicts alone; None where there are too few classes for that."""
+        planner = self.made()
+        try:
+            for token in self.connections:
+                planner.set_verdicts(token, self.verdicts(token), self.now)
+            planner.prepare_path_classes(self.now)
+        except PlanError:
+            return None
+        return planner
+
+    def become_quiet(self) -> None:
+        """Everybody is decided, every transition is complete, and what is idle is so for long."""
+        planner = self.planner
+        # Who is decided anew is as in a policy that comes into force: those that have ended first.
+        self.enforcing = True
+        tokens = {*self.undecided, *self.connections}
+        self.undecided |= tokens
+        for token in sorted(tokens, key=lambda token: (token in self.connections, token)):
+            self.decide_token(token)
+        self.end_of_enforcing()
+        for cap in planner.caps.values():
+            planner.set_interim(dict.fromkeys(cap.interim))
+            planner.lower(cap.minor, None)
+        for four_tuple in planner.pending():
+            assert planner.complete(four_tuple)
+        for seconds in (0.0, LINGER_SECONDS, IDLE_SECONDS):
+            self.now += seconds
+            planner.expire(self.now)
+            for four_tuple in planner.overdue(100):
+                planner.settle_overdue(four_tuple, busy=False)
+        planner.take_moved(1000)
+        self.apply(classes=True, entries=True)
+
+
+def capped(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
+    """Return cap and mark of each entry."""
+    scopes = {cap.minor: scope for scope, cap in planner.caps.items()}
+    entries = planner.entries.desired.items()
+    return {each: (scopes[target.minor], target.mark) for each, target in entries if target != UNCAPPED}
+
+
+def specs(planner: Planner) -> dict[ScopeKey, ClassSpec]:
+    """Return the class of each cap but for its number, and its queue, which depends on how many there were before."""
+    classes = planner.classes.desired
+    return {
+        scope: replace(classes[cap.minor], minor=0, queue_packets=0)
+        for scope, cap in planner.caps.items()
+        if classes[cap.minor] == cap.spec
+    }
+
+
+def compare(planner: Planner, wanted: Planner) -> None:
+    assert capped(planner) == capped(wanted)
+    assert specs(planner) == specs(wanted)
+    assert len(planner.classes.desired) == len(planner.caps) == len(wanted.caps)
+    assert planner.classes.settled
+    assert planner.entries.settled
+    exempt = {each: target for each, target in planner.entries.desired.items() if target == UNCAPPED}
+    assert all(planner.began_in_class(each) for each in exempt)
+    assert planner._born <= planner._owner.keys()
+    assert {each: token for each, token in planner._owner.items() if each not in exempt} == wanted._owner
+    assert {each for of in planner._connections.values() for each in of} == planner._owner.keys()
+    assert planner._cap_of == wanted._cap_of
+    assert planner._held_by == {}
+    assert planner._lingering._until == planner._lingering._overdue == {}
+    assert not planner.has_moved
+    assert planner._numbers._used == planner._by_minor.keys() == {cap.minor for cap in planner.caps.values()}
+    assert planner._shared == {cap.minor: cap for cap in planner.caps.values() if len(cap.users) > 1}
+    for scope, cap in planner.caps.items():
+        assert cap.users == wanted.caps[scope].users
+        assert cap.wanted == cap.throttle
+        assert cap.pending == cap.falling == cap.held == set()
+        assert cap.interim == {}
+        assert cap.young <= cap.users
+
+
+History.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, derandomize=True)
+TestHistory = History.TestCase
