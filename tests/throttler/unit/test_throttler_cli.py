@@ -23,6 +23,8 @@ from mptcp_throttler.config import host
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping.model import FIRST_MINOR
 from mptcp_throttler.stages.budget_accounts import Usage
 from mptcp_throttler.storage.budget_ledger import Ledger
 
@@ -96,6 +98,22 @@ def test_quota_takes_an_ipv4_address_in_ipv6_form(
     ledger.close()
     assert main(["quota", "show", "--config", str(settings), "--client", "::ffff:10.1.0.1", "--json"]) == 0
     assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [7]
+
+
+def test_plan_says_for_whom_no_class_is_left(
+    settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: it ended with a traceback."""
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
+    rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
+    (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")
+    assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    left = "no HTB class is left: 1 caps are in use; share caps by path or by client"
+    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {left}"]
+    assert f"# {left}" in lines
+    assert len([line for line in lines if line.startswith("tc class")]) == 3, "link, default, and the one that there is"
 
 
 def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:

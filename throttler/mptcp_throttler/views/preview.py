@@ -11,6 +11,7 @@ from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import gso_limit
+from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.plan import Planner
 
 
@@ -21,13 +22,19 @@ def preview(settings: Settings, policy: Policy, connections: Iterable[Connection
         each.set_policy(policy)
     for connection in connections:
         verdicts = evaluate(policy, connection, now)
-        for each in (planner, upload):
-            each.set_verdicts(connection.token, verdicts, now)
         yield f"# connection {connection.token:08x}"
+        for each in (planner, upload):
+            try:
+                each.set_verdicts(connection.token, verdicts, now)
+            except PlanError as error:
+                yield f"#   lacks a cap ({each.direction.value}): {error}"
         for verdict in verdicts:
             yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {whole_reason(verdict)}"
     for each in (planner, upload):
-        each.prepare_path_classes(now)
+        try:
+            each.prepare_path_classes(now)
+        except PlanError as error:
+            yield f"# {error}"
     if policy.dry_run:
         yield "# dry run: nothing would be done to the kernel"
         return
