@@ -234,6 +234,31 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
 
+def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect: all kept their caps of before, and newer ones had none, until they were decided again by chance."""
+    size = 2 * class_numbers.PATHS_SHARE
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + size - 1)
+    client, path = rule(cap=throttle(share=Share.CLIENT)), rule(cap=throttle(1_000_000))
+    planner = planner_for(client)
+    for number in range(size):
+        if number < size - 2:
+            planner.set_verdicts(number, [verdict(number, client)], NOW)
+        else:
+            with pytest.raises(PlanError, match=f"{size - 2} caps are in use"):
+                planner.set_verdicts(number, [verdict(number, client)], NOW)
+    planner.set_policy(policy(path))
+    for number in range(size):
+        planner.set_verdicts(number, [verdict(number, path)], NOW)
+    planner.expire(NOW)
+    (spec,) = planner.classes.desired.values()
+    assert spec.rate == 1_000_000
+    assert len(planner.entries.desired) == size
+    planner.set_policy(policy(client))
+    planner.set_verdicts(1, [verdict(1, client)], NOW)
+
+
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("older_ends_first", [True, False])
 def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is_decided_first(

@@ -381,7 +381,8 @@ class Planner:
         cap = self.caps.get(scope)
         if cap is None:
             found = None if four_tuple is None else self.entries.actual.get(four_tuple)
-            minor = self._numbers.take(None if found is None else found.minor, self.classes.actual)
+            of_path = scope.share is Share.PATH
+            minor = self._numbers.take(None if found is None else found.minor, self.classes.actual, of_path=of_path)
             mark = self._marks.get(scope.rule, 0)
             cap = self.caps[scope] = Cap(minor, self.direction, throttle, throttle, mark, idle_since=now)
             self._by_minor[minor] = cap
