@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from metering import LTE, MB, MONTHLY, STEPS, Host, at, policy
 
+from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy, ScopeKey, Share
 from mptcp_throttler.stages.budget import Reached
@@ -64,6 +65,35 @@ def test_a_new_period_begins_anew_whoever_asks_first() -> None:
     assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other one hears of it all the same"
     assert host.decide(2)[0].throttle is None
     assert host.stage.advance(host.now, host.clock) == set()
+
+
+def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_used() -> None:
+    """Defect: nothing was used, and no cap on it, until the ledger was read again."""
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 2 * MB)
+    host.sweep()
+    host.stage.restore({Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
+    today = host.now
+    host.now = at("2026-12-15 12:00")
+    assert host.stage.advance(host.now, host.clock) == {1}
+    host.carry(1, 100_000)
+    host.sweep()
+    assert host.decide(1)[0].throttle is None
+    host.now = today
+    assert host.stage.advance(host.now, host.clock) == {1}
+    (verdict,) = host.decide(1)
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 1_000_000
+    (other,) = host.connect(2, "10.77.1.9")
+    assert other.throttle is not None, "and what the ledger had of one that nobody had asked for"
+    host.carry(1, 2 * MB)
+    assert host.sweep() == {1}
+    assert host.used() == {"lte": 4_100_000}
+    assert host.stage.accounts() == {
+        Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
+        Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
+    }
 
 
 def test_clients_at_different_steps_have_classes_of_their_own() -> None:

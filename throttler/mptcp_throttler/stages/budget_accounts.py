@@ -124,6 +124,8 @@ class Accounts:
         """The same by the budget's name and the packed address, which is empty for all clients together."""
         self._known: dict[Account, int] = {}
         """What the ledger has of accounts that nobody has asked for yet."""
+        self._left: dict[Account, int] = {}
+        """What is known of the periods before the last turn: the clock may be set back."""
         self._basis: dict[int, tuple[Volume, ...]] = {}
         """Of each connection, the accounts that its verdicts were made with."""
         self._stale: set[int] = set()
@@ -153,6 +155,7 @@ class Accounts:
                 volume.take_over(budget)
         if not budgets:
             self._basis.clear()
+            self._left.clear()
         if self._now is not None:
             # Samples and closed sockets that come before the first decision need them.
             self.begin_periods(self._now)
@@ -182,11 +185,14 @@ class Accounts:
             return
         starts = set(self._periods.starts)
         self._by_client.clear()
-        self._known = {key: octets for key, octets in self._known.items() if (key.budget, key.start) in starts}
+        before, known = self._left, self._known
+        self._known = {key: octets for key, octets in (before | known).items() if (key.budget, key.start) in starts}
+        self._left = {key: octets for key, octets in known.items() if (key.budget, key.start) not in starts}
         for volume in list(self._volumes.values()):
             if (volume.key.budget, volume.key.start) not in starts:
                 volume.over = True
                 del self._volumes[volume.key]
+                self._left[volume.key] = volume.used
                 self._stale |= volume.tokens
 
     def volume(self, budget: Budget, remote: bytes) -> Volume:
