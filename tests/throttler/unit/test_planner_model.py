@@ -303,9 +303,11 @@ class History(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            while (wanted := self.wanted()) is None:
-                self.end(0, at_once=False)
             for _ in range(3):
+                self.become_quiet()
+            # For whom no class is left keeps the cap that it had; others may wait for the class of that one.
+            while self.refused or (wanted := self.wanted()) is None:
+                del self.connections[next(iter(self.refused or self.connections))]
                 self.become_quiet()
             compare(self.planner, wanted)
         finally:
@@ -327,7 +329,7 @@ class History(RuleBasedStateMachine):
         planner = self.planner
         # Who is decided anew is as in a policy that comes into force: those that have ended first.
         self.enforcing = True
-        tokens = {*self.undecided, *self.connections}
+        tokens = {*self.undecided, *self.refused, *self.connections}
         self.undecided |= tokens
         for token in sorted(tokens, key=lambda token: (token in self.connections, token)):
             self.decide_token(token)
