@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,28 +112,6 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
     assert not kernel.netfilter.entries
     assert kernel.pacing.closed
     assert set(kernel.pacing.limits.values()) == {NO_LIMIT}
-
-
-@scenario
-async def test_a_socket_that_a_dump_passes_over_keeps_its_cap(tmp_path: Path) -> None:
-    """Defect: the kernel counts how far it came in a bucket; when one before it closes, it passes over the next."""
-    kernel = FakeKernel()
-    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2")
-    async with running(tmp_path, CAPPED, kernel) as scene:
-        there = list(kernel.sockets.there.values())
-        passed_over, gone = four_tuple("10.1.0.1"), four_tuple("10.1.0.2")
-        del kernel.sockets.there[gone]
-        listed = [each for each in there if each.four_tuple not in (passed_over, gone)]
-        kernel.sockets.pieces = lambda: iter([listed])  # type: ignore[method-assign]
-        scene.daemon._tracker._table.limits = replace(scene.daemon._tracker._table.limits, resync_grace=1e-9)
-        await scene.daemon._observers.resync()
-        connections = scene.daemon._tracker.connections.values()
-        assert {each.four_tuple for one in connections for each in one.active} == {
-            passed_over,
-            *(each.four_tuple for each in listed),
-        }
-        assert scene.daemon._tracker.counters.disagreements == 1
 
 
 @scenario

@@ -3,15 +3,11 @@
     resync = tracker.begin_resync(time)        # before the first piece is read
     for piece in dump:
         events = resync.add(piece)
-    for some in resync.missing():              # only after a dump that is complete
-        events = resync.add(look_up(some))
-    for events in resync.finish():
+    for events in resync.finish():             # only after a dump that is complete
         ...
 
 Segments and kernel events may be taken in between any two steps. What they change after the dump began is left alone,
-because the dump may or may not show it. Nor does it show all that did not change: between two pieces the kernel counts
-how far it came in a bucket of its table, and passes over a socket when one before it there is gone. So what seems to be
-missing is looked up before it is closed. A dump that fails is not finished, and then closes nothing. A dump that begins
+because the dump may or may not show it. A dump that fails is not finished, and then closes nothing. A dump that begins
 while another is taken in makes the other void: what the other adds from then on counts for nothing.
 """
 
@@ -21,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, SubflowState, unmapped
+from mptcp_throttler.mptcp.model import Event, KernelSubflow, SubflowState, unmapped
 from mptcp_throttler.mptcp.records import SubflowRecord
 from mptcp_throttler.mptcp.tracker_table import Signal
 
@@ -77,12 +73,6 @@ class Resync:
             else:
                 self._unassigned.append(entry)
         return events
-
-    def missing(self, limit: int = FINISH_STEP) -> Iterator[list[FourTuple]]:
-        """Yield what :meth:`finish` would close, in steps of *limit* subflows, for it to be looked up and added."""
-        subflows = iter(list(self._table.subflows.values()))
-        while (records := list(islice(subflows, limit))) and not self._is_void():
-            yield [subflow.four_tuple for subflow in records if self._is_missing(subflow)]
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""

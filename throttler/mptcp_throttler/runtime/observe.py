@@ -19,7 +19,7 @@ from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Socket
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.sampler import LOOKUP_CHUNK, Sampler
+from mptcp_throttler.runtime.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -129,11 +129,6 @@ class Observers:
                 self._changed(events)
 
         await self._sampler.sweep(take, gently)
-        for missing in resync.missing():
-            for start in range(0, len(missing), LOOKUP_CHUNK):
-                take(list(self._sockets.look_up(missing[start : start + LOOKUP_CHUNK]).values()))
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)
         for events in resync.finish():
             if events:
                 self._changed(events)
