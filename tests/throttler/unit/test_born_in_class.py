@@ -8,7 +8,8 @@ from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
 from mptcp_throttler.policy.model import ScopeKey, Share
-from mptcp_throttler.shaping.model import Target
+from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping.model import FIRST_MINOR, Target
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 
 CAP = ScopeKey("cap", Share.PATH)
@@ -43,6 +44,20 @@ def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
     assert entries(planner) == {1: UNCAPPED}
     planner.forget(1, NOW + 2)
     assert entries(planner) == {}
+
+
+def test_one_that_lost_its_cap_and_for_whose_next_one_no_class_is_left_is_sent_past_the_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect: its socket sent into the class in which it began, and was under that cap again."""
+    planner = scene_of().planner
+    own = rule("own", throttle(1_000_000, Share.CONNECTION))
+    planner.set_verdicts(1, [uncapped(1, rule())], NOW)
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    for _ in range(2):
+        with pytest.raises(class_numbers.PlanError):
+            planner.set_verdicts(1, [verdict(1, own)], NOW + 1)
+        assert entries(planner) == {1: UNCAPPED}
 
 
 def test_one_that_did_not_begin_there_needs_no_entry() -> None:

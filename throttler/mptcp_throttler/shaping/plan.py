@@ -127,6 +127,7 @@ class Planner:
             except PlanError as error:
                 refused = refused or error
                 if verdict.four_tuple not in self._cap_of:
+                    uncapped.add(verdict.four_tuple)
                     self._end_of_linger(verdict.four_tuple)
                     continue
             self._owner[verdict.four_tuple] = token
