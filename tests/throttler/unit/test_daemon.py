@@ -291,6 +291,34 @@ def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stop
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path, stops: bool) -> None:
+    """Defect: where the kernel refused the removal, too, it stayed for good, also after a stop."""
+    kernel = FakeKernel()
+
+    async def refuse() -> None:
+        raise KernelError("make the IFB device: no")
+
+    async def scenario() -> None:
+        async with running(tmp_path, UNCAPPED, kernel) as scene:
+            prepare, kernel.upload_traffic_control.prepare = kernel.upload_traffic_control.prepare, refuse  # type: ignore[method-assign]
+            kernel.upload_netfilter.refuses_removal = True
+            kernel.upload_netfilter.log.clear()
+            await scene.reload(BOTH_WAYS)
+            assert await scene.daemon._comparison.verify()
+            assert not kernel.upload_netfilter.log
+            kernel.upload_netfilter.refuses_removal = False
+            if not stops:
+                assert await scene.daemon._comparison.verify()
+                assert kernel.upload_netfilter.log[-1] == "remove sets"
+                kernel.upload_traffic_control.prepare = prepare  # type: ignore[method-assign]
+                await scene.reload(BOTH_WAYS)
+                assert kernel.upload_netfilter.log[-1] == "make sets"
+        assert kernel.upload_netfilter.log[-1] == "remove sets"
+
+    asyncio.run(scenario())
+
+
 @scenario
 async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
     kernel = FakeKernel()

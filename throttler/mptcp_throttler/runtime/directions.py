@@ -103,6 +103,8 @@ class Uploads:
         """Our device and our table are there."""
         self._left = False
         """They are not in force, and the kernel refused to remove them."""
+        self._may_be_left = False
+        """A preparation failed, and so did the removal of what it had made, if anything."""
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -118,7 +120,7 @@ class Uploads:
         try:
             await reconciler.prepare()
         except BaseException:  # a stop meanwhile, too, leaves nothing
-            self._left = left
+            self._left, self._may_be_left = left, True
             await self._remove()
             raise
         self.in_force = True
@@ -142,6 +144,8 @@ class Uploads:
         """Compare with the kernel and repair what differs. Raises KernelError."""
         if self._left and not self.in_force:
             await self._remove_all()
+        elif self._may_be_left and not self.in_force:
+            await self._remove()
         if self.in_force and self.reconciler is not None:
             await self.reconciler.verify()
 
@@ -181,6 +185,8 @@ class Uploads:
             if self.in_force or self._left:
                 await self._remove_all()
                 self.in_force = False
+            elif self._may_be_left:
+                await self._remove()
 
     # A consumer of samples
 
@@ -233,4 +239,4 @@ class Uploads:
         if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})
-        self._left = False
+        self._left = self._may_be_left = False
