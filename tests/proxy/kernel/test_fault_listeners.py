@@ -157,7 +157,8 @@ def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed,
     end_until_given_up(proxy, WORKERS[1:])
     said = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
-    assert status(proxy)[0] == f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
+    shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
+    wait_until(lambda: status(proxy)[0] == shown, "the status says it", timeout=GENEROUS, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(said) == 1
 
@@ -170,7 +171,10 @@ def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: 
     os.kill(kids(proxy)["(squid-2)"], signal.SIGKILL)
     said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
-    assert status(proxy)[0].startswith(f"serving: port {PROXY_PORT} by PLAIN TCP")
+    shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
+    wait_until(
+        lambda: status(proxy)[0].startswith(shown), "the status says it", timeout=GENEROUS, process=proxy.process
+    )
     assert listening(node) == 2
 
 
@@ -180,7 +184,12 @@ def test_a_worker_that_does_not_run_at_all_is_said(testbed: Testbed, start: Call
     os.kill(victim, signal.SIGSTOP)
     said = f"of Squid squid-2 (process {victim}) does not run at all"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
-    assert [said in trouble for trouble in status(proxy)[1]] == [True]
+    wait_until(
+        lambda: [said in trouble for trouble in status(proxy)[1]] == [True],
+        "the status says it",
+        timeout=GENEROUS,
+        process=proxy.process,
+    )
     found = doctor(node, proxy)["the running service"]
     assert found["status"] == "warn"
     assert said in found["text"]
