@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 PAUSE_SECONDS = 5.0
 """How long a pause in the answer may be. The daemon ends an answer after 30 s, read or not."""
+_AGAIN = 0.05
+"""Seconds until the next attempt where so many wait for the daemon that the kernel takes no further one."""
 _PIECE_BYTES = 1 << 16
 """More is mapped anew for each piece: ten megabytes cost 20 ms so, and 9 in these."""
 
@@ -40,7 +43,11 @@ def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE
     begun = False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
-        client.connect(str(path))
+        deadline = time.monotonic() + timeout
+        while not _connects(client, path):
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            time.sleep(_AGAIN)
         try:
             client.sendall(_line(request))
             while piece := client.recv(_PIECE_BYTES):
@@ -61,7 +68,16 @@ async def ask_async(
 
     pieces: list[bytes] = []
     async with asyncio.timeout(timeout) as patience:
-        reader, writer = await asyncio.open_unix_connection(str(path))
+        # Not open_unix_connection(path): where too many wait already, asyncio takes it for connected.
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            client.setblocking(False)
+            while not _connects(client, path):  # noqa: ASYNC110 -- the kernel tells nobody when there is room
+                await asyncio.sleep(_AGAIN)
+            reader, writer = await asyncio.open_unix_connection(sock=client)
+        except BaseException:
+            client.close()
+            raise
         try:
             writer.write(_line(request))
             while piece := await reader.read(_PIECE_BYTES):
@@ -73,6 +89,15 @@ async def ask_async(
         finally:
             writer.close()
     return _document(b"".join(pieces))
+
+
+def _connects(client: socket.socket, path: Path) -> bool:
+    """Connect *client*, which does not block; False where as many wait for the daemon as may: connect(2), EAGAIN."""
+    try:
+        client.connect(str(path))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _line(request: Mapping[str, object]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -134,6 +135,55 @@ def test_no_answer_in_time(server: Server, ask: Ask) -> None:
             ask(server.path, REQUEST, SHORT)
     finally:
         late.set()
+
+
+@pytest.fixture
+def waiting(server: Server) -> Iterator[list[socket.socket]]:
+    """As many who wait for a daemon that hangs as the kernel lets."""
+    server.listener.listen(0)
+    clients: list[socket.socket] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            clients.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            clients[-1].setblocking(False)
+            clients[-1].connect(str(server.path))
+    yield clients
+    for each in clients:
+        each.close()
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_daemon_that_hangs_until_nobody_more_may_wait_does_not_answer_in_time(server: Server, ask: Ask) -> None:
+    """It was an error of the socket: the console said that the answer cannot be read."""
+    with pytest.raises(TimeoutError):
+        ask(server.path, REQUEST, SHORT)
+
+
+def test_who_may_not_even_wait_tries_again(
+    server: Server, waiting: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects = status_client._connects
+
+    def serve() -> None:
+        for each in waiting:
+            each.close()
+        while True:
+            client, _ = server.listener.accept()
+            with closing(client):
+                if client.makefile().readline():
+                    client.sendall(b'{"schema": 1}')
+                    return
+
+    def refused_once(client: socket.socket, path: Path) -> bool:
+        connected = connects(client, path)
+        if not connected and server.thread is None:
+            server.thread = threading.Thread(target=serve)
+            server.thread.start()
+        return connected
+
+    monkeypatch.setattr(status_client, "_connects", refused_once)
+    assert ask(server.path, REQUEST, LONG) == {"schema": 1}
+    assert server.thread is not None
 
 
 def test_a_pause_after_the_beginning(server: Server, ask: Ask) -> None:
