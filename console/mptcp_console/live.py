@@ -22,8 +22,9 @@ class Live:
         """*login*: whether browsers have to log in, and may log out."""
         self._watch = watch
         self._login = login
-        self._made: dict[int, str] = {}
-        """Of the latest tick, by the event after which it begins: most browsers are sent the same."""
+        self._made: dict[int, tuple[str, int]] = {}
+        """Of the latest tick, by the event after which it begins, with the last event that it has: most browsers are
+        sent the same."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
@@ -32,24 +33,28 @@ class Live:
         tick, serial = watch.tick, watch.happenings.serial
         yield "retry: 1000\n\n"
         if tick:
-            yield self._message(serial)
+            text, serial = self._message(serial)
+            yield text
         while not watch.is_closed:
             latest = await watch.next(tick, HEARTBEAT)
             if latest == tick:
                 yield ": still here\n\n"
                 continue
             tick = latest
-            yield self._message(serial)
-            serial = watch.happenings.serial
+            # Before it is sent: to a browser that is slow, further events come while it takes this.
+            text, serial = self._message(serial)
+            yield text
 
-    def _message(self, serial: int) -> str:
+    def _message(self, serial: int) -> tuple[str, int]:
+        """Return what is sent to who has the events until *serial*, and until which one they have them then."""
         if self._tick != self._watch.tick:
             self._tick = self._watch.tick
             self._made.clear()
         if serial not in self._made:
             document = {"login": self._login} | moment(self._watch, serial)
             text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-            self._made[serial] = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
+            message = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
+            self._made[serial] = message, self._watch.happenings.serial
         return self._made[serial]
 
 

@@ -332,6 +332,45 @@ def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
     assert moment["more_events"]
 
 
+def test_a_slow_browser_is_told_of_events_that_came_while_it_took_a_moment(site: Site) -> None:
+    """Defect: it was sent what came after it had taken one moment, not what came after that moment was made."""
+
+    async def watch() -> list[dict[str, Any]]:
+        stream = Live(site.watch, login=False).stream()
+        await anext(stream)
+        coming = asyncio.create_task(anext(stream))
+        await site.look()
+        sent = [parsed(await coming)]
+        for number in range(3):
+            site.world.tell("applied", str(number))
+            await site.look()
+        sent.append(parsed(await anext(stream)))
+        return sent
+
+    sent = run(watch())
+    assert [[each["text"] for each in moment["events"]] for moment in sent] == [[], ["0", "1", "2"]]
+
+
+def test_a_moment_that_was_made_for_another_browser_leaves_what_came_since_for_the_next(site: Site) -> None:
+    async def watch() -> list[dict[str, Any]]:
+        live = Live(site.watch, login=False)
+        fast, slow = live.stream(), live.stream()
+        for stream in (fast, slow):
+            await anext(stream)
+        coming = asyncio.create_task(anext(fast))
+        await site.look()
+        await coming
+        # Told in the middle of the next look, whose moment there is not yet.
+        site.watch.happenings.add({"time": site.now, "kind": "applied", "text": "a cap"})
+        sent = [parsed(await anext(slow))]
+        coming = asyncio.create_task(anext(slow))
+        await site.look()
+        return [*sent, parsed(await coming)]
+
+    sent = run(watch())
+    assert [each["text"] for moment in sent for each in moment["events"]] == ["a cap"]
+
+
 def test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules(site: Site) -> None:
     async def watch() -> str:
         site.world.count = 10_000
