@@ -158,9 +158,6 @@ class Watch:
         if problem is not None:
             self._set_state(ODD, problem)
             return
-        if self._pid not in (None, summary.get("pid")):
-            self._seen_event, self._busy_until = 0, 0.0
-            self._say(f"the throttler was started anew (process {summary.get('pid')})")
         try:
             record(self.tracks, self._meter, summary)
             shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
@@ -168,6 +165,9 @@ class Watch:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
+        if self._pid not in (None, summary.get("pid")):
+            self._seen_event, self._busy_until = 0, 0.0
+            self._say(f"the throttler was started anew (process {summary.get('pid')})")
         last = summary.get("last_event") or 0
         if (summary.get("pid"), last) != (self._pid, self._last_event):
             self._changed()

@@ -246,6 +246,27 @@ def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None
     ]  # fmt: skip
 
 
+def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: Site) -> None:
+    """Defect: each look said again that it was started anew, once a second, until nothing else was kept."""
+
+    async def restart() -> None:
+        await site.look()
+        site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
+        site.says = {key: value for key, value in site.world.answer({"query": "summary"}).items() if key != "guard"}
+        for _ in range(3):
+            await site.look()
+        assert site.watch.throttler.state == "odd"
+        site.says = None
+        await site.look()
+
+    run(restart())
+    assert site.texts() == [
+        "the throttler's answer cannot be read: KeyError 'guard'",
+        f"the throttler was started anew (process {site.world.pid})",
+        "the throttler answers",
+    ]
+
+
 def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
     """Defect: a console that had just been started, and one that had missed some, said that all were there."""
 
