@@ -92,13 +92,27 @@ class Scraper:
     async def _gather(self) -> App:
         try:
             throttler, squid = await asyncio.gather(self._throttler(), self._squid())
-            gathered = _Gathered(families(throttler, squid, self._mptcp_ext()))
+            gathered = self._gathered(throttler, squid, self._mptcp_ext())
         finally:
             self._until = self._clock() + KEPT_SECONDS
         registry = CollectorRegistry()
         registry.register(gathered)
         app: App = make_asgi_app(registry)
         return app
+
+    def _gathered(
+        self, throttler: Mapping[str, Any] | None, squid: SquidPages | None, mptcp_ext: Mapping[str, int] | None
+    ) -> _Gathered:
+        try:
+            gathered = _Gathered(families(throttler, squid, mptcp_ext))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # Of another version, say: Squid and the kernel are shown all the same.
+            problem = f"its answer cannot be read: {type(error).__name__} {error}"
+            self._say("throttler", f"{self._sources.throttler}: {problem}")
+            return _Gathered(families(None, squid, mptcp_ext))
+        if throttler is not None:
+            self._say("throttler", None)
+        return gathered
 
     async def _throttler(self) -> Mapping[str, Any] | None:
         try:
@@ -111,7 +125,6 @@ class Scraper:
             problem = answer.get("error", f"answers in schema {answer.get('schema')}, not {SCHEMA}")
             self._say("throttler", f"{self._sources.throttler}: {problem}")
             return None
-        self._say("throttler", None)
         return answer
 
     async def _squid(self) -> SquidPages | None:

@@ -193,7 +193,8 @@ def _counters(summary: Answer) -> Iterator[Metric]:
     counted, guard = summary["counters"], summary["guard"]
     for names, values in ((_OBSERVERS, counted["observers"]), (_TRACKER, counted["tracker"])):
         for name, key, text in names:
-            yield counter(f"mptcp_throttler_{name}_total", text, values[key])
+            if key in values:  # a throttler from before it has none
+                yield counter(f"mptcp_throttler_{name}_total", text, values[key])
     reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
     for name, key, text in (
         ("reconcile_errors", "failures", "How often the kernel refused what was to be put into it."),

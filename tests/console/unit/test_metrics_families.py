@@ -173,6 +173,15 @@ def test_a_throttler_from_before_counts_of_classes_has_its_caps_all_the_same() -
     assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
 
 
+def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
+    """Defect: one that was older than ``connections_refused`` had no metric at all, and Squid had none either."""
+    summary = summary_answer()
+    del summary["counters"]["tracker"]["connections_refused"]
+    del summary["counters"]["observers"]["reopened"]
+    missing = {"mptcp_throttler_connections_refused_total", "mptcp_throttler_sniffer_reopened_total"}
+    assert {name for name, _ in samples(everything())} - {name for name, _ in samples(everything(summary))} == missing
+
+
 def test_what_squid_does_not_tell_is_left_out() -> None:
     pages = squid_page_texts()
     pages["info"] = "Squid Object Cache: Version 9\n"

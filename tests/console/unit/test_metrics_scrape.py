@@ -204,6 +204,28 @@ def test_an_answer_that_cannot_be_understood_is_none(
     assert said in capsys.readouterr().err
 
 
+def test_what_cannot_be_read_of_a_throttlers_answer_takes_no_metric_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: the scrape failed as a whole, which said that the console is down, and nothing of Squid."""
+
+    async def test(site: Site) -> None:
+        whole = site.summary
+        for site.summary in ({"schema": 1, "version": "0.1.0"}, whole | {"paths": None}, whole):
+            found = await site.scrape()
+            assert found[UP] == (site.summary is whole)
+            assert found[SQUID_UP] == 1
+            site.now += 1
+
+    at(tmp_path, test)
+    said = [line for line in capsys.readouterr().err.splitlines() if "throttler" in line]
+    assert [line.rpartition(": ")[2] for line in said[:2]] == [
+        "KeyError 'policy'",
+        "TypeError 'NoneType' object is not iterable",
+    ]
+    assert said[2:] == ["mptcp-console: metrics: throttler answers again"]
+
+
 def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test(site: Site) -> None:
         for status in ("200 OK", "403 Forbidden", "403 Forbidden", "200 OK", "200 OK"):
