@@ -65,7 +65,9 @@ def _host(value: object) -> str:
     # No zone (fe80::1%eth0): it means something on this host alone, and anything may stand in it.
     if isinstance(value, str) and "%" not in value:
         try:
-            return str(ip_address(value))
+            # 0.0.0.0 and :: are no host's: each client would take them for itself.
+            if not (address := ip_address(value)).is_unspecified:
+                return str(address)
         except ValueError:
             # What ends in a number is an IPv4 address to browsers, or nothing (WHATWG URL).
             if len(value) <= 253 and _HOST.fullmatch(value) and not value.rpartition(".")[2].isdigit():
@@ -299,6 +301,10 @@ def load_settings(text: str, source: str) -> Settings:
 
     if section.onboarding is not None and section.proxy is None:
         complain(("onboarding",), "there is nothing to tell clients without the section proxy, with its address")
+    page = section.onboarding
+    if page is not None and page.url is None and ip_address(page.listen.address).is_unspecified:
+        message = f"{page.listen.address} is every address of this host; write an address of it, or url as well"
+        complain(("onboarding", "listen"), message)
     captive = section.captive_portal
     if captive is not None:
         files = (captive.certificate is not None) + (captive.key is not None)

@@ -19,6 +19,7 @@ DEFAULTS = Settings(
     Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", None, None, "portal.yaml"
 )
 CAPTIVE = "captive_portal:\n  listen: 192.168.1.10:3182\n"
+EVERYWHERE = ONBOARDING.replace("192.168.1.10:", "0.0.0.0:")
 
 
 def problems(text: str) -> list[str]:
@@ -78,6 +79,12 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         ("proxy: {address: 'a\"; alert(1); \"'}", 1, "not an address or a name"),
         ("proxy: {address: '$(reboot)'}", 1, "not an address or a name"),
         ("proxy: {address: 'x.example.net:80'}", 1, "not an address or a name"),
+        # The script, the profile and the picture for phones were made with it, and led nowhere.
+        ("proxy: {address: 0.0.0.0}", 1, "not an address or a name"),
+        ("proxy: {address: '::'}", 1, "not an address or a name"),
+        (ONBOARDING + "  url: http://0.0.0.0:3181/", 4, "web address"),
+        (EVERYWHERE, 3, "write an address of it, or url as well"),
+        (EVERYWHERE.replace("0.0.0.0", "'[::]").replace("3181", "3181'"), 3, "write an address of it, or url as well"),
         ("proxy: {adress: 10.0.0.1}", 1, 'did you mean "address"'),
         ("proxy: {address: 10.0.0.1, port: 0}", 1, "out of range"),
         (ONBOARDING + "  direct: [example..net]", 4, "neither a network nor a domain"),
@@ -106,6 +113,12 @@ def test_a_mistake_has_its_line(text: str, line: int, says: str) -> None:
     (said,) = problems(text)
     assert said.startswith(f"portal.yaml:{line}: ")
     assert says in said
+
+
+def test_a_page_on_every_address_of_the_host_has_the_one_that_is_written() -> None:
+    found = load_settings(EVERYWHERE + "  url: http://proxy.example.net:3181\n", "portal.yaml").onboarding
+    assert found is not None
+    assert (str(found.listen), found.url) == ("0.0.0.0:3181", "http://proxy.example.net:3181/")
 
 
 def test_all_mistakes_at_once() -> None:
