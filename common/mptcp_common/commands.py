@@ -37,18 +37,30 @@ def outcome(
     one has come: what defines them may take long to import.
     """
     try:
-        return command()
+        status = command()
+        _write_out()
+        return status
     except DocumentError as error:
         journal.say(error, journal.ERROR)
         # Of a daemon: what is in its files will not be better the next time.
         return CONFIGURATION if is_daemon else FAILED
     except BrokenPipeError:
-        # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass  # whoever read has enough
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)
     except Exception as error:
         if not isinstance(error, (OSError, *refusals())):
             raise
         journal.say(f"{program}: {reason(error)}", journal.ERROR)
+    try:
+        _write_out()
+    except OSError:
+        # What is in the buffer has nowhere to go, at the interpreter's end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
+
+
+def _write_out() -> None:
+    """Write what waits in a buffer. The interpreter would find out at its end that it cannot, in words of its own."""
+    if sys.stdout is not None:  # None where it was closed from the start
+        sys.stdout.flush()

@@ -55,17 +55,38 @@ def test_what_it_returns_is_kept_and_a_fault_of_ours_is_no_refusal() -> None:
         outcome("prog", raising(RefusedError()), is_daemon=False)
 
 
-def test_who_has_read_enough_is_told_nothing() -> None:
+def printing(count: int) -> list[str]:
+    """Return the command line of a program that prints so many characters, a command by its outcome."""
     code = (
         "import sys\nfrom mptcp_common.commands import outcome\n"
-        "sys.exit(outcome('prog', lambda: print('x' * 1000000) or 0, is_daemon=False))"
+        f"sys.exit(outcome('prog', lambda: print('x' * {count}) or 0, is_daemon=False))"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # -E: with PYTHONUNBUFFERED nothing would wait in a buffer.
+    return [sys.executable, "-E", "-c", code]
+
+
+@pytest.mark.parametrize("count", [1, 1_000_000], ids=["at the end", "on the way"])
+def test_who_has_read_enough_is_told_nothing(count: int) -> None:
+    """Defect: of little, which waits in a buffer, the interpreter complained at its end."""
+    with subprocess.Popen(printing(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == FAILED
+
+
+@pytest.mark.parametrize("count", [1, 1_000_000], ids=["at the end", "on the way"])
+def test_what_cannot_be_written_is_one_line(count: int) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(printing(count), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == FAILED
+    assert done.stderr == "prog: No space left on device\n"
+
+
+def test_nobody_is_told_where_standard_output_is_closed() -> None:
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *printing(1)], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (DONE, b"")
 
 
 @pytest.mark.parametrize(("is_needed", "usual"), [(True, Path("/etc/x.yaml")), (False, None)])
