@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__, journal
+from mptcp_common.commands import outcome
 from mptcp_common.exit_status import DONE, FAILED
 
 from . import shim
@@ -36,6 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
+    if chosen.command == "run":
+        return _done(chosen, signals)
+    return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=False)
+
+
+def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
+    """Do what was *chosen*; return the exit status."""
     if chosen.command == "build-shim":
         return _build_shim()
     role = Role(chosen.role)

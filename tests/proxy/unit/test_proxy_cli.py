@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_proxy import shim
 from mptcp_proxy.cli import main
 
 
@@ -47,3 +48,14 @@ def test_what_keeps_a_check_from_being_done_is_one_line(
     assert answer.out == ""
     (line,) = (each for each in answer.err.splitlines() if "warning" not in each)
     assert line.startswith(f"{file}: cannot be checked: Squid does not read it within 0.05 s")
+
+
+def test_output_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the command had done well, and the interpreter complained at its end."""
+    monkeypatch.setattr(shim, "library", lambda: Path("/usr/lib/mptcp_listen.so"))
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["build-shim"]) == 1
+    assert capsys.readouterr().err == "mptcp-proxy: No space left on device\n"
