@@ -84,6 +84,9 @@ def ask(place: Where) -> str:
         connection.request("GET", _PAGE, headers={"Connection": "close"})
         answer = connection.getresponse()
         text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+    except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
+        # It ends, or reads its file anew: that is no refusal.
+        raise ConnectionResetError(str(error)) from None
     except http.client.HTTPException as error:
         raise Refused(str(error) or type(error).__name__) from None
     finally:

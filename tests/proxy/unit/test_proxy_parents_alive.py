@@ -107,6 +107,30 @@ def test_the_cache_manager_is_asked() -> None:
         ask(place)
 
 
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
+def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
+    sent: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: at a restart of Squid it was said that squid.conf refuses the question, and which parents were dead was
+    forgotten."""
+
+    class Ending(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(sent)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    watch = ParentsWatch()
+    watch._states = DOWN
+    with http.server.HTTPServer(("127.0.0.1", 0), Ending) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        watch.follow(listeners(statements(lines(server.server_port), "x")))
+        watch.look()
+    assert capsys.readouterr().err == ""
+    assert watch._states == DOWN
+
+
 def lines(port: int) -> tuple[PhysicalLine, ...]:
     return (PhysicalLine("relay.conf", 1, f"http_port 127.0.0.1:{port}"),)
 
