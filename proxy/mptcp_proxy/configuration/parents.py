@@ -7,6 +7,7 @@ operator exempts by other rules, local names for instance, is meant so.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -38,8 +39,20 @@ def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
     for statement in statements:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_):
-                if port.isdigit() and 0 < int(port) <= 65535 and not _is_here(host.strip("[]")):
-                    yield Parent(statement, host.strip("[]"), int(port))
+                number = _port(port)
+                if 0 < number <= 65535 and not _is_here(host.strip("[]")):
+                    yield Parent(statement, host.strip("[]"), number)
+
+
+def _port(text: str) -> int:
+    """Return the port that *text* is to Squid, a number or a name of services(5) (GetService in src/cache_cf.cc); 0
+    where it is none."""
+    if text.isascii() and text.isdigit():
+        return int(text) if len(text) < 10 else 0
+    try:
+        return socket.getservbyname(text, "tcp")
+    except (OSError, UnicodeError):
+        return 0
 
 
 def _is_here(host: str) -> bool:

@@ -52,12 +52,22 @@ def test_parents(text: str, host: str, port: int) -> None:
     assert str(parent) == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
+def test_a_port_may_be_named_as_squid_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: such a parent was none, and was reached by plain TCP; alone, it was said that there is no cache_peer."""
+    monkeypatch.setattr("socket.getservbyname", lambda name, protocol: {("webcache", "tcp"): 8080}[name, protocol])
+    text = "cache_peer proxy.example.net parent webcache 0 no-query"
+    assert [str(each) for each in parents(parse(PEER, text))] == ["proxy.example.net:3128", "proxy.example.net:8080"]
+    assert problems(text, NEVER) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "cache_peer p sibling 3128 0",
         "cache_peer p parent 0 0",
         "cache_peer p parent x 0",
+        "cache_peer p parent \N{SUPERSCRIPT TWO} 0",
+        f"cache_peer p parent {'9' * 5000} 0",
         "cache_peer p parent",
         "cache_peer 127.0.0.1 parent 8123 0 no-query",
         "cache_peer ::1 parent 8123 0 no-query",
