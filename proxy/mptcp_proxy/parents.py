@@ -65,11 +65,9 @@ class Addresses:
         """From now on these are the parents; what others had lingers."""
         self._of = {parent: self._of.get(parent, frozenset()) for parent in parents}
 
-    def answered(self, parent: str, found: frozenset[str]) -> bool:
-        """Take the answer for *parent*; True where it is another one than before."""
-        changed = self._of.get(parent) != found
+    def answered(self, parent: str, found: frozenset[str]) -> None:
+        """Take the answer for *parent*."""
         self._of[parent] = found
-        return changed
 
     @property
     def complete(self) -> bool:
@@ -131,8 +129,9 @@ class Follower:
                 text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
-            if self._addresses.answered(str(parent), found):
-                self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
+            self._addresses.answered(str(parent), found)
+            # Also where it is what it was before there was no answer: the next time that is news again.
+            self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._kernel.in_force():
             # Once for each time that it gives up: the text says which.
