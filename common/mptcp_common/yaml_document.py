@@ -266,7 +266,7 @@ class _Walk:
         try:
             return read(node.value)
         except ValueError:
-            return node.value  # too long a number, or "!!int x": no key takes it as text
+            return node.value  # too long a number, "!!int x" or "!!bool yes": no key takes it as text
 
     def _refuse(self, node: Node, path: KeyPath, value: str | None, message: str) -> Nothing:
         self._report(node, path, value, message)
@@ -293,6 +293,8 @@ def _number(text: str) -> float:
 
 
 def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("no truth value of YAML 1.2")  # "!!bool yes"
     return text.lower() == "true"
 
 

@@ -135,3 +135,9 @@ def test_merges_of_merges_are_read_no_deeper_than_other_values() -> None:
     merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
     lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]
     assert any("nested too deeply; at most 32 levels are read" in line for line in problems("\n".join(lines)))
+
+
+def test_what_is_called_a_truth_value_and_is_none_is_not_taken_for_false() -> None:
+    """Defect: ``dry_run: !!bool yes`` was false, without a word."""
+    document = parse_document("a: !!bool yes\nb: !!bool True\nc: !!bool false\n", "file.yaml")
+    assert document.data == {"a": "yes", "b": True, "c": False}
