@@ -6,7 +6,6 @@ Python's are others: ``[[:alpha:]]``, a letter, is for Python a character of ``[
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from collections.abc import Iterable
 
@@ -14,9 +13,18 @@ _FLAGS = 1 | 2 | 8
 """REG_EXTENDED, REG_ICASE and REG_NOSUB of regex.h: letter case does not count, and only whether it matches."""
 _ROOM = 64
 """Numbers of 64 bits: more than any C library's regex_t has."""
-_REPEATED = re.compile(r"\{([0-9]{1,9})(?:,([0-9]{0,9}))?\}")
-_MOST_COPIES = 100_000
-"""Of a part that is repeated, the C library makes a copy for each time: of so many 0.25 GB."""
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\[([:.=])[^\]]*\1\]|[^\]])*\]|\{(?P<least>[0-9]*)(?P<range>,(?P<most>[0-9]*))?\}|.", re.DOTALL
+)
+"""A character, an operator, or a whole bracket expression, in which nothing is an operator."""
+_BACKWARD = re.compile(r"\\[1-9]")
+"""What a group has matched, once more: 320 of them kept the C library busy for more than a minute."""
+_MOST_PARTS = 20_000
+"""With all copies: the C library has of a part that is repeated a copy for each time. The worst that was found took
+60 MB, or 0.3 s. A chain of labels of a host's name, ``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700."""
+_MAY_BE_ABSENT = 20
+"""So many parts is an operator by which something may be absent: what they take grows by the square or the cube of
+their number."""
 _LONGEST = 1000
 """Bytes; it goes down by one call for each parenthesis, and ends the process where there is no more stack."""
 
@@ -25,10 +33,9 @@ _LIBRARY = ctypes.CDLL(None)
 
 def matches_any(pattern: str, texts: Iterable[str]) -> bool:
     """Say whether *pattern* matches any of *texts*, in either letter case; also where that cannot be found out."""
-    copies = math.prod(max(1, int(least), int(most or 0)) for least, most in _REPEATED.findall(pattern))
     encoded = pattern.encode("utf-8", "surrogateescape")
     compiled = (ctypes.c_uint64 * _ROOM)()
-    if len(encoded) > _LONGEST or copies > _MOST_COPIES or b"\0" in encoded:
+    if len(encoded) > _LONGEST or b"\0" in encoded or _BACKWARD.search(pattern) or parts(pattern) > _MOST_PARTS:
         return True
     if _LIBRARY.regcomp(compiled, encoded, _FLAGS) != 0:
         return True
@@ -36,3 +43,37 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
         return any(_LIBRARY.regexec(compiled, text.encode(), 0, None, 0) == 0 for text in texts)
     finally:
         _LIBRARY.regfree(compiled)
+
+
+def parts(pattern: str) -> int:
+    """Return how many characters, bracket expressions and operators *pattern* has, with all copies."""
+    around: list[int] = []
+    """What each open group has before it."""
+    before, last = 0, 0
+    """In the innermost group: all but its last part, and this part, to which a repetition applies."""
+    for token in _TOKEN.finditer(pattern):
+        text = token[0]
+        if text == "(":
+            around.append(before + last)
+            before, last = 0, 0
+        elif text == ")" and around:
+            before, last = around.pop(), before + last + 2
+        elif text in ("*", "?"):
+            last += _MAY_BE_ABSENT
+        elif text == "|":
+            before, last = before + last + _MAY_BE_ABSENT, 0
+        elif text == "+":
+            last = 2 * last + 1  # a+ is aa* for the C library
+        elif token["least"] is not None:
+            last = last * _copies(token) + (1 if int(token["least"] or 0) else _MAY_BE_ABSENT)
+        else:
+            before, last = before + last, 1
+    return sum(around) + before + last
+
+
+def _copies(bounds: re.Match[str]) -> int:
+    """Return how many copies the C library makes by ``{3}``, ``{3,}``, ``{,3}`` or ``{3,5}``."""
+    least = int(bounds["least"] or 0)
+    if bounds["range"] is None:
+        return max(1, least)
+    return max(1, int(bounds["most"])) if bounds["most"] else least + 1  # a{3,} is aaaa*

@@ -1,0 +1,56 @@
+"""How long and large the C library's work on a regular expression of squid.conf may become."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptcp_proxy.configuration import patterns
+from mptcp_proxy.configuration.patterns import matches_any, parts
+
+LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+TOO_MUCH = [
+    "(a?){20000}",
+    "(a?){32767}",
+    f"({'a?' * 450}){{100}}",
+    f"({'a?' * 450}){{1000}}",
+    f"({'(a?)*' * 190}){{8}}",
+    f"({'|' * 900}){{11}}",
+    "(((a{,200}){,200}){,100})",
+    "(((a{200,}){200,}){100,})",
+    f"{'(' * 22}a{'+)' * 22}",
+    "(a)(" + "\\1?" * 320 + ")",
+]
+"""Of gigabytes, of a minute, or the end of the process."""
+
+
+@pytest.mark.parametrize("pattern", TOO_MUCH, ids=range(len(TOO_MUCH)))
+def test_one_that_takes_too_much_is_not_given_to_the_library(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: ``{,n}`` and ``+``, of which it makes copies, were not counted, nor what all copies together take."""
+    monkeypatch.setattr(patterns, "_LIBRARY", None)
+    assert matches_any(pattern, ())
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"([a-z0-9-]{1,63}\.){1,127}example\.com",
+        rf"^({LABEL}\.){{1,127}}example\.com$",
+        rf"^({LABEL}\.)+(example|beispiel)\.(com|net|org|de)$",
+        r"^([0-9]{1,3}-){3}[0-9]{1,3}\.example$",
+        r"^[^]{9}[:alpha:]]{1,1000}\.example$",
+    ],
+)
+def test_ordinary_ones_are_judged(pattern: str) -> None:
+    assert not matches_any(pattern, ("none", "client.elsewhere.net", "b"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        *(("", 0), ("abc", 3), ("a{3}", 4), ("a{2,3}", 4), ("a{3,}", 5), ("a+", 3), ("(ab){3}", 13), ("ab{3}", 5)),
+        *((r"\(ab\){3}", 7), ("[(]{3}", 4), ("[]{9}]{2}", 3), ("[[:alpha:]{9}]{2}", 3), (r"a\{3}", 4), (")", 1)),
+        *(("a?", 21), ("a*", 21), ("a|b", 22), ("a{,3}", 23), ("((a{2}){3}){4}", 73), ("(((", 0)),
+    ],
+)
+def test_parts_are_counted_with_their_copies(pattern: str, expected: int) -> None:
+    assert parts(pattern) == expected
