@@ -36,10 +36,10 @@ class NotedSignals:
     def pop(self) -> signal.Signals:
         return self._came.pop(0)
 
-    def wait(self, seconds: float, wakeup: socket.socket) -> None:
-        """Wait for *seconds*, or until there are signals, of which *wakeup* tells."""
+    def wait(self, seconds: float, wakeup: socket.socket, numbers: Iterable[signal.Signals] = signal.Signals) -> None:
+        """Wait for *seconds*, or until there are signals of *numbers*; *wakeup* tells of all."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self:
+        while (left := deadline - time.monotonic()) > 0 and not self.has(numbers):
             if select.select([wakeup], [], [], left)[0]:
                 wakeup.recv(4096)
 

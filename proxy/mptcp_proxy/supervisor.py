@@ -130,10 +130,11 @@ def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
     """Return the exit status of a start at *began* that was refused, after a rest where a later one may succeed."""
     if not all(map(waits_for_names, checked.errors)):
         return CONFIGURATION
+    signals.note(STOP)
     rest = max(0.0, began + _REST - time.monotonic())
     say(f"no name server answers: the end waits for {rest:.0f} s, and a new start may find one")
     with wakeup_socket() as wakeup:
-        signals.wait(rest, wakeup)
+        signals.wait(rest, wakeup, STOP)
     return 0 if signals.has(STOP) else FAILED
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -12,6 +15,7 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.noted import NotedSignals
+from mptcp_proxy.pending_signals import STOP
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.squid import Squid
@@ -45,6 +49,20 @@ NO_ANSWER = Problem("acl pc src pc.example: Bad host/IP: 'pc.example' (-3) Tempo
 NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or service not known")
 
 
+@pytest.fixture
+def actions() -> Iterator[None]:
+    """What this process does at signals for which nobody has noted that they come, and does afterwards."""
+
+    def unnoted(number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"nobody notes signal {number}")
+
+    before = {number: signal.signal(number, unnoted) for number in STOP}
+    yield
+    for number, action in before.items():
+        signal.signal(number, action)
+
+
+@pytest.mark.usefixtures("actions")
 @pytest.mark.parametrize(
     ("problems", "came", "expected"),
     [
@@ -66,3 +84,38 @@ def test_a_start_for_which_only_a_name_server_is_missing_is_tried_again(
     if came is not None:
         signals._add(came, None)
     assert run(Path("squid.conf"), Places(), signals, None) == expected
+
+
+@pytest.fixture
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start for which a name server is missing."""
+    checked = Checked((), (), "proxy", Workers(), (NO_ANSWER,))
+    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
+
+
+@pytest.mark.usefixtures("actions", "unnamed")
+@pytest.mark.parametrize("number", STOP)
+def test_a_stop_that_comes_while_a_refused_start_waits_is_noted(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Defect: Ctrl-C in these 15 seconds gave a traceback."""
+
+    def say(text: object, *_: int) -> None:
+        if "the end waits" in str(text):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 3600.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor.say", say)
+    assert run(Path("squid.conf"), Places(), NotedSignals([]), None) == 0
+
+
+@pytest.mark.usefixtures("actions", "unnamed")
+def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the end came at once, and with it a start that failed too soon for systemd's limit."""
+    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
+    signals = NotedSignals([])
+    signals._add(signal.SIGHUP, None)
+    began = time.monotonic()
+    assert run(Path("squid.conf"), Places(), signals, None) == FAILED
+    assert time.monotonic() >= began + 0.05
