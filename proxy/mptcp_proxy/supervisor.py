@@ -266,12 +266,15 @@ class _Supervisor:
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self) -> None:
+        came = set()
         while self._signals:
-            number = self._signals.pop()
-            if number == signal.SIGHUP:
-                self._reload()
-            else:
+            came.add(self._signals.pop())
+        for number in STOP:
+            if number in came:
                 self._pending.stop(number, time.monotonic())
+        # One for all that came, since a check may take long: between two there is a sign of life, and a stop is heard.
+        if signal.SIGHUP in came and not self._pending.stopping:
+            self._reload()
 
     def _reload(self) -> None:
         self._reported.reload_begins()

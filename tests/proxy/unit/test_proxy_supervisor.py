@@ -45,6 +45,39 @@ def test_a_stop_while_the_end_waits_is_no_failure(
         assert supervisor._epilogue(FAILED, ours) == expected
 
 
+@pytest.mark.parametrize(
+    ("came", "checks"),
+    [
+        ([signal.SIGHUP], 1),
+        ([signal.SIGHUP, signal.SIGHUP, signal.SIGHUP], 1),
+        ([signal.SIGHUP, signal.SIGTERM], 0),
+    ],
+)
+def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: list[signal.Signals], checks: int
+) -> None:
+    """Defect: each was checked before the next sign of life, together longer than the service manager waits for it."""
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
+    asked: list[Checked] = []
+
+    def look() -> Checked:
+        asked.append(checked)
+        signals._add(signal.SIGHUP, None)  # which is for the next round
+        return checked
+
+    signals = NotedSignals([])
+    squid = Squid("squid", "5.7", "proxy")
+    supervisor = _Supervisor(
+        tmp_path / "squid.conf", Places(), squid, look, checked, frozenset(), signals, Role.PROXY, False
+    )
+    for number in came:
+        signals._add(number, None)
+    supervisor._act_on_signals()
+    assert len(asked) == checks
+    assert supervisor._pending.stopping == (signal.SIGTERM in came)
+
+
 NO_ANSWER = Problem("acl pc src pc.example: Bad host/IP: 'pc.example' (-3) Temporary failure in name resolution")
 NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or service not known")
 
