@@ -11,7 +11,6 @@ is often so while addresses change. So it is told only when it can.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from mptcp_common.journal import WARNING
@@ -21,6 +20,8 @@ from .installation import install_own_addresses
 from .own_addresses import TROUBLE, Lingering, Network, Spacing, local_prefixes, reachable
 from .places import Places
 from .reported import Reported, say
+from .squid import PARSE_SECONDS
+from .trial import Trial
 
 _SETTLE: Final = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
@@ -28,6 +29,8 @@ _LINGER: Final = 10.0
 """Seconds for which requests for an address that went are still refused."""
 _AGAIN: Final = 1.0
 """Seconds until the addresses are looked at again where that failed."""
+_TRIAL_INTERVAL: Final = 0.2
+"""Seconds between two looks whether it is known that Squid can read its configuration."""
 _LEAST, _LONGEST, _FORGET = 2.0, 60.0, 60.0
 """Seconds between two reloads because of them: as many at the first, and at the most; and after which quiet time they
 are as many as at the first again."""
@@ -39,20 +42,19 @@ _UNTIL: Final = "until it can be, requests for new addresses of this host may pa
 class AddressesWatch:
     """Of one supervisor, whose Squid was started with *prefixes* in the list.
 
-    *obstacle* says why Squid would end if it read its configuration anew; nothing where it would not.
+    *trial* finds out whether Squid would end if it read its configuration anew.
     """
 
-    def __init__(
-        self, places: Places, reported: Reported, prefixes: frozenset[Network], obstacle: Callable[[], str]
-    ) -> None:
+    def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network], trial: Trial) -> None:
         self._places = places
         self._reported = reported
-        self._obstacle = obstacle
+        self._trial = trial
         self._prefixes = prefixes
         self._lingering: Lingering[Network] = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._spacing = Spacing(_LEAST, _LONGEST, _FORGET)
-        self._trials = Spacing(_LEAST, _LONGEST, _FORGET)
+        # Of two that take the longest time, the ends are so much further apart.
+        self._trials = Spacing(_LEAST, _LONGEST, _FORGET + 2 * PARSE_SECONDS)
         """Of those in which there was an obstacle: each may take as long as name servers are waited for."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self.due: float | None = time.monotonic() + _SETTLE
@@ -71,37 +73,56 @@ class AddressesWatch:
     def installed(self, prefixes: frozenset[Network]) -> None:
         """Note that Squid gets a list with *prefixes* by a reload."""
         self._prefixes = prefixes
+        if self._trial.under_way:
+            # It is of the configuration of before.
+            self._trial.end()
+            self.changed()
+
+    def end(self) -> None:
+        """Leave no trial under way: Squid is not told of addresses any more."""
+        self._trial.end()
 
     def look(self) -> bool:
         """Look at them where that is due. Return whether Squid is to read the list anew."""
         now = time.monotonic()
         if self.due is None or now < self.due:
             return False
-        self.due = None
+        tried, self.due = self._trial.under_way, None
+        obstacle = self._trial.outcome() if tried else ""
+        if obstacle is None:
+            self.due = now + _TRIAL_INTERVAL
+            return False
+        if obstacle:
+            self._trials.done(now)
         try:
             prefixes, self.due = self._lingering.wanted(local_prefixes(), now)
             if reachable(prefixes) == reachable(self._prefixes):
                 self._tell_failure("")
                 return False
-            if (earliest := max(self._spacing.earliest(now), self._trials.earliest(now))) > now:
-                self.due = earliest
+            if not tried:
+                self._try_when_due(now)
                 return False
-            if obstacle := self._obstacle():
-                self._tell_failure(f"Squid would end at {obstacle}; {_UNTIL}")
-                now = time.monotonic()
-                self._trials.done(now)
-                self.due = self._trials.earliest(now)
-                return False
-            install_own_addresses(self._places, prefixes)
+            if not obstacle:
+                install_own_addresses(self._places, prefixes)
         except TROUBLE as error:
-            self._tell_failure(f"{reason(error)}; {_UNTIL}")
-            self.due = now + _AGAIN
+            if tried and not obstacle:
+                self._trials.done(now)
+            obstacle = reason(error)
+        if obstacle:
+            self._tell_failure(f"{obstacle}; {_UNTIL}")
+            self.due = max(now + _AGAIN, self._trials.earliest(now))
             return False
         self._tell_failure("")
         self._prefixes = prefixes
         self._spacing.done(now)
         self._tell_change()
         return True
+
+    def _try_when_due(self, now: float) -> None:
+        self.due = max(self._spacing.earliest(now), self._trials.earliest(now))
+        if self.due <= now:
+            self._trial.begin()
+            self.due = now + _TRIAL_INTERVAL
 
     def _tell_change(self) -> None:
         often = self._spacing.interval >= _OFTEN

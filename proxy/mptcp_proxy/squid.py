@@ -29,7 +29,7 @@ class Squid:
         """Return what ``squid -k parse`` prints. It reads the file and touches nothing else. Raises OSError."""
         try:
             return subprocess.run(
-                [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
+                self.parse_command(configuration, service_name),
                 capture_output=True,
                 # As the configuration is read (configuration/source.py), with which it is compared: by any locale.
                 encoding="utf-8",
@@ -38,10 +38,15 @@ class Squid:
                 check=False,
             ).stderr
         except subprocess.TimeoutExpired:
-            raise TimeoutError(
-                f"Squid does not read it within {PARSE_SECONDS:g} s; it waits for name servers where names of hosts are"
-                " in it"
-            ) from None
+            raise TimeoutError(too_long(PARSE_SECONDS)) from None
+
+    def parse_command(self, configuration: Path, service_name: str) -> list[str]:
+        return [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"]
+
+
+def too_long(seconds: float) -> str:
+    """Say that Squid takes more than *seconds* for a configuration."""
+    return f"Squid does not read it within {seconds:g} s; it waits for name servers where names of hosts are in it"
 
 
 def describe(path: str, text: str) -> Squid:

@@ -30,7 +30,7 @@ from mptcp_common.reasons import reason
 from . import shim
 from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
-from .configuration.complaints import fatal_remark, waits_for_names
+from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_what_workers_shared
 from .listeners_watch import ListenersWatch, wanted
@@ -47,6 +47,7 @@ from .problem import Problem
 from .process import pid_in
 from .reported import Reported, say
 from .squid import Squid, installed
+from .trial import Trial
 
 _LOG_INTERVAL = 10.0
 """Seconds between two looks at the logs, their sizes and their disk."""
@@ -196,7 +197,8 @@ class _Supervisor:
         self._listeners = ListenersWatch(
             places, role, self._reported, checked.workers.processes, wanted(checked.listeners, checked.workers.count)
         )
-        self._addresses = AddressesWatch(places, self._reported, prefixes, self._obstacle)
+        trial = Trial(squid.parse_command(places.configuration_in_force, places.service_name))
+        self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
         self._pending = PendingSignals(checked.workers.processes)
@@ -239,6 +241,7 @@ class _Supervisor:
                 os.close(ended)
             finally:
                 # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
+                self._addresses.end()
                 end_all_children()
                 self._tidy()
             return FAILED if self._deserted else self._epilogue(process.returncode, wakeup)
@@ -261,8 +264,8 @@ class _Supervisor:
         if self._pending:
             return _READY_INTERVAL
         # One that is to stop closes its listeners first.
-        listeners_due = None if self._pending.stopping else self._listeners.due
-        due = (self._logs_due, self._addresses.due, listeners_due, self._reported.due)
+        serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
+        due = [self._logs_due, self._reported.due, *serving]
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self) -> None:
@@ -311,19 +314,17 @@ class _Supervisor:
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
-    def _obstacle(self) -> str:
-        """Return why Squid would end if it read anew what is in force; nothing where it would not. Raises OSError."""
-        return fatal_remark(self._squid.parse(self._places.configuration_in_force, self._places.service_name))
-
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
         self._reported.reload_ends(why)
 
     def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
-        if self._addresses.look():
-            self._pending.add(signal.SIGHUP)
-        if not self._pending.stopping:
+        if self._pending.stopping:
+            self._addresses.end()
+        else:
+            if self._addresses.look():
+                self._pending.add(signal.SIGHUP)
             self._look_at_listeners(process.pid)
         if self._parents_watch is not None:
             self._reported.parents(self._parents_watch.summary)

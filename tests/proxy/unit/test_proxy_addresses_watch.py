@@ -29,7 +29,11 @@ class Host:
     """Its addresses, its clock, and what keeps Squid from reading its configuration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.trials, self.obstacle = 1000.0, 0, ""
+        self.now, self.trials, self.ends, self.obstacle = 1000.0, 0, 0, ""
+        self.lasts = 0.0
+        """Seconds of a trial."""
+        self.ready: float | None = None
+        """When the trial that is under way is over."""
         self.installed: list[frozenset[Network]] = []
         self.told = Told()
         monkeypatch.setattr(addresses_watch.time, "monotonic", lambda: self.now)
@@ -37,11 +41,27 @@ class Host:
         monkeypatch.setattr(
             addresses_watch, "install_own_addresses", lambda _, prefixes: self.installed.append(prefixes)
         )
-        self.watch = AddressesWatch(Places("one"), self.told, BEFORE, self.why)  # type: ignore[arg-type]
+        self.watch = AddressesWatch(Places("one"), self.told, BEFORE, self)  # type: ignore[arg-type]
 
-    def why(self) -> str:
+    @property
+    def under_way(self) -> bool:
+        return self.ready is not None
+
+    def begin(self) -> None:
+        assert self.ready is None
         self.trials += 1
+        self.ready = self.now + self.lasts
+
+    def outcome(self) -> str | None:
+        assert self.ready is not None
+        if self.now < self.ready:
+            return None
+        self.ready = None
         return self.obstacle
+
+    def end(self) -> None:
+        self.ends += self.ready is not None
+        self.ready = None
 
     def until(self, end: float) -> int:
         """Go on to *end*, and return how often Squid was told."""
@@ -67,7 +87,7 @@ def test_squid_is_told_of_an_address_that_is_new(host: Host) -> None:
 def test_a_squid_that_would_end_is_told_when_it_can_read_its_configuration(host: Host) -> None:
     """Defect: Squid ended with all its transfers where a name in squid.conf had no address while those of the host
     changed; and the next start was refused for the same reason."""
-    host.obstacle = "Bungled squid.conf line 3: acl own src office.example"
+    host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
     assert host.until(1300.0) == 0
     assert host.installed == []
     assert host.told.text.startswith("Squid would end at Bungled squid.conf line 3: acl own src office.example; until")
@@ -85,3 +105,48 @@ def test_changes_while_squid_would_end_have_it_tried_no_more_often(host: Host) -
         host.watch.changed()
         assert host.until(float(second)) == 0
     assert host.trials <= 10
+
+
+def test_trials_that_take_long_come_ever_more_seldom(host: Host) -> None:
+    """Defect: one that took the longest time was repeated at once, for ever."""
+    host.obstacle, host.lasts = "Squid does not read it within 60 s", 60.0
+    host.until(2000.0)
+    # After pauses of 2, 4, 8, 16, 32, 60, 60 … seconds.
+    assert host.trials == 11
+    assert host.told.text.startswith("Squid does not read it within 60 s; until")
+
+
+def test_a_list_that_cannot_be_written_has_squid_tried_no_more_often(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(addresses_watch, "install_own_addresses", full)
+    assert host.until(1300.0) == 0
+    assert host.trials == 9
+
+
+def test_a_look_does_not_wait_for_a_trial(host: Host) -> None:
+    """Defect: the supervisor heard no signal for as long as name servers were waited for."""
+    host.lasts = 50.0
+    assert host.until(1050.0) == 0
+    assert host.under_way
+    assert host.until(1052.0) == 1
+    assert (host.trials, host.installed) == (1, [AFTER])
+
+
+def test_a_trial_of_a_configuration_that_a_reload_replaces_is_no_more_waited_for(host: Host) -> None:
+    host.lasts = 50.0
+    host.until(1010.0)
+    host.watch.installed(BEFORE)
+    assert (host.under_way, host.ends) == (False, 1)
+    assert host.until(1063.0) == 1
+    assert host.trials == 2
+
+
+def test_at_the_end_no_trial_is_left(host: Host) -> None:
+    host.lasts = 50.0
+    host.until(1010.0)
+    host.watch.end()
+    assert (host.under_way, host.ends) == (False, 1)

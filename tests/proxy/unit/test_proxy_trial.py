@@ -1,0 +1,87 @@
+"""Whether Squid can read its configuration, found out while nobody waits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed.services import wait_until
+from mptcp_proxy.offspring import reap
+from mptcp_proxy.process import children
+from mptcp_proxy.trial import Trial
+
+
+def outcome(trial: Trial) -> str:
+    found: list[str] = []
+
+    def known() -> bool:
+        if (text := trial.outcome()) is not None:
+            found.append(text)
+        return bool(found)
+
+    wait_until(known, "the outcome is known")
+    return found[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = children(os.getpid())
+    yield
+    assert children(os.getpid()) == before
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ("2026/11/24 10:00:00| Processing: via off", ""),
+        (
+            "2026/11/24 10:00:00| FATAL: Bungled squid.conf line 3: acl m\xfcller",
+            "Squid would end at Bungled squid.conf line 3: acl m\xfcller",
+        ),
+    ],
+)
+def test_its_outcome_is_what_squid_says(says: str, expected: str) -> None:
+    trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', says])
+    trial.begin()
+    assert outcome(trial) == expected
+    assert not trial.under_way
+
+
+def test_it_has_an_outcome_whoever_collects_the_process() -> None:
+    trial = Trial(["sh", "-c", "echo FATAL: Bungled >&2; exit 1"])
+    before = set(children(os.getpid()))
+    trial.begin()
+
+    def collected() -> bool:
+        reap(squid=0)
+        return before.issuperset(children(os.getpid()))
+
+    wait_until(collected, "another one has collected it")
+    assert outcome(trial) == "Squid would end at Bungled"
+
+
+def test_one_that_takes_too_long_is_ended() -> None:
+    trial = Trial(["sleep", "3600"], seconds=0.05)
+    trial.begin()
+    assert outcome(trial).startswith("Squid does not read it within 0.05 s; it waits for name servers")
+    assert not trial.under_way
+
+
+def test_nobody_waits_for_one_and_it_may_be_broken_off() -> None:
+    trial = Trial(["sleep", "3600"])
+    trial.begin()
+    assert trial.outcome() is None
+    assert trial.under_way
+    trial.end()
+    assert not trial.under_way
+
+
+def test_one_that_cannot_be_begun_is_an_obstacle(tmp_path: Path) -> None:
+    trial = Trial([str(tmp_path / "squid")])
+    trial.begin()
+    assert trial.under_way
+    assert outcome(trial).startswith("cannot try whether Squid reads its configuration: ")
+    assert not trial.under_way
