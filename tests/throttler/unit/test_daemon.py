@@ -320,6 +320,32 @@ def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path
 
 
 @scenario
+async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_path: Path) -> None:
+    """Defect: after a preparation that had failed it removed what the next one had just made: no upload was capped."""
+    kernel, compared = FakeKernel(), list[asyncio.Task[bool]]()
+
+    async def refuse() -> None:
+        raise KernelError("make the IFB device: no")
+
+    async def compare_meanwhile() -> None:
+        compared.append(asyncio.create_task(scene.daemon._comparison.verify()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await prepare()
+
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        prepare, kernel.upload_traffic_control.prepare = kernel.upload_traffic_control.prepare, refuse  # type: ignore[method-assign]
+        kernel.upload_netfilter.refuses_removal = True
+        await scene.reload(BOTH_WAYS)
+        kernel.upload_netfilter.refuses_removal = False
+        kernel.upload_traffic_control.prepare = compare_meanwhile  # type: ignore[method-assign]
+        await scene.reload(BOTH_WAYS)
+        assert await compared[0]
+        assert scene.daemon._uploads.in_force
+        assert kernel.upload_netfilter.log[-1] == "make sets"
+
+
+@scenario
 async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
     kernel = FakeKernel()
     for number in range(500):

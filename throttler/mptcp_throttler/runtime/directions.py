@@ -116,7 +116,8 @@ class Uploads:
         if self.in_force or not policy.acts_on_upload or policy.dry_run:
             return
         reconciler = await self._opened()
-        left, self._left = self._left, False
+        # What a comparison sees meanwhile is not what is left.
+        left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()
         except BaseException:  # a stop meanwhile, too, leaves nothing
