@@ -38,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # At once: by its default action a SIGHUP would end the service which it is to reload.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command == "run":
-        return _done(chosen, signals)
+        try:
+            return _done(chosen, signals)
+        except KeyboardInterrupt:  # while the configuration is checked: afterwards it is a stop
+            journal.say("mptcp-proxy: interrupted", journal.ERROR)
+            return FAILED
     return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=False)
 
 

@@ -374,7 +374,7 @@ class _Supervisor:
         self._listeners.gone()
         say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
         self._reported.give_sign_of_life()
-        self._signals.wait(_REST, wakeup)
+        self._signals.wait(_REST, wakeup, STOP)
 
 
 def _drain(events: socket.socket) -> None:

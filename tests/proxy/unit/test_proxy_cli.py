@@ -59,3 +59,16 @@ def test_output_that_cannot_be_written_is_one_line(
         monkeypatch.setattr("sys.stdout", full)
         assert main(["build-shim"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: No space left on device\n"
+
+
+def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: Ctrl-C gave a traceback; with names of hosts and no name server the check takes more than a minute."""
+
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mptcp_proxy.supervisor.run", interrupted)
+    assert main(["run", "--config", "squid.conf"]) == 1
+    assert capsys.readouterr().err == "mptcp-proxy: interrupted\n"

@@ -45,6 +45,25 @@ def test_a_stop_while_the_end_waits_is_no_failure(
         assert supervisor._epilogue(FAILED, ours) == expected
 
 
+def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the end came at once, and the unit soon was one that has failed."""
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
+    signals = NotedSignals([])
+    signals._add(signal.SIGHUP, None)
+    checked = Checked((), (), "proxy", Workers(), ())
+    squid = Squid("squid", "5.7", "proxy")
+    supervisor = _Supervisor(
+        tmp_path / "squid.conf", Places(), squid, lambda: checked, checked, frozenset(), signals, Role.PROXY, False
+    )
+    began = time.monotonic()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert supervisor._epilogue(FAILED, ours) == FAILED
+    assert time.monotonic() >= began + 0.05
+
+
 @pytest.mark.parametrize(
     ("came", "checks"),
     [
