@@ -56,6 +56,8 @@ class AddressesWatch:
         # Of two that take the longest time, the ends are so much further apart.
         self._trials = Spacing(_LEAST, _LONGEST, _FORGET + 2 * PARSE_SECONDS)
         """Of those in which there was an obstacle: each may take as long as name servers are waited for."""
+        self._readable_until = 0.0
+        """Until then a list that could not be written is tried again without a trial."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self.due: float | None = time.monotonic() + _SETTLE
         """When they are looked at next; None: when something changes."""
@@ -72,7 +74,7 @@ class AddressesWatch:
 
     def installed(self, prefixes: frozenset[Network]) -> None:
         """Note that Squid gets a list with *prefixes* by a reload."""
-        self._prefixes = prefixes
+        self._prefixes, self._readable_until = prefixes, 0.0
         if self._trial.under_way:
             # It is of the configuration of before.
             self._trial.end()
@@ -94,26 +96,27 @@ class AddressesWatch:
             return False
         if obstacle:
             self._trials.done(now)
+        elif tried:
+            self._readable_until = now + _LONGEST
         try:
             prefixes, self.due = self._lingering.wanted(local_prefixes(), now)
             if reachable(prefixes) == reachable(self._prefixes):
+                self._readable_until = now
                 self._tell_failure("")
                 return False
-            if not tried:
+            if not tried and now >= self._readable_until:
                 self._try_when_due(now)
                 return False
             if not obstacle:
                 install_own_addresses(self._places, prefixes)
         except TROUBLE as error:
-            if tried and not obstacle:
-                self._trials.done(now)
             obstacle = reason(error)
         if obstacle:
             self._tell_failure(f"{obstacle}; {_UNTIL}")
             self.due = max(now + _AGAIN, self._trials.earliest(now))
             return False
         self._tell_failure("")
-        self._prefixes = prefixes
+        self._prefixes, self._readable_until = prefixes, now
         self._spacing.done(now)
         self._tell_change()
         return True

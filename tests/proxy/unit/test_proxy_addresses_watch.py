@@ -116,15 +116,31 @@ def test_trials_that_take_long_come_ever_more_seldom(host: Host) -> None:
     assert host.told.text.startswith("Squid does not read it within 60 s; until")
 
 
-def test_a_list_that_cannot_be_written_has_squid_tried_no_more_often(
+def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_minute(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Defect: it was tried after 2, 4, 8 … s, and there by a minute after there was room."""
+    attempts = 0
+
     def full(*_: object) -> None:
+        nonlocal attempts
+        attempts += 1
         raise OSError(28, "No space left on device")
 
+    write = addresses_watch.install_own_addresses
     monkeypatch.setattr(addresses_watch, "install_own_addresses", full)
     assert host.until(1300.0) == 0
-    assert host.trials == 9
+    assert attempts > 250
+    assert host.trials == 5
+    monkeypatch.setattr(addresses_watch, "install_own_addresses", write)
+    assert host.until(1303.0) == 1
+    monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: BEFORE)
+    trials = host.trials
+    host.watch.changed()
+    host.until(1330.0)
+    assert host.trials == trials + 2, (
+        "the new address, and ten seconds later the old one: what was found then counts no more"
+    )
 
 
 def test_a_look_does_not_wait_for_a_trial(host: Host) -> None:
