@@ -224,14 +224,7 @@ class CompiledPolicy:
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:
             self._read_clock(now)
-        facts = [
-            self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
-            for each in active
-        ]
-        seen, kernels = View.of(active, facts, expected), None
-        confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
-        if 0 < len(confirmed) < len(active):
-            kernels = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
+        facts, seen, kernels = self._views(active, expected)
         verdicts = []
         for direction in self._answers:
             for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
@@ -247,6 +240,19 @@ class CompiledPolicy:
                     Verdict(four_tuple, path, rule, scope, throttle, reason, direction, budget, steer, steer_path)
                 )
         return tuple(verdicts)
+
+    def _views(self, active: Sequence[Subflow], expected: int) -> tuple[list[_Facts], View, View | None]:
+        """Return the facts of each of *active*, the view of all, and that of those which the kernel has: None where
+        these are all or none."""
+        facts = [
+            self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
+            for each in active
+        ]
+        seen, kernels = View.of(active, facts, expected), None
+        confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
+        if 0 < len(confirmed) < len(active):
+            kernels = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
+        return facts, seen, kernels
 
     def _asked(self, situation: _Situation, direction: Direction) -> _Answer:
         answers = self._answers[direction]

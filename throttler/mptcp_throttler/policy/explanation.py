@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
-from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, View, failed_condition, keeps
+from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, failed_condition, keeps
 from mptcp_throttler.policy.model import Direction, Kind, Rule
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 
@@ -44,16 +44,11 @@ class ExplainedPolicy(CompiledPolicy):
         """
         active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
         self._read_clock(now)
-        facts = [
-            self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
-            for each in active
-        ]
+        facts, seen, kernels = self._views(active, expected)
         path_bits = facts[active.index(subflow)].path_bits
-        of_cap = of_others = View.of(active, facts, expected).situation(subflow, path_bits)
-        confirmed = [index for index, each in enumerate(active) if each.confirmed]
-        if subflow.confirmed and len(confirmed) < len(active) and direction in self._rules:
-            of_kernel = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
-            of_others = of_kernel.situation(subflow, path_bits)
+        of_cap = of_others = seen.situation(subflow, path_bits)
+        if kernels is not None and subflow.confirmed and direction in self._rules:
+            of_others = kernels.situation(subflow, path_bits)
             if keeps(self._asked(of_others, direction), self._asked(of_cap, direction)):
                 of_cap = of_others
         for kind, rules in self._rules.get(direction, {}).items():
