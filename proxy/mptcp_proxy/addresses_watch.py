@@ -101,7 +101,7 @@ class AddressesWatch:
         try:
             prefixes, self.due = self._lingering.wanted(local_prefixes(), now)
             if reachable(prefixes) == reachable(self._prefixes):
-                self._readable_until = now
+                self._readable_until = 0.0
                 self._tell_failure("")
                 return False
             if not tried and now >= self._readable_until:
@@ -116,7 +116,7 @@ class AddressesWatch:
             self.due = max(now + _AGAIN, self._trials.earliest(now))
             return False
         self._tell_failure("")
-        self._prefixes, self._readable_until = prefixes, now
+        self._prefixes, self._readable_until = prefixes, 0.0
         self._spacing.done(now)
         self._tell_change()
         return True

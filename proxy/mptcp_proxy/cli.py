@@ -37,13 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
-    if chosen.command == "run":
-        try:
-            return _done(chosen, signals)
-        except KeyboardInterrupt:  # while the configuration is checked: afterwards it is a stop
-            journal.say("mptcp-proxy: interrupted", journal.ERROR)
-            return FAILED
-    return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=False)
+    return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")
 
 
 def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
