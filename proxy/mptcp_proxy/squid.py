@@ -6,12 +6,20 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 PARSE_SECONDS = 60.0
 """Within which Squid reads a file, at the most."""
+_INTERVAL = 0.2
+"""Seconds between two questions whether the answer is still wanted."""
 _SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
+
+
+class UnwantedError(Exception):
+    """Nobody wants the answer any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +33,30 @@ class Squid:
     multipath: bool = False
     """Whether its http_port knows the option ``mptcp``, as ours does (proxy/squid)."""
 
-    def parse(self, configuration: Path, service_name: str) -> str:
-        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else. Raises OSError."""
-        try:
-            return subprocess.run(
-                self.parse_command(configuration, service_name),
-                capture_output=True,
-                # As the configuration is read (configuration/source.py), with which it is compared: by any locale.
-                encoding="utf-8",
-                errors="surrogateescape",
-                timeout=PARSE_SECONDS,
-                check=False,
-            ).stderr
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(too_long(PARSE_SECONDS)) from None
+    def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = lambda: False) -> str:
+        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else.
+
+        Raises OSError, and UnwantedError once *is_unwanted*, which is asked all the time, says so.
+        """
+        deadline = time.monotonic() + PARSE_SECONDS
+        with subprocess.Popen(
+            self.parse_command(configuration, service_name),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            # As the configuration is read (configuration/source.py), with which it is compared: by any locale.
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as process:
+            try:
+                while not is_unwanted():
+                    try:
+                        return process.communicate(timeout=_INTERVAL)[1]
+                    except subprocess.TimeoutExpired:
+                        if time.monotonic() >= deadline:
+                            raise TimeoutError(too_long(PARSE_SECONDS)) from None
+                raise UnwantedError
+            finally:
+                process.kill()
 
     def parse_command(self, configuration: Path, service_name: str) -> list[str]:
         return [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"]

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mptcp_common.exit_status import CONFIGURATION, FAILED
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.journal import ERROR, WARNING
 from mptcp_common.reasons import reason
 
@@ -46,7 +46,7 @@ from .places import Places, Role
 from .problem import Problem
 from .process import pid_in
 from .reported import Reported, say
-from .squid import Squid, installed
+from .squid import Squid, UnwantedError, installed
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
@@ -89,10 +89,20 @@ def run(
     """
     began = time.monotonic()
     squid = installed()
-    look = partial(check, configuration, places.service_name, squid, role=role, allow_open=allow_open)
+    # By its default action it would leave behind what a check makes for itself.
+    signals.note((signal.SIGTERM,))
+
+    def look(is_unwanted: Callable[[], bool]) -> Checked:
+        return check(
+            configuration, places.service_name, squid, role=role, allow_open=allow_open, is_unwanted=is_unwanted
+        )
+
     try:
-        checked = look()
+        checked = look(partial(signals.has, STOP))
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
+    except UnwantedError:
+        say("told to stop: it is not started")
+        return DONE
     except TROUBLE as error:
         say(f"cannot check {configuration}: {reason(error)}", ERROR)
         return FAILED
@@ -174,7 +184,7 @@ class _Supervisor:
         configuration: Path,
         places: Places,
         squid: Squid,
-        look: Callable[[], Checked],
+        look: Callable[[Callable[[], bool]], Checked],
         checked: Checked,
         prefixes: frozenset[Network],
         signals: NotedSignals,
@@ -235,7 +245,7 @@ class _Supervisor:
                         _drain(addresses)
                         self._addresses.changed()
                     self._reported.give_sign_of_life()
-                    self._act_on_signals()
+                    self._act_on_signals(process)
                     self._act_on_time(process)
                     self._deliver(process)
                 os.close(ended)
@@ -268,21 +278,26 @@ class _Supervisor:
         due = [self._logs_due, self._reported.due, *serving]
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
-    def _act_on_signals(self) -> None:
+    def _act_on_signals(self, process: subprocess.Popen[bytes]) -> None:
         came = set()
         while self._signals:
             came.add(self._signals.pop())
         for number in STOP:
             if number in came:
                 self._pending.stop(number, time.monotonic())
-        # One for all that came, since a check may take long: between two there is a sign of life, and a stop is heard.
+        # One for all that came, since a check may take long.
         if signal.SIGHUP in came and not self._pending.stopping:
-            self._reload()
+            self._reload(process)
 
-    def _reload(self) -> None:
+    def _is_unwanted(self, process: subprocess.Popen[bytes]) -> bool:
+        """Say whether nobody waits for a check any more, and give signs of life while somebody does."""
+        self._reported.give_sign_of_life()
+        return self._signals.has(STOP) or process.poll() is not None
+
+    def _reload(self, process: subprocess.Popen[bytes]) -> None:
         self._reported.reload_begins()
         try:
-            checked = self._check()
+            checked = self._check(partial(self._is_unwanted, process))
             if checked.errors:
                 more = len(checked.errors) - 1
                 rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
@@ -294,6 +309,11 @@ class _Supervisor:
             prefixes = local_prefixes()
             make_directories(self._places, checked)
             install(self._places, checked, prefixes, self._workers.count, self._option)
+        except UnwantedError:
+            why = "Squid is to stop, or has ended"
+            say(f"reload broken off: {why}")
+            self._reported.reload_ends(why)
+            return
         except TROUBLE as error:
             self._refuse_reload(reason(error))
             return

@@ -46,7 +46,7 @@ from .workers import Workers, room_problems, wanted, with_workers, without_worke
 
 PATIENCE = 20.0
 """Seconds after which Squid is not asked for further mistakes. With the last answer (``squid.PARSE_SECONDS``) it takes
-less than the 90 s that a supervisor, which checks at a reload, is given for its next sign of life."""
+less than ``mptcp-proxy reload`` waits."""
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
@@ -86,11 +86,18 @@ class Checked:
 
 
 def check(
-    path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
+    path: Path,
+    service_name: str,
+    squid: Squid | None,
+    *,
+    role: Role = Role.PROXY,
+    allow_open: bool = False,
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> Checked:
     """Read *path* with its includes and find all that is wrong with it in *role*.
 
     *allow_open*: whom it serves, and what cannot be judged of that, is as the operator wants it: worth a warning only.
+    *is_unwanted* is asked while Squid reads it, which may take a minute; UnwantedError is raised once it says so.
     """
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
@@ -121,7 +128,7 @@ def check(
         if squid is None:
             problems.append(NO_SQUID)
         else:
-            ask = _ask(squid, places, Path(directory), trial)
+            ask = _ask(squid, places, Path(directory), trial, is_unwanted)
             without = _without_commands(for_squid.lines, everything)
             in_time = _in_time(PATIENCE)
             problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
@@ -204,7 +211,7 @@ def _room(places: Places, user: str) -> int:
 
 
 def _ask(
-    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str]
+    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
     """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them.
 
@@ -225,7 +232,7 @@ def _ask(
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
         # Squid repeats the statements it acts on; they must read as the operator wrote them.
-        answer = squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+        answer = squid.parse(configuration, places.service_name, is_unwanted).replace(str(addresses), names[0])
         return renamed(answer, {there: copy for copy, there in trial.items()})
 
     return ask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,7 +159,7 @@ def test_a_list_that_has_no_end_is_not_read(tmp_path: Path) -> None:
 class Reading(Squid):
     """A Squid that says of each acl what is in its list."""
 
-    def parse(self, configuration: Path, service_name: str) -> str:
+    def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = bool) -> str:
         said = []
         for line in configuration.read_text().splitlines():
             said.append(f"2026/11/24 05:00:00| Processing: {line}")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_proxy import reloads
 from mptcp_proxy.configuration.check import PATIENCE, check
 from mptcp_proxy.configuration.complaints import NO_TIME
-from mptcp_proxy.squid import PARSE_SECONDS, Squid
+from mptcp_proxy.process import children
+from mptcp_proxy.squid import PARSE_SECONDS, Squid, UnwantedError
 
-UNITS = Path(__file__).parents[3] / "systemd"
 STATEMENT = b"auth_param basic realm M\xc3\xbcller \xff"
 ASK = """
 import locale, sys
@@ -52,12 +53,8 @@ def test_a_check_has_an_end_where_squid_takes_long(tmp_path: Path, monkeypatch: 
     assert len(asked.read_text().splitlines()) == 1
 
 
-def test_a_reload_is_checked_before_the_next_sign_of_life_is_due() -> None:
-    """Half of the time that the units give is the interval at which a supervisor gives one."""
-    for unit in ("mptcp-proxy.service", "mptcp-relay.service"):
-        (watchdog,) = (line for line in (UNITS / unit).read_text().splitlines() if line.startswith("WatchdogSec="))
-        interval = int(watchdog.partition("=")[2]) / 2
-        assert interval > PATIENCE + PARSE_SECONDS
+def test_a_reload_is_checked_while_somebody_waits_for_it() -> None:
+    assert reloads.SECONDS > PATIENCE + PARSE_SECONDS
 
 
 def test_a_squid_that_does_not_end_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +64,14 @@ def test_a_squid_that_does_not_end_is_told_of(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("mptcp_proxy.squid.PARSE_SECONDS", 0.05)
     with pytest.raises(TimeoutError, match=r"^Squid does not read it within 0\.05 s; it waits for name servers"):
         Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one")
+
+
+def test_a_squid_whose_answer_nobody_wants_any_more_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "squid"
+    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+    program.chmod(0o755)
+    before = children(os.getpid())
+    answers = iter([False, False, True])
+    with pytest.raises(UnwantedError):
+        Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one", lambda: next(answers))
+    assert children(os.getpid()) == before

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from mptcp_common.exit_status import CONFIGURATION, FAILED
-from mptcp_proxy.configuration.check import Checked
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_proxy.configuration.check import Checked, check
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.pending_signals import STOP
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.problem import Problem
+from mptcp_proxy.reloads import read_outcome
 from mptcp_proxy.squid import Squid
 from mptcp_proxy.supervisor import _Supervisor, run
 
@@ -38,7 +40,7 @@ def test_a_stop_while_the_end_waits_is_no_failure(
     checked = Checked((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, lambda: checked, checked, frozenset(), signals, Role.PROXY, False
+        tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -55,7 +57,7 @@ def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monk
     checked = Checked((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, lambda: checked, checked, frozenset(), signals, Role.PROXY, False
+        tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
     began = time.monotonic()
     ours, theirs = socket.socketpair()
@@ -73,14 +75,18 @@ def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monk
     ],
 )
 def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: list[signal.Signals], checks: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    running: subprocess.Popen[bytes],
+    came: list[signal.Signals],
+    checks: int,
 ) -> None:
     """Defect: each was checked before the next sign of life, together longer than the service manager waits for it."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
     asked: list[Checked] = []
 
-    def look() -> Checked:
+    def look(_is_unwanted: Callable[[], bool]) -> Checked:
         asked.append(checked)
         signals._add(signal.SIGHUP, None)  # which is for the next round
         return checked
@@ -92,9 +98,66 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
     )
     for number in came:
         signals._add(number, None)
-    supervisor._act_on_signals()
+    supervisor._act_on_signals(running)
     assert len(asked) == checks
     assert supervisor._pending.stopping == (signal.SIGTERM in came)
+
+
+def hangs(tmp_path: Path, first: str = "") -> Squid:
+    """Return a Squid that does not come to the end of its file, and does what *first* says before."""
+    program = tmp_path / "squid"
+    program.write_text(f"#!/bin/sh\n{first}\nexec sleep 3600\n")
+    program.chmod(0o755)
+    (tmp_path / "squid.conf").write_text("http_port 3128\nhttp_access deny all\n")
+    return Squid(str(program), "5.7", "nobody")
+
+
+@pytest.fixture
+def running() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "3600"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.usefixtures("actions")
+@pytest.mark.parametrize("why", ["a stop", "the end of Squid"])
+def test_a_reload_is_broken_off_for_a_stop_and_for_the_end_of_squid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], why: str
+) -> None:
+    """Defect: neither was seen before Squid had read its file: for 80 s where that names hosts and no name server
+    answers, while a service manager waits for 15."""
+    alive: list[bool] = []
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.supervisor.Reported.give_sign_of_life", lambda self: alive.append(True))
+    checked = Checked((), (), "proxy", Workers(), ())
+    squid = hangs(tmp_path, "kill -TERM $PPID" if why == "a stop" else f"kill -KILL {running.pid}")
+    signals = NotedSignals(STOP)
+
+    def look(is_unwanted: Callable[[], bool]) -> Checked:
+        return check(tmp_path / "squid.conf", "one", squid, is_unwanted=is_unwanted)
+
+    places = Places("one")
+    supervisor = _Supervisor(
+        tmp_path / "squid.conf", places, squid, look, checked, frozenset(), signals, Role.PROXY, False
+    )
+    signals._add(signal.SIGHUP, None)
+    supervisor._act_on_signals(running)
+    outcome = read_outcome(places.reloads)
+    assert outcome is not None
+    assert (outcome.count, outcome.refused) == (1, "Squid is to stop, or has ended")
+    assert signals.has(STOP) == (why == "a stop")
+    assert alive
+
+
+@pytest.mark.usefixtures("actions")
+def test_a_stop_is_heard_while_a_start_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: SIGTERM ended it as it stood, and what the check had made for itself stayed in /tmp."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    squid = hangs(tmp_path, "kill -TERM $PPID")
+    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: squid)
+    assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), None) == DONE
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 NO_ANSWER = Problem("acl pc src pc.example: Bad host/IP: 'pc.example' (-3) Temporary failure in name resolution")
