@@ -105,7 +105,10 @@ class Console:
 
         return careful
 
-    async def _stream(self, _: Request) -> Response:
+    async def _stream(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            # Without a body there is no end of it either: it would hold a place for as long as the connection is open.
+            return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
         watching.__enter__()  # here, so that one too many is told so by a status
 

@@ -144,7 +144,7 @@ class Watch:
             summary = await self._ask({"query": "summary"})
             self._take(summary)
             if self.throttler.state == UP:
-                await self._take_events(summary)
+                await self._take_events()
         except OSError as error:
             self._set_state(*what_is_wrong(error, self._path))
         self.happenings.forget(self._clock())
@@ -162,13 +162,13 @@ class Watch:
             record(self.tracks, self._meter, summary)
             shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
             began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
+            last = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
         if self._pid not in (None, summary.get("pid")):
             self._seen_event, self._busy_until = 0, 0.0
             self._say(f"the throttler was started anew (process {summary.get('pid')})")
-        last = summary.get("last_event") or 0
         if (summary.get("pid"), last) != (self._pid, self._last_event):
             self._changed()
         if summary.get("pid") != self._pid:
@@ -178,8 +178,8 @@ class Watch:
         self.overview = shown
         self._set_state(UP, "")
 
-    async def _take_events(self, summary: Mapping[str, Any]) -> None:
-        last = summary.get("last_event") or 0
+    async def _take_events(self) -> None:
+        last = self._last_event
         if last <= self._seen_event:
             self._busy_until = 0.0
             self._say_what_is_missing()
@@ -191,11 +191,10 @@ class Watch:
             self._busy_until = self._clock() + EVENTS_SECONDS
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
         self._say_what_is_missing()
-        for event in answer.get("events", ()):
-            number = event.get("seq", 0)
+        for number, event in _numbered(answer):
             if number > self._seen_event + 1:
                 # The throttler keeps only so many, or more than are asked for were there when the console started.
-                self.happenings.missing_before(event.get("time", summary["time"]))
+                self.happenings.missing_before(event["time"])
             if number > self._seen_event:
                 self._seen_event = number
                 self.happenings.add(event)
@@ -266,3 +265,13 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
         version = summary.get("version", "unknown")
         return f"the throttler is of version {version}, which the console does not understand; restart it"
     return None
+
+
+def _numbered(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the events of *answer* with their numbers. What has not the shape of one is left out."""
+    events = answer.get("events")
+    for event in events if isinstance(events, list) else ():
+        if isinstance(event, dict) and isinstance(event.get("time"), int | float):
+            number = event.get("seq")
+            if isinstance(number, int):
+                yield number, event

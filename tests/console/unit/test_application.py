@@ -379,3 +379,9 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
     texts = [each["body"].decode() for each in sent[1:4]]
     assert texts[0] == "retry: 1000\n\n"
     assert all(re.fullmatch(r"id: \d+\nevent: moment\ndata: \{.*\}\n\n", text) for text in texts[1:])
+
+
+def test_who_asks_for_the_head_of_the_stream_takes_no_place(site: Site, client: TestClient) -> None:
+    """Defect: the answer had no end, and it counted as one who watches for as long as its connection was open."""
+    assert client.head("/api/live").headers["content-type"].startswith("text/event-stream")
+    assert site.watch.watchers == 0

@@ -231,6 +231,39 @@ def test_an_answer_that_is_none_is_said_and_breaks_nothing(site: Site, name: str
     assert words in site.watch.throttler.text
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        None, "x", {"a": 1}, ["x", 3, None, {}], [{"seq": "1", "time": START}], [{"seq": 5, "time": "noon"}],
+        [{"seq": None, "time": START, "text": "x"}], [{"seq": 5, "time": START}],
+    ],
+)  # fmt: skip
+def test_events_that_are_none_are_left_out(site: Site, events: object) -> None:
+    """Defect: the console asked no more, and its page stood still."""
+
+    async def ask(request: Mapping[str, object]) -> dict[str, Any]:
+        answer = await site.ask(request)
+        return {"events": events} if request["query"] == "events" else answer
+
+    site.watch = Watch(ask, SOCKET, clock=lambda: site.now)
+    site.world.tell("applied", "a cap")
+    run(site.look())
+    assert site.texts() == []
+    assert site.watch.throttler.state == "up"
+
+
+def test_a_number_of_the_last_event_that_is_none_is_said(site: Site) -> None:
+    """Defect: the console asked no more."""
+
+    async def looks() -> None:
+        await site.look()
+        site.says = {**site.world.answer({"query": "summary"}), "last_event": "x"}
+        await site.look()
+
+    run(looks())
+    assert site.watch.throttler.state == "odd"
+
+
 def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None:
     async def restart() -> None:
         for number in range(3):
