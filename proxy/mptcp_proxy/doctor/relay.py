@@ -158,12 +158,13 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
 def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
     """*attempts*: to each of its addresses; *error*: why it has none."""
     check = f"parent {name}"
+    host = name.rpartition(":")[0].strip("[]")
     if not attempts:
         return fail(
             check,
             error or "it has no address",
             "no request can be handed to it",
-            f"getent ahosts {name.rpartition(':')[0]}",
+            f"getent ahosts {host}",
         )
     said = "; ".join(map(str, attempts))
     answered = [each for each in attempts if not each.error]
@@ -174,7 +175,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
             check,
             said,
             "what goes to the other address has one path, or has to be tried again",
-            f"ping {name.rpartition(':')[0]}",
+            f"ping {host}",
         )
     if not answered:
         return fail(check, said, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")

@@ -137,6 +137,12 @@ def test_parents(attempts: list[Attempt], error: str, status: Status, words: str
     is_as(relay.parent("p:3128", attempts, error), status, words)
 
 
+def test_what_is_advised_for_a_parent_takes_its_address_without_brackets() -> None:
+    """Defect: ping and getent know no [2001:db8::1]."""
+    assert relay.parent("[2001:db8::1]:3128", [GOOD, DEAD]).remedy == "ping 2001:db8::1"
+    assert relay.parent("[2001:db8::1]:3128", [], "no answer").remedy == "getent ahosts 2001:db8::1"
+
+
 @pytest.mark.parametrize(
     ("listed", "unloaded", "now", "status", "words"),
     [
