@@ -37,7 +37,9 @@ def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remo
     command = ["chromedriver", f"--port={DRIVER_PORT}"]
     home = client.directory / "browser"
     home.mkdir(exist_ok=True)
-    driver = client.popen(mptcp_command(command) if mptcp else command, name="chromedriver", env={"HOME": str(home)})
+    # What it makes for itself goes with the testbed.
+    environment = {"HOME": str(home), "TMPDIR": str(home)}
+    driver = client.popen(mptcp_command(command) if mptcp else command, name="chromedriver", env=environment)
     try:
         wait_until(
             lambda: accepts(client, "127.0.0.1", DRIVER_PORT), "chromedriver answers", process=driver, timeout=60
