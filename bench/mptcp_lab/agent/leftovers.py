@@ -13,6 +13,7 @@ A directory is believed only if it belongs to the user who asks (root), because 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import signal
@@ -99,7 +100,7 @@ def remove(directory: Path, found: Noted) -> list[str]:
             changes[entry["change"]] = entry["undo"]
         elif "undone" in entry:
             changes.pop(entry["undone"], None)
-    with (directory / JOURNAL).open("r+b") as journal:
+    with (directory / JOURNAL).open("r+b", buffering=0) as journal:
         # What is noted now begins a line: behind one that was cut short it would be part of that.
         journal.truncate(journal.seek(journal.read().rfind(b"\n") + 1))
         for number in sorted(changes, reverse=True):
@@ -109,9 +110,18 @@ def remove(directory: Path, found: Noted) -> list[str]:
                 words = " ".join(str(reason).split())
                 left.append(f"{' '.join(changes[number])}: {words}; once it is undone by hand, remove {directory}")
             else:
-                journal.write(json.dumps({"undone": number}).encode() + b"\n")
-                journal.flush()
+                _note(journal, json.dumps({"undone": number}).encode() + b"\n")
     return left + remove_directory(directory, keep_journal=bool(left))
+
+
+def _note(journal: io.FileIO, line: bytes) -> None:
+    """Write *line* at the end of *journal*, or nothing: a full disk must not keep other changes from being undone."""
+    end = journal.seek(0, os.SEEK_END)
+    written = 0
+    with suppress(OSError):
+        written = journal.write(line)
+    if written < len(line):
+        journal.truncate(end)
 
 
 def main(arguments: list[str]) -> int:
@@ -122,9 +132,13 @@ def main(arguments: list[str]) -> int:
     live: list[int] = []
     for journal in sorted(Path(parent).glob(f"{prefix}*/{JOURNAL}")):
         directory = journal.parent
-        if any(path.is_symlink() or path.stat().st_uid != os.geteuid() for path in (directory, journal)):
+        try:
+            if any(path.is_symlink() or path.stat().st_uid != os.geteuid() for path in (directory, journal)):
+                continue
+            is_locked, found = locked(journal), noted(journal)
+        except FileNotFoundError:
+            # Its server ended meanwhile, and took it along.
             continue
-        is_locked, found = locked(journal), noted(journal)
         if is_locked:
             if found.of and found.of["run"] != run_id and found.of["network"] == here["network"]:
                 live.append(found.of["pid"])

@@ -259,7 +259,9 @@ class Server:
         undo(self._changes[number], timeout)
         # Not before: what could not be undone is tried again at the end, and by ``leftovers``.
         del self._changes[number]
-        self._note({"undone": number})
+        # A full disk must not keep the others from being undone; undoing this one again does no harm.
+        with suppress(OSError):
+            self._note({"undone": number})
 
     def end(self) -> list[str]:
         """End the programs, undo the changes, remove the directory; return what could not be done."""
@@ -306,7 +308,12 @@ def main(directory: str, run_id: str) -> int:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     # Neither a program nor a stray print() may write into the conversation.
     sys.stdout = sys.stderr
-    server = Server(Path(directory), run_id, answers)
+    try:
+        server = Server(Path(directory), run_id, answers)
+    except OSError:
+        # Without a journal nothing would find the directory.
+        removed(Path(directory))
+        raise
 
     def beat() -> None:
         while True:

@@ -53,12 +53,16 @@ exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
 _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
-import base64, io, os, tempfile, zipfile
+import base64, io, os, shutil, tempfile, zipfile
 folder = sys.stdin.buffer.readline()
 if not folder.endswith(b"\\n"): sys.exit(0)
 directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or None)
-os.chmod(directory, 0o755)
-zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
+try:
+    os.chmod(directory, 0o755)
+    zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
+except BaseException:  # a full disk: nothing finds what has no journal yet
+    shutil.rmtree(directory, ignore_errors=True)
+    raise
 os.chdir(directory)
 sys.path.insert(0, directory)
 from agent import server

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import resource
 import shutil
 import signal
 import subprocess
+import sys
 import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,7 @@ from immutable import immutable
 
 from mptcp_lab.agent.leftovers import main, noted, remove
 from mptcp_lab.agent.server import JOURNAL, Refused, Server, boot_and_network
+from mptcp_lab.remote.connection import _CODE, packed_agent
 
 
 def left_behind(directory: Path, *undo: list[str]) -> Path:
@@ -118,6 +125,85 @@ def test_what_a_request_starts_when_the_driver_has_gone_is_ended_too(
                 for each in started:
                     each.kill()
                 thread.join(0.05)
+
+
+def to_undo(order: Path) -> list[list[str]]:
+    return [["sh", "-c", f"echo {n} >>{order}"] for n in (1, 2, 3)]
+
+
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """Have every file that would become larger than *size* bytes refuse it, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_agent_undoes_all_changes_where_its_journal_takes_no_more(server: Server, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    for undo in to_undo(order):
+        server._do_change({"argv": ["true"], "undo": undo, "timeout": 30})
+    with full_at((server.directory / JOURNAL).stat().st_size):
+        assert server.end() == []
+    assert order.read_text().split() == ["3", "2", "1"]
+    assert not server.directory.exists()
+
+
+@pytest.mark.parametrize("room", [0, 5], ids=["none", "for a part of a line"])
+def test_a_journal_that_takes_no_more_keeps_no_change_from_being_undone(tmp_path: Path, room: int) -> None:
+    directory, order = tmp_path / "run", tmp_path / "order"
+    journal = left_behind(directory, ["false"], *to_undo(order))
+    said = journal.read_bytes()
+    with full_at(len(said) + room):
+        (left,) = remove(directory, noted(journal))
+    assert left.startswith("false: exit code 1;")
+    assert order.read_text().split() == ["3", "2", "1"]
+    assert journal.read_bytes() == said
+
+
+@pytest.mark.parametrize(
+    "gone", [Path.is_symlink, Path.open], ids=["before it is asked whose it is", "before it is read"]
+)
+def test_a_run_that_ends_while_it_is_looked_at_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, gone: Callable[..., Any]
+) -> None:
+    ending, directory = tmp_path / "run-a", tmp_path / "run-b"
+    left_behind(ending)
+    left_behind(directory)
+
+    def ended(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == ending / JOURNAL:
+            shutil.rmtree(ending, ignore_errors=True)
+        return gone(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, gone.__name__, ended)
+    assert main([str(tmp_path), "run-", "another"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": [str(directory)], "left": [], "live": []}
+
+
+def folder_with_a_directory_for_a_journal() -> bytes:
+    packed = io.BytesIO(packed_agent())
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr(f"{JOURNAL}/", "")
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("most", [2000, None], ids=["unpacked", "noted"])
+def test_an_agent_that_cannot_begin_leaves_no_directory(tmp_path: Path, most: int | None) -> None:
+    """Defect: nothing found it ever after, and each further attempt left another."""
+    folder = base64.b64encode(folder_with_a_directory_for_a_journal() if most is None else packed_agent())
+    with full_at(resource.RLIM_INFINITY if most is None else most):
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", _CODE, "r", str(tmp_path)],
+            input=folder + b"\n",
+            capture_output=True,
+            check=False,
+        )
+    assert ended.stderr.splitlines()[-1].startswith(b"IsADirectoryError" if most is None else b"OSError")
+    assert list(tmp_path.iterdir()) == []
 
 
 def swept(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
