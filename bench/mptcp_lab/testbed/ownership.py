@@ -16,7 +16,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +108,18 @@ def claimed_run() -> Iterator[Run]:
     with registry():
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
-        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-"))
-        # Apache's and Squid's workers run as other users and must reach their files below it.
-        directory.chmod(0o755)
-        os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+        with ExitStack() as failing:
+            # A lock file that names no directory would be taken for a damaged one, and stay.
+            failing.callback(lock.unlink, missing_ok=True)
+            descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            failing.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-"))
+            failing.callback(removed, directory)
+            # Apache's and Squid's workers run as other users and must reach their files below it.
+            directory.chmod(0o755)
+            os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+            failing.pop_all()
     claimed = Run(identifier, os.getpid(), directory, alive=True)
     try:
         yield claimed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import tempfile
 from pathlib import Path
 
@@ -96,6 +97,28 @@ def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.Monk
         (claimed.directory / "file").touch()
     assert ownership.runs() == ()
     assert not claimed.directory.exists()
+
+
+@pytest.mark.usefixtures("deleted")
+@pytest.mark.parametrize("full", ["tmp", "run"])
+def test_a_run_that_cannot_be_claimed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    """Defect: a full disk left a lock file without a word in it, which cleanup named as damaged ever after."""
+    directories = tmp_path / "directories"
+    monkeypatch.setattr(tempfile, "tempdir", str(directories))
+    if full == "run":
+        directories.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(OSError, match=r"No such file|File too large"), ownership.claimed_run():
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ownership.runs() == ()
+    assert ownership.remove_stale() == ownership.Cleaned((), ())
+    assert full == "tmp" or list(directories.iterdir()) == []
 
 
 @pytest.mark.usefixtures("deleted")
