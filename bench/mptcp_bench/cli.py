@@ -22,7 +22,7 @@ from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
-from .experiments.findings import result_of
+from .experiments.findings import Picture, result_of
 from .experiments.options import OptionError
 from .paper import parameters, scenarios
 
@@ -192,9 +192,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
             earlier = f"; {target} is of an earlier run" if target.exists() else ""
             error.add_note(f"nothing of this run is kept{earlier}")
         raise
-    for picture in findings.pictures:
-        for ending in ("png", "svg"):
-            picture.draw(target.parent / f"{picture.name}.{ending}")
+    _draw(findings.pictures, target)
     for table in findings.tables:
         console.print(table)
     if arguments.json:
@@ -204,6 +202,21 @@ def _experiment(arguments: argparse.Namespace) -> int:
     for line in findings.wrong:
         print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
     return 1 if findings.wrong else 0
+
+
+def _draw(pictures: Sequence[Picture], target: Path) -> None:
+    """Draw *pictures* beside the result *target*; those of an earlier run are gone first, whatever ends the drawing."""
+    files = [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
+    for _, file in files:
+        file.unlink(missing_ok=True)
+    for picture, file in files:
+        try:
+            picture.draw(file)
+        except BaseException as error:
+            # Half a picture is none.
+            file.unlink(missing_ok=True)
+            error.add_note(f"{target} has what was measured; {file.name} could not be drawn")
+            raise
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +159,41 @@ def test_a_run_leaves_its_result_and_its_pictures(
     found = result_file.load(directory / result_file.FILE, ExperimentResult)
     assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("recovery", 3, 3, ("drawn",))
     assert str(directory / result_file.FILE) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), INTERRUPTED, "interrupted"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "No space left on device"),
+    ],
+)
+def test_pictures_of_an_earlier_run_are_not_those_of_one_that_cannot_be_drawn(
+    recovery: list[Findings],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    said: str,
+) -> None:
+    """Defect: report showed what an earlier run had measured as the picture of the new result."""
+
+    def draw(target: Path) -> None:
+        target.write_text("half of it")
+        if target.suffix == ".svg":
+            raise error
+
+    directory = tmp_path / "recovery"
+    result_file.write(made(), directory / result_file.FILE)
+    for name in ("first.svg", "second.png", "second.svg"):
+        (directory / name).write_text("of an earlier run")
+    recovery.append(replace(measured(AIMS[:1]), pictures=(Picture("first", draw), Picture("second", draw))))
+    assert main(["run", "recovery", "--output", str(tmp_path), "--seed", "3"]) == status
+    target = directory / result_file.FILE
+    assert {path.name for path in directory.iterdir()} == {target.name, "first.png"}
+    assert result_file.load(target, ExperimentResult).seed == 3
+    kept = f"{target} has what was measured; first.svg could not be drawn"
+    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {kept}\n"
 
 
 def test_a_run_that_misses_an_aim_says_so_and_fails(
