@@ -251,11 +251,18 @@ def run(name: str, order: Order) -> PaperResult:
         write(result, directory / FILE)
     except BaseException as error:
         error.add_note(kept)
+        try:
+            _draw(result, directory)
+        except OSError as failed:
+            error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
         raise
-    finally:
-        if any(run.valid for run in result.runs):
-            draw(result, directory)
+    _draw(result, directory)
     return result
+
+
+def _draw(result: PaperResult, directory: Path) -> None:
+    if any(run.valid for run in result.runs):
+        draw(result, directory)
 
 
 def _forget_figures(directory: Path) -> None:

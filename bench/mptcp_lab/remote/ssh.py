@@ -8,11 +8,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from ..agent import counters
-from ..testbed.commands import TestbedError, said
+from ..testbed.commands import TestbedError, said, undo_after
 from .connection import Connection, Login, agent_command
 from .devices import Device, parse_devices
 
@@ -112,8 +113,8 @@ class SshHost(AbstractContextManager["SshHost"]):
         self._scope.callback(self._connected.close)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._scope.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        undo_after(error, self._scope.close)
 
     @property
     def _connection(self) -> Connection:
@@ -221,10 +222,15 @@ class SshHost(AbstractContextManager["SshHost"]):
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
         """Run *do*, and *undo* at the end of the scope, even where that end is the driver's own."""
         made = self._connection.ask("change", " ".join(do), argv=list(do), undo=list(undo), timeout=CHANGING)
+        ask = partial(self._connection.ask, "undo", " ".join(undo), change=made["change"], timeout=CHANGING)
         try:
             yield
-        finally:
-            self._connection.ask("undo", " ".join(undo), change=made["change"], timeout=CHANGING)
+        except BaseException as error:
+            # On a lost connection the agent does it all by itself.
+            if not self._connection.lost:
+                undo_after(error, ask)
+            raise
+        ask()
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         before = self.run(["sysctl", "-n", key]).stdout.strip()

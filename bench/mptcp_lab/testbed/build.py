@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from . import congestion, hops
-from .commands import TestbedError, run, said
+from .commands import TestbedError, run, said, undo_after, undone
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
@@ -43,13 +43,13 @@ class Testbed(AbstractContextManager["Testbed"]):
     def __enter__(self) -> Self:
         try:
             self._build()
-        except BaseException:
-            self._scope.close()
+        except BaseException as error:
+            undo_after(error, self._scope.close)
             raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        with self._scope:
+        with undone(lambda: undo_after(error, self._scope.close)):
             if error is None:
                 self.check_emulation()
 

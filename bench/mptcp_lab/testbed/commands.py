@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -38,6 +39,30 @@ def run(
     if check and done.returncode != 0:
         raise TestbedError(f"{what}: exit code {done.returncode}{said(done.stdout, done.stderr)}")
     return done
+
+
+def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
+    """Call *undo*, which may raise TestbedError: where *error* is on its way already, that becomes a note of it.
+
+    Else it would take the place of *error*: of an interrupt, too, and who measures several things would go on.
+    """
+    try:
+        undo()
+    except TestbedError as failed:
+        if error is None:
+            raise
+        error.add_note(f"undoing failed as well: {failed}")
+
+
+@contextmanager
+def undone(undo: Callable[[], object]) -> Iterator[None]:
+    """Call *undo* at the end of the scope, as :func:`undo_after` does."""
+    try:
+        yield
+    except BaseException as error:
+        undo_after(error, undo)
+        raise
+    undo()
 
 
 def said(*outputs: str | bytes | None) -> str:

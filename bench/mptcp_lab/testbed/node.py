@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agent import counters
-from .commands import TestbedError, run
+from .commands import TestbedError, run, undone
 from .installed import program
 from .model import Topology
 from .ownership import NAMESPACES
@@ -170,10 +170,8 @@ class LiveNode:
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
         """Run *do*, and *undo* at the end of the scope: a change of the node for a part of a test."""
         self.run(do)
-        try:
+        with undone(lambda: self.run(undo)):
             yield
-        finally:
-            self.run(undo)
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         """Set a sysctl of this namespace and put the old value back."""

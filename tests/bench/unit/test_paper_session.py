@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,8 +21,8 @@ from mptcp_lab.testbed.host import Lab
 LAB = session.CheckedLab(Lab.__new__(Lab))
 
 
-def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> None:
-    """Have each experiment of the paper end by *error*, after so many runs that are no data points."""
+def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int, *, valid: bool = False) -> None:
+    """Have each experiment of the paper end by *error*, after so many runs that are data points, by *valid*, or not."""
     prepare = session.prepare
 
     def prepared(name: str, order: session.Order) -> session.Rerun:
@@ -28,7 +30,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> N
 
         def runs(*_: object) -> Iterator[Run]:
             for number in range(after):
-                yield Run(rerun.result.cases[0].key, number + 1, valid=False, reason="too late")
+                yield Run(rerun.result.cases[0].key, number + 1, valid=valid, reason="" if valid else "too late")
             raise error
 
         return replace(rerun, runs=runs)
@@ -62,3 +64,20 @@ def test_an_error_in_the_middle_says_what_is_kept(
     assert main(["run", "fig2", "--output", str(tmp_path)]) == 1
     kept = f"{tmp_path}/fig2/{FILE} has what was done, marked as interrupted"
     assert capsys.readouterr().err == f"mptcp-bench run fig2: the proxy is gone; {kept}\n"
+
+
+def test_a_figure_that_cannot_be_drawn_hides_neither_an_interrupt_nor_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ends(monkeypatch, KeyboardInterrupt(), 1, valid=True)
+    monkeypatch.setattr(session, "draw", full)
+    assert main(["run", "fig2", "--output", str(tmp_path)]) == INTERRUPTED
+    said = (
+        "interrupted",
+        f"{tmp_path}/fig2/{FILE} has what was done, marked as interrupted",
+        "its figure cannot be drawn: No space left on device",
+    )
+    assert capsys.readouterr().err == "".join(f"mptcp-bench: {line}\n" for line in said)

@@ -1,0 +1,86 @@
+"""Undoing that fails takes no error's place: what was raised first is what is raised, with the failure as a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from mptcp_lab.remote import ssh
+from mptcp_lab.remote.connection import Login
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed.node import LiveNode
+
+UNDO = ["undo"]
+WORDS = "it cannot be undone"
+
+
+def failing(*_: object) -> NoReturn:
+    raise TestbedError(WORDS)
+
+
+def changed_node(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
+    monkeypatch.setattr(LiveNode, "run", lambda node, argv: failing() if argv == UNDO else None)
+    node: LiveNode = object.__new__(LiveNode)
+    return node.changed(["do"], UNDO)
+
+
+def changed_host(monkeypatch: pytest.MonkeyPatch, *, lost: bool = False) -> AbstractContextManager[Any]:
+    host = ssh.SshHost("proxy", Login("proxy.test"), "r")
+    answers: dict[str, Callable[[], dict[str, int]]] = {"change": lambda: {"change": 1}, "undo": failing}
+    monkeypatch.setattr(host, "_connected", SimpleNamespace(ask=lambda do, *_, **__: answers[do](), lost=lost))
+    return host.changed(["do"], UNDO)
+
+
+def host(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
+    monkeypatch.setattr(ssh, "Connection", lambda *_: SimpleNamespace(close=failing))
+    return ssh.SshHost("proxy", Login("proxy.test"), "r")
+
+
+def a_testbed(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
+    monkeypatch.setattr(Testbed, "_build", lambda built: built.scope.callback(failing))
+    return Testbed(TWO_PATHS)
+
+
+SCOPES = [changed_node, changed_host, host, a_testbed]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("first", [KeyboardInterrupt(), TestbedError("the proxy is gone")], ids=["interrupt", "error"])
+def test_what_was_raised_first_is_raised(
+    monkeypatch: pytest.MonkeyPatch, scope: Callable[[pytest.MonkeyPatch], Any], first: BaseException
+) -> None:
+    """Defect: an interrupt became an error, after which the next experiment was run; it could not be interrupted."""
+    first.__notes__ = []
+    with pytest.raises(type(first)) as raised, scope(monkeypatch):
+        raise first
+    assert raised.value is first
+    assert first.__notes__ == [f"undoing failed as well: {WORDS}"]
+
+
+def test_that_a_lost_host_undoes_nothing_when_asked_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised, changed_host(monkeypatch, lost=True):
+        raise KeyboardInterrupt
+    assert not hasattr(raised.value, "__notes__")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_cannot_be_undone_is_raised_where_nothing_else_was(
+    monkeypatch: pytest.MonkeyPatch, scope: Callable[[pytest.MonkeyPatch], Any]
+) -> None:
+    with pytest.raises(TestbedError, match=f"^{WORDS}$"), scope(monkeypatch):
+        pass
+
+
+def test_an_interrupt_while_a_testbed_is_built_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(built: Testbed) -> None:
+        built.scope.callback(failing)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Testbed, "_build", build)
+    with pytest.raises(KeyboardInterrupt) as raised, Testbed(TWO_PATHS):
+        pass
+    assert raised.value.__notes__ == [f"undoing failed as well: {WORDS}"]
