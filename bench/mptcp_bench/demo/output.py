@@ -11,13 +11,21 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from mptcp_lab.testbed.model import Node
 from mptcp_lab.testbed.recorder import Sample
 
 from .. import plot, provenance
 from .judging import Outcome, Verdict
 from .parts import ETHERNET, PATHS
 
-PICTURE = "throughput.png"
+PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
+
+
+def forget(directory: Path, nodes: Sequence[Node]) -> None:
+    """Remove what an earlier demo left in *directory*, and nothing else: logs begin with the name of their node."""
+    logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
+    for old in (*(directory / name for name in (PICTURE, NUMBERS, SAMPLES)), *logs):
+        old.unlink(missing_ok=True)
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
@@ -99,8 +107,8 @@ def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
         "warning": verdict.warning,
         "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
     }
-    (directory / "demo.json").write_text(provenance.to_json(provenance.collect(), results))
-    with (directory / "samples.csv").open("w", newline="") as file:
+    (directory / NUMBERS).write_text(provenance.to_json(provenance.collect(), results))
+    with (directory / SAMPLES).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["seconds", *(f"{path.device}_bytes" for path in PATHS)])
         for sample in samples:

@@ -118,8 +118,7 @@ def run(output: Path, console: Console) -> None:
     """
     need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)
-    for old in (*output.glob("*.log"), *output.glob("demo.json"), *output.glob("*.png"), *output.glob("*.csv")):
-        old.unlink()
+    files.forget(output, TWO_PATHS.nodes)
     with Testbed(TWO_PATHS) as testbed:
         try:
             _downloads(testbed, output, console)

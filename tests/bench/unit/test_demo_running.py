@@ -130,14 +130,21 @@ def run(tmp_path: Path) -> tuple[str, dict[str, Any]]:
 def test_a_good_run_leaves_table_picture_and_numbers(setup: Setup, tmp_path: Path) -> None:
     output = tmp_path / "demo"
     output.mkdir()
-    (output / "old.log").write_text("of an earlier run")
+    for name in ("proxy-squid-1.log", "throughput.png"):
+        (output / name).write_text("of an earlier run")
+    # Defect: whatever ended so in the directory was removed.
+    others = {"notes.log", "photograph.png", "table.csv"}
+    for name in others:
+        (output / name).write_text("somebody's own")
     text, numbers = run(tmp_path)
     assert "✗" not in text
     assert "Warning" not in text
     assert (numbers["failure"], numbers["warning"]) == (None, None)
     assert setup.downloads == [each["name"] for each in numbers["downloads"]] == list(PARTS)
     assert setup.throttlers == 1
-    assert sorted(file.name for file in output.iterdir()) == ["demo.json", "samples.csv", "throughput.png"]
+    assert {file.name for file in output.iterdir()} == {"demo.json", "samples.csv", "throughput.png", *others}
+    assert {(output / name).read_text() for name in others} == {"somebody's own"}
+    assert (output / "throughput.png").read_bytes().startswith(b"\x89PNG")
     assert numbers["downloads"][-1]["steady"]["eth0"] == pytest.approx(CAP, rel=0.01)
 
 
