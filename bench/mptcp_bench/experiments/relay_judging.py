@@ -107,8 +107,10 @@ class Rounds:
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the ratio of each round that both have."""
-    return tuple(values[number] / others[number] for number in sorted(values) if others.get(number))
+    """Return the ratio of each round that both have, and in which the *others* are something to compare with."""
+    # A cost without end is that of a peer through which nothing came: beside it ours would be nothing.
+    there = {number: other for number, other in others.items() if other and math.isfinite(other)}
+    return tuple(values[number] / there[number] for number in sorted(values) if number in there)
 
 
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:

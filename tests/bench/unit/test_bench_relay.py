@@ -156,6 +156,11 @@ def test_rounds_are_compared_with_their_own() -> None:
     assert ratios({0: 1.0, 2: 3.0, 3: 1.0}, {0: 2.0, 1: 5.0, 2: 3.0, 3: 0.0}) == (0.5, 1.0)
 
 
+def test_a_round_in_which_nothing_came_through_the_peer_does_not_count_for_us() -> None:
+    assert ratios({0: 1.2, 1: 1.2, 2: math.inf}, {0: 1.0, 1: math.inf, 2: 1.0}) == (1.2, math.inf)
+    assert ratios({0: math.inf}, {0: math.inf}) == ()
+
+
 def test_other_settings_are_not_judged() -> None:
     dear = [measured(cell_of(proxy), "get", 0, Setting(offloads=True)) for proxy in (OURS, "haproxy", DIRECT)]
     aims = judge(Rounds(dear), (), 1)
