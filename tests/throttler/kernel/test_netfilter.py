@@ -10,6 +10,7 @@ from fakes import FakeNetfilter
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
 from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.netfilter import iptables_traces
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.ports import KernelError, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
@@ -98,6 +99,26 @@ def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host:
     assert after == before
     assert "--set-mark 0x7" in after or "--set-xmark 0x7" in after
     assert isinstance(netfilter, FakeNetfilter) or during != before
+
+
+def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: object) -> None:
+    """Defect: they were destroyed; where a rule referred to one, cleanup and a start with nftables were refused."""
+    require("ipset", "iptables-legacy")  # type: ignore[operator]
+    theirs = ("mptcp-throttler-guests", "mptcp-throttler-4-3128-old")
+    for name in theirs:
+        host.run(["ipset", "create", name, "hash:ip"])
+    try:
+        with host.entered():
+            assert not iptables_traces._has_our_sets()
+            _, port = open_netfilter("iptables", OWNERSHIP)
+            asyncio.run(port.prepare())
+            assert iptables_traces._has_our_sets()
+            asyncio.run(port.remove())
+            port.close()
+        assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(theirs)
+    finally:
+        for name in theirs:
+            host.run(["ipset", "destroy", name])
 
 
 def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: object) -> None:

@@ -56,6 +56,11 @@ def header_alone(set_name: str, is_ipv6: bool) -> bytes:
     return header(set_name, is_ipv6) + flags
 
 
+def name(list_message: bytes) -> str:
+    """Return the name of the set of which one message of a listing is."""
+    return dict(attributes(list_message, _NFGENMSG.size)).get(_ATTR_SETNAME, b"").rstrip(b"\0").decode(errors="replace")
+
+
 def count(list_message: bytes) -> int:
     """Return the number of entries that one message of such a listing gives."""
     for kind, payload in attributes(list_message, _NFGENMSG.size):

@@ -29,7 +29,7 @@ from typing import Any, TextIO
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset, iptables_glance
-from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, registered
+from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, is_our_set, registered
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.turns import in_turns
@@ -186,7 +186,7 @@ class IptablesNetfilter:
             ours = [
                 message.get_attr("IPSET_ATTR_SETNAME")
                 async for message in await sets.list()
-                if message.get_attr("IPSET_ATTR_SETNAME", "").startswith(SET_PREFIX + "-")
+                if is_our_set(message.get_attr("IPSET_ATTR_SETNAME", ""))
             ]
             for name in dict.fromkeys(ours):
                 try:

@@ -5,6 +5,7 @@ To ask iptables for a table makes it, for which every packet then pays, and no t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,9 @@ from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.shaping.model import SET_PREFIX
+
+_OUR_NAME = re.compile(rf"{SET_PREFIX}-[46]-[0-9]{{1,5}}")
+"""Of any port: the daemon that left a set may have had others."""
 
 
 def in_use() -> bool:
@@ -24,6 +28,11 @@ def all_sets() -> Iterator[bytes]:
     """Yield the messages that list the sets of everybody. Raises KernelError, OSError."""
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         yield from netlink.dump(ipset.CMD_LIST, ipset.header("", False)[:12], "list sets")
+
+
+def is_our_set(name: str) -> bool:
+    """Return whether a set of that *name* is ours, by the contract: others may begin as ours do."""
+    return _OUR_NAME.fullmatch(name) is not None
 
 
 def registered() -> list[bool]:
@@ -45,5 +54,5 @@ def registered() -> list[bool]:
 
 def _has_our_sets() -> bool:
     with suppress(KernelError, OSError):
-        return any(SET_PREFIX.encode() in message for message in all_sets())
+        return any(is_our_set(ipset.name(message)) for message in all_sets())
     return False
