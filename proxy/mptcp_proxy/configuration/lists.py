@@ -7,6 +7,7 @@ Rules (Squid's src/ConfigParser.cc, strtokFile): a value of an ``acl`` that begi
 double, names a file up to the next one. Files are read in more ways, which would not be seen here, and are refused:
 
 * names in quotation marks where names of lists stand (``http_access allow "FILE"``, ``acl NAME any-of "FILE"``);
+* a file for a type that takes one value: the next list has what is left of the file, and nothing of its own;
 * ``parameters("FILE")``, which directives with quoted values take;
 * ``configuration_includes_quoted_values on``, with which a quotation mark means something else.
 """
@@ -30,7 +31,9 @@ from .source import PhysicalLine, Statement, put, statements
 _QUOTES = "\"'"
 _LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
 _PARAMETERS = re.compile(r"""(?:\w+=)?parameters\(""")
-_RULES = re.compile(r"\w+_access|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
+_RULES = re.compile(r"\w+_access|follow_x_forwarded_for|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
+_OF_ONE_VALUE = frozenset(("random", "max_user_ip", "connections_encrypted"))
+"""Types of which Squid reads no further value (tried with 5.7)."""
 _IN_PLACE = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
 _LONGEST = 64
 """Characters of the operator's name in that of a copy."""
@@ -170,6 +173,9 @@ def _unseen_files(statement: Statement) -> Iterator[Problem]:
         yield _problem(statement, "what is in the file of parameters(...) is not checked", _IN_PLACE)
     elif names_lists and any(word[0] in _QUOTES for word in words[2:]):
         yield _problem(statement, "names of lists from a file are not checked", "the names themselves")
+    elif words[0] == "acl" and set(words[2:3]) & _OF_ONE_VALUE and any(word[0] in _QUOTES for word in words[3:]):
+        why = f"Squid takes one value for {words[2]}, and what is left of the file for values of the next list"
+        yield _problem(statement, why, "the value itself")
 
 
 def _problem(statement: Statement, why: str, allowed: str = "names of files that can be read") -> Problem:

@@ -109,6 +109,11 @@ def test_another_content_or_name_is_another_copy(clients: Path) -> None:
         ("no_cache deny '/etc/names'", "names of lists from a file are not checked"),
         ('http_access2 allow "/etc/names"', "names of lists from a file are not checked"),
         ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
+        ('follow_x_forwarded_for allow "/etc/names"', "names of lists from a file are not checked"),
+        # Defect: the next list, of clients for instance, has the second line of the file and none of its own values.
+        ('acl a random "/etc/values"', "one value for random, and what is left of the file for values of the next"),
+        ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and what is left of the file"),
+        ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and what is left of"),
         ('note key parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
         ('auth_param basic realm=parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
         ('acl a src "/etc/half', "not a name in quotation marks, without blanks"),
