@@ -148,7 +148,8 @@ class AccessLists:
         if line.kind in ("srcdomain", "srcdom_regex"):
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
             return _UNRELATED if any(means_all(value.text) for value in line.values) else _NO_STRANGER
-        if line.kind == "external" and self._not_told.intersection(line.words[:1]):
+        # The helper's name may stand behind "--", or in a file.
+        if line.kind == "external" and self._not_told.intersection(value.text for value in line.values[:1]):
             return _UNRELATED
         return _NO_STRANGER if line.kind in _SAY_WHO else _UNRELATED
 

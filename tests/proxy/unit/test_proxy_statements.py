@@ -203,6 +203,7 @@ OPEN = [
     ["acl users ident_regex .", "http_access deny !users", "http_access allow all"],
     # This helper is told what is asked for, and not by whom.
     ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
+    ["external_acl_type where %DST /bin/helper", "acl ok external -- where", "http_access allow ok"],
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
     # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
@@ -313,6 +314,14 @@ def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
         assert len(list(open_proxy_problems(parse(*rules)))) == problems, text
     names.unlink()
     assert list(open_proxy_problems(parse(*rules))) == []
+
+
+def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
+    """Defect: one that is told nothing of the client was taken for one that knows who it is."""
+    name = tmp_path / "helper"
+    name.write_text("where\n")
+    rules = ("external_acl_type where %DST /bin/helper", f'acl ok external "{name}"', "http_access allow ok")
+    assert list(open_proxy_problems(parse(*rules)))
 
 
 @pytest.mark.parametrize("word", ["'{}'", '"{}', "'{}", "\"{}'", '"{}"x'])
