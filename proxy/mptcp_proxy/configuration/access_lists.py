@@ -8,10 +8,12 @@ force or not: it is possible and not certain.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import dropwhile, takewhile
 
 from .address_values import AddressValue, address_value
 from .addresses import EVERYBODY, NOBODY, Addresses
@@ -34,14 +36,21 @@ _STRANGERS = (
 )
 """Names of clients that nobody means by a pattern for some of them. "none" has a client without a name (PTR)."""
 
-_OF_THE_REQUEST = frozenset(
-    """
-%DST %PROTO %PORT %PATH %METHOD %URI %MYADDR %MYPORT
-%rm %ru %rp %rd %rs %rP %>rm %>ru %>rp %>rd %>rs %>rP %la %lp %>la %>lp
-%ts %tl %tg %DATA %ACL %%
-""".split()  # noqa: SIM905
+_HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
+"""What may stand before the codes of an external_acl_type; behind them is the helper, with its own arguments."""
+_OF_THE_CLIENT = re.compile(
+    r"""
+    [-"\[#'/]*  [0-9.]*  (?:http::|ssl::)?
+    (?: SRC (?:EUI48|EUI64)? | LOGIN | EXT_(?:USER|LOG|TAG) | (?:USER_|CA_|USER_CA_)CERT\w* | >a | >A | >eui
+      | u[nles] | ea | credentials | >cert_\w+ | >ha? | (?:>?ha?)? \{[^}]*\} | note\{[^}]*\}
+      | >? \{[^}]*\} (?:http::)? (?:>?ha?|note)? )
+    [^\w]*
+    """,
+    re.VERBOSE,
 )
-"""What an external helper may be told that says nothing of the client (external_acl_type)."""
+"""A code, without its %, by which an external helper is told who the client is (external_acl_type, logformat): its
+address, its user, or a header, which may have a user's password. Any other, as of what is asked for, says nothing of
+it; what an identd says (IDENT, ui) is the client's own."""
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
 
@@ -110,7 +119,7 @@ class AccessLists:
                 case ("acl", name, kind, *words):
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
-                case ("external_acl_type", name, *words) if {w for w in words if w.startswith("%")} <= _OF_THE_REQUEST:
+                case ("external_acl_type", name, *words) if not _tells_who(words):
                     self._not_told.add(name)
         self._found: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
@@ -174,6 +183,12 @@ class AccessLists:
             for line in self.lines(name)
             if line.kind == "dst" and not (by_name and "-n" in line.words)
         )
+
+
+def _tells_who(words: Iterable[str]) -> bool:
+    """Say whether *words* of an external_acl_type, behind its name, have its helper told who the client is."""
+    codes = takewhile(lambda word: word.startswith("%"), dropwhile(_HELPER_OPTION.fullmatch, words))
+    return any(_OF_THE_CLIENT.fullmatch(code) for word in codes for code in word.split("%"))
 
 
 def _any_domain(value: str) -> bool:

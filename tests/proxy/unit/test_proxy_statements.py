@@ -204,6 +204,19 @@ OPEN = [
     # This helper is told what is asked for, and not by whom.
     ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
     ["external_acl_type where %DST /bin/helper", "acl ok external -- where", "http_access allow ok"],
+    *(
+        [f"external_acl_type where {said}", "acl ok external where", "http_access allow ok"]
+        for said in (
+            # What stands behind the helper are its arguments.
+            "%DST /bin/helper %SRC",
+            "ttl=60 ipv4 /bin/helper %SRC",
+            "%#ru /bin/helper",
+            "%SRCPORT /bin/helper",
+            "%>p %http::ru /bin/helper",
+            "%IDENT %ui /bin/helper",
+            "/bin/helper",
+        )
+    ),
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
     # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
@@ -268,12 +281,30 @@ CLOSED: list[list[str]] = [
         "http_access allow ok",
         "http_access deny all",
     ],
-    [
-        "external_acl_type who %>{Authorization} /bin/helper",
-        "acl ok external who",
-        "http_access allow ok",
-        "http_access deny all",
-    ],
+    *(
+        [
+            f"external_acl_type who {said} /bin/helper",
+            "acl ok external who",
+            "http_access allow ok",
+            "http_access deny all",
+        ]
+        for said in (
+            "%>{Authorization}",
+            "%{Authorization}>ha",
+            "%>ha{Authorization}",
+            "%{Authorization}http::>h",
+            "children-max=5 ipv4 quote=shell %DST %>a",
+            '%"un',
+            "%-10>a",
+            "%LOGIN",
+            "%DST:%SRC",
+            "%{user}note",
+            "%ssl::>cert_subject",
+            "%USER_CERT_CN",
+            "%SRCEUI64",
+            "%EXT_USER",
+        )
+    ),
     ["acl us srcdomain .office.example.com", "http_access allow us", "http_access deny all"],
     ["acl parts src 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny !parts", "http_access allow !all"],
     ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
