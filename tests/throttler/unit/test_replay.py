@@ -283,6 +283,11 @@ def test_another_port_of_the_proxy(replay: Run) -> None:
         (b"\x1f\x8bnothing", 1, "mptcp-throttler: /capture: cannot be read: Compressed file ended"),
         (pcap(BOTH)[:-3], 0, "note: /capture: the file ends in the middle of a record; what follows is not there\n"),
         (pcapng(BOTH)[:-3], 0, "note: /capture: the file ends in the middle of a record; what follows is not there\n"),
+        (
+            pcap(BOTH[:-1]) + pcap(BOTH[-1:])[24:40],
+            0,
+            "note: /capture: the file ends in the middle of a record; what follows is not there\n",
+        ),
         (gzip.compress(pcap(BOTH))[:-9], 0, "note: /capture: cannot be read to its end: Compressed file ended"),
         (pcapng(BOTH)[:-70] + b"\xff" * 70, 0, "note: /capture: not read to its end, there is a damaged record: "),
         (

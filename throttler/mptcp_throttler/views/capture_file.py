@@ -52,6 +52,8 @@ class _Watched:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.ended_early = False
+        self.read_on = False
+        """Somebody looked for more behind the end: a record begins there that has nothing but its header."""
         self.at_end = False
         self.broken: str | None = None
         """Why the file itself cannot be read on."""
@@ -59,12 +61,15 @@ class _Watched:
     def read(self, size: int) -> bytes:
         if not 0 <= size <= LARGEST_READ:
             raise OSError(f"a block of {size} bytes")
+        if size == 0:
+            return b""
         try:
             found = self._file.read(size)
         except (OSError, EOFError, zlib.error) as error:
             self.broken = reason(error)
             return b""
         self.ended_early = self.ended_early or 0 < len(found) < size
+        self.read_on = self.read_on or self.at_end
         self.at_end = not found
         return found
 
@@ -126,7 +131,7 @@ class CaptureFile:
                 yield record
             if watched.broken is not None:
                 self.damage = f"{self._path}: cannot be read to its end: {watched.broken}"
-            elif watched.ended_early:
+            elif watched.ended_early or watched.read_on:
                 self.damage = f"{self._path}: the file ends in the middle of a record; what follows is not there"
             elif complaints.last is not None or not watched.at_end:
                 what = complaints.last or "its length is not the same at both ends"
