@@ -112,6 +112,23 @@ def test_pcapng_names_the_interfaces_by_which_paths_are_told_apart(replay: Run) 
     )
 
 
+def test_each_section_of_pcapng_has_interfaces_of_its_own(replay: Run) -> None:
+    """Defect: packets of a capture that was put behind another one were those of the first one's interfaces, and of
+    their link layer."""
+    second = [(time + 60, "v1", frame) for time, _, frame in BOTH]
+    first = [(time, "v0", frame) for time, _, frame in BOTH]
+    _, alone, _ = replay(pcapng(second, COOKED, cooked), "--json")
+    _, out, err = replay(pcapng(first) + pcapng(second, COOKED, cooked), "--json")
+    shown, expected = (
+        [(each["remote"], each.get("path")) for each in entries(text) if each["kind"] == "decided"]
+        for text in (out, alone)
+    )
+    assert ("[fd77:1::1]:37719", "second") in expected
+    assert shown[-len(expected) :] == expected
+    assert ("10.77.1.1:35941", None) in shown[: -len(expected)]
+    assert err == ""
+
+
 def test_json_has_the_same_in_one_object_a_line(replay: Run) -> None:
     found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
     assert [each["kind"] for each in found] == [

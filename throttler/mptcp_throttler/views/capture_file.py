@@ -115,6 +115,7 @@ class CaptureFile:
                     "the file ends within its header" if watched.ended_early else "is no capture file, pcap or pcapng"
                 )
                 raise CaptureError(f"{self._path}: {what}") from error
+            _begin_sections_anew(reader)
             before = 0.0
             while True:
                 try:
@@ -159,6 +160,20 @@ def _scapys_complaints() -> Iterator[_Complaints]:
         yield complaints
     finally:
         logger.handlers, logger.propagate, logger.filters = before
+
+
+def _begin_sections_anew(reader: Any) -> None:
+    """Have *reader* forget its interfaces where a section of pcapng begins, which numbers its own from 0: Scapy takes
+    them for more of those before. A file has several where somebody put captures behind each other."""
+    if not hasattr(reader, "interfaces"):
+        return
+    read_header = reader._read_block_shb
+
+    def begin() -> None:
+        reader.interfaces.clear()
+        read_header()
+
+    reader._read_block_shb = begin
 
 
 def _record(data: bytes, about: Any, reader: Any, before: float) -> Record:
