@@ -72,6 +72,7 @@ CAPTURES = {
     "big-endian": pcap(BOTH, big=True),
     "802.1Q": pcap(BOTH, wrap=tagged(0x8100)),
     "QinQ": pcap(BOTH, wrap=tagged(0x88A8, 0x8100)),
+    "frames with their check sequences": pcap(BOTH, ETHERNET | 0x54000000, lambda frame: frame + b"\1\2\3\4"),
     "cooked v1": pcap(BOTH, COOKED, cooked),
     "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked(tagged(0x8100)(frame))),
     "cooked v2": pcap(BOTH, COOKED_2, cooked_2),

@@ -25,6 +25,8 @@ LATEST: Final = 1 << 33
 _GZIP: Final = b"\x1f\x8b"
 _OUTBOUND: Final = {1: False, 2: True}
 """The direction of a pcapng packet: inbound, outbound."""
+_LINK_TYPE: Final = 0xFFFF
+"""Of the field in the header of pcap; the rest says how long the check sequence behind each frame is, if any is."""
 _STANDARD_INPUT: Final = Path("-")
 
 
@@ -179,7 +181,8 @@ def _begin_sections_anew(reader: Any) -> None:
 def _record(data: bytes, about: Any, reader: Any, before: float) -> Record:
     if hasattr(about, "sec"):
         time = about.sec + about.usec / (1e9 if reader.nano else 1e6)
-        return Record(data, max(about.wirelen, len(data)), reader.linktype, _time(time, before), "", None)
+        link_type = reader.linktype & _LINK_TYPE
+        return Record(data, max(about.wirelen, len(data)), link_type, _time(time, before), "", None)
     # A simple packet of pcapng has no time.
     time = before if about.tshigh is None else ((about.tshigh << 32) | about.tslow) / about.tsresol
     name = _printable(about.ifname)
