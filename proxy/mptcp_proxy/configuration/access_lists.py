@@ -8,15 +8,14 @@ force or not: it is possible and not certain.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import dropwhile, takewhile
 
 from .address_values import AddressValue, address_value
 from .addresses import EVERYBODY, NOBODY, Addresses
+from .helpers import anybody_logs_in, tells_who
 from .list_values import Value, list_values, listed_file, without_flags
 from .patterns import matches_any
 from .source import Statement
@@ -27,6 +26,7 @@ src_as arp eui64 proxy_auth proxy_auth_regex ext_user ext_user_regex user_cert c
 """.split()  # noqa: SIM905  many quotation marks less
 )
 """Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
+_BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
@@ -36,21 +36,6 @@ _STRANGERS = (
 )
 """Names of clients that nobody means by a pattern for some of them. "none" has a client without a name (PTR)."""
 
-_HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
-"""What may stand before the codes of an external_acl_type; behind them is the helper, with its own arguments."""
-_OF_THE_CLIENT = re.compile(
-    r"""
-    [-"\[#'/]*  [0-9.]*  (?:http::|ssl::)?
-    (?: SRC (?:EUI48|EUI64)? | LOGIN | EXT_(?:USER|LOG|TAG) | (?:USER_|CA_|USER_CA_)CERT\w* | >a | >A | >eui
-      | u[nles] | ea | credentials | >cert_\w+ | >ha? | (?:>?ha?)? \{[^}]*\} | note\{[^}]*\}
-      | >? \{[^}]*\} (?:http::)? (?:>?ha?|note)? )
-    [^\w]*
-    """,
-    re.VERBOSE,
-)
-"""A code, without its %, by which an external helper is told who the client is (external_acl_type, logformat): its
-address, its user, or a header, which may have a user's password. Any other, as of what is asked for, says nothing of
-it; what an identd says (IDENT, ui) is the client's own."""
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
 
@@ -103,7 +88,8 @@ def names_of(rule: Statement) -> list[str]:
 class AccessLists:
     """The lists of a configuration, by name."""
 
-    def __init__(self, statements: Iterable[Statement]) -> None:
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        self._anybody_logs_in = anybody_logs_in(statements)
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
             "localhost": [Line("src", ("127.0.0.1", "::1"), True)],
@@ -113,13 +99,13 @@ class AccessLists:
             "connect": [Line("method", ("CONNECT",), True)],
         }
         self._not_told: set[str] = set()
-        """The external helpers that are told nothing of the client."""
+        """The external helpers that are told nothing of the client, or take anybody."""
         for statement in statements:
             match statement.words:
                 case ("acl", name, kind, *words):
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
-                case ("external_acl_type", name, *words) if not _tells_who(words):
+                case ("external_acl_type", name, *words) if not tells_who(words, by_login=not self._anybody_logs_in):
                     self._not_told.add(name)
         self._found: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
@@ -160,6 +146,8 @@ class AccessLists:
         # The helper's name may stand behind "--", or in a file.
         if line.kind == "external" and self._not_told.intersection(value.text for value in line.values[:1]):
             return _UNRELATED
+        if line.kind in _BY_LOGIN and self._anybody_logs_in:
+            return _UNRELATED
         return _NO_STRANGER if line.kind in _SAY_WHO else _UNRELATED
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
@@ -183,12 +171,6 @@ class AccessLists:
             for line in self.lines(name)
             if line.kind == "dst" and not (by_name and "-n" in line.words)
         )
-
-
-def _tells_who(words: Iterable[str]) -> bool:
-    """Say whether *words* of an external_acl_type, behind its name, have its helper told who the client is."""
-    codes = takewhile(lambda word: word.startswith("%"), dropwhile(_HELPER_OPTION.fullmatch, words))
-    return any(_OF_THE_CLIENT.fullmatch(code) for word in codes for code in word.split("%"))
 
 
 def _any_domain(value: str) -> bool:

@@ -217,6 +217,43 @@ OPEN = [
             "/bin/helper",
         )
     ),
+    # Programs that take anybody: any password, and any address.
+    *(
+        [f"auth_param {program}", "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"]
+        for program in (
+            "basic program /usr/lib/squid/basic_fake_auth",
+            "ntlm program /usr/lib/squid/ntlm_fake_auth -v",
+            "negotiate program /bin/negotiate_wrapper_auth --ntlm /bin/ntlm_fake_auth --kerberos /bin/helper",
+            "basic PROGRAM /usr/bin/perl /lib/squid/basic_fake_auth.pl",
+        )
+    ),
+    [
+        "acl users proxy_auth_regex .",
+        "auth_param basic program /usr/lib/squid/basic_fake_auth",
+        "http_access deny !users",
+        "http_access allow all",
+    ],
+    [
+        "auth_param basic program /usr/lib/squid/basic_fake_auth",
+        "external_acl_type group %LOGIN /bin/helper",
+        "acl staff external group staff",
+        "http_access allow staff",
+        "http_access deny all",
+    ],
+    *(
+        [
+            f"external_acl_type known ttl=60 {program}",
+            "acl ok external known",
+            "http_access deny !ok",
+            "http_access allow all",
+        ]
+        for program in (
+            "concurrency=200 %SRC /usr/lib/squid/ext_session_acl -t 7200",
+            "%SRC /usr/lib/squid/ext_time_quota_acl /etc/squid/time_quota",
+            "%>a /usr/bin/perl /usr/lib/squid/ext_delayer_acl.pl",
+            "%un /usr/lib/squid/ext_session_acl -t 7200",
+        )
+    ),
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
     # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
@@ -248,6 +285,25 @@ CLOSED: list[list[str]] = [
     ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow own !web", "http_access deny all"],
     ["acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users external session", "http_access allow users", "http_access deny all"],
+    [
+        "auth_param basic program /usr/lib/squid/basic_ncsa_auth /etc/squid/fake_auth",
+        "acl users proxy_auth REQUIRED",
+        "http_access allow users",
+    ],
+    [
+        "auth_param basic program /usr/lib/squid/basic_fake_auth",
+        "external_acl_type who %SRC /bin/helper",
+        "acl ok external who",
+        "http_access allow ok",
+        "http_access deny all",
+    ],
+    # It asks for a password first.
+    [
+        "external_acl_type session concurrency=200 %LOGIN /usr/lib/squid/ext_session_acl -t 7200",
+        "acl session external session",
+        "http_access deny !session",
+        "http_access allow all",
+    ],
     ["acl card arp 00:11:22:33:44:55", "http_access allow card", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "acl both all-of own web", "http_access allow both"],
     ["acl own src 10.0.0.0/8", "acl us srcdomain .example", "acl any any-of own us", "http_access allow any"],
