@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 
 from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
@@ -27,6 +28,8 @@ OVERRIDE = "--allow-open-proxy"
 _REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
 _MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 116)}
 """The most public addresses of which clients may come: sixteen /8, one /12. No operator has as many."""
+_6TO4 = Addresses.of("2002::/16")
+"""Whoever has an IPv4 address has 2^80 of these, which begin with it (RFC 3056, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,14 @@ def _too_many(allowed: Addresses) -> str:
         count = (allowed & public).count
         if count > most:
             return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses"
+    by_6to4 = Addresses.union(
+        Addresses.between(IPv4Address(low >> 80 & 0xFFFFFFFF), IPv4Address(high >> 80 & 0xFFFFFFFF))
+        for low, high in (allowed & _6TO4).ranges
+    )
+    public, most = _MOST["IPv4"]
+    count = (by_6to4 & public).count
+    if count > most:
+        return f"{max(1, round(100 * count / public.count))} % of the Internet's IPv4 addresses, by 6to4"
     return ""
 
 

@@ -169,6 +169,8 @@ OPEN = [
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
     ["acl odd src 10.0.0.0/13 2000::/+", "http_access allow odd", "http_access deny all"],
     ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
+    # Everybody who has an IPv4 address has some of these.
+    ["acl own src 2002::/16", "http_access allow own", "http_access deny all"],
     # Whom Squid believes what it is told of the client's address.
     ["follow_x_forwarded_for allow all", *ONLY_OWN],
     ["follow_x_forwarded_for deny own", "acl_uses_indirect_client on", *ONLY_OWN],
@@ -322,6 +324,7 @@ CLOSED: list[list[str]] = [
         "http_access allow private",
         "http_access deny all",
     ],
+    ["acl own src 2002:5000::/20", "http_access allow own", "http_access deny all"],
     ["acl host src client.example", "http_access allow host", "http_access deny all"],
     # Squid ends at this one, and says so.
     ["acl own src 10.0.0.0/33", "http_access allow own", "http_access deny all"],
