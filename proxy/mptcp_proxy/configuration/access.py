@@ -26,8 +26,10 @@ from .source import Statement
 OVERRIDE = "--allow-open-proxy"
 """The option by which an operator says that the rules are meant as they are."""
 _REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
-_MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 116)}
-"""The most public addresses of which clients may come: sixteen /8, one /12. No operator has as many."""
+_MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
+"""The most public addresses of which clients may come: sixteen /8, one /13. No operator has as many.
+
+A /12 of IPv6 is what IANA gave to each regional registry: 2a00::/12 is Europe's and the Middle East's."""
 _6TO4 = Addresses.of("2002::/16")
 """Whoever has an IPv4 address has 2^80 of these, which begin with it (RFC 3056, 2)."""
 

@@ -169,6 +169,8 @@ OPEN = [
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
     ["acl odd src 10.0.0.0/13 2000::/+", "http_access allow odd", "http_access deny all"],
     ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
+    # All that one of the five regional registries gives out.
+    ["acl own src 2a00::/12", "http_access allow own", "http_access deny all"],
     # Everybody who has an IPv4 address has some of these.
     ["acl own src 2002::/16", "http_access allow own", "http_access deny all"],
     # Whom Squid believes what it is told of the client's address.
@@ -318,7 +320,7 @@ CLOSED: list[list[str]] = [
     ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny ALL"],
     ["if 1 = 1", "http_access deny all", "endif", "http_access allow all"],
     ["if ${process_number} = 1", "acl own src 10.0.0.0/8", "endif", "http_access allow own", "http_access deny all"],
-    ["acl operator src 100.64.0.0/10 2.0.0.0/8 2a00::/12", "http_access allow operator", "http_access deny all"],
+    ["acl operator src 100.64.0.0/10 2.0.0.0/8 2a00::/13", "http_access allow operator", "http_access deny all"],
     [
         "acl private src 10.0.0.0-10.255.255.255/8 ::1 fc00::/7 fe80::/10",
         "http_access allow private",
