@@ -14,13 +14,11 @@ from .result_file import Result
 
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("datapath", "28df4d4"): "means were not compared, only medians",
     ("guard", "62aa980"): "Wi-Fi before the fault had no upper bound",
     (
         "guard-up",
         "34e7625",
     ): "the recovery was compared with that of a cap lifted by hand by means without bounds",
-    ("mimbox-delay", "6f3b214"): f"{_ATTEMPTS}, nor second subflows of each proxy apart",
     ("mimbox-goodput", "6f3b214"): f"{_ATTEMPTS}, nor second paths of each proxy apart",
     ("mimbox-http", "6f3b214"): _ATTEMPTS,
     ("mimbox-memory", "fda68b5"): _ATTEMPTS,

@@ -103,11 +103,13 @@ def test_a_judge_that_was_changed_is_noticed(change: Change, found: list[str]) -
     assert differences("goodput", replace(kept, aims=aims)) == found
 
 
-def test_a_page_says_by_which_rule_its_verdicts_were_judged() -> None:
+def test_a_page_says_by_which_rule_its_verdicts_were_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "abcdef0"
+    monkeypatch.setattr("mptcp_bench.earlier_rules.EARLIER", {("datapath", commit): "means were not compared"})
     page = "<!-- table: datapath.aims -->\n<!-- end -->\n"
     kept = KEPT["datapath"]
-    old = replace(kept, provenance=replace(kept.provenance, commit=f"28df4d4{33 * '0'}"))
+    old = replace(kept, provenance=replace(kept.provenance, commit=commit + 33 * "0"))
     new = replace(kept, provenance=replace(kept.provenance, commit=40 * "0"))
-    said = "processors.\n\nJudged by an earlier rule: means were not compared, only medians.\n\n<!-- end -->"
+    said = "processors.\n\nJudged by an earlier rule: means were not compared.\n\n<!-- end -->"
     assert said in generated(page, {"datapath": old}, "p.md")
     assert "Judged by" not in generated(page, {"datapath": new}, "p.md")
