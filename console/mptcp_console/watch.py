@@ -163,7 +163,7 @@ class Watch:
             shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
             began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
             last = int(summary.get("last_event") or 0)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
         if self._pid not in (None, summary.get("pid")):

@@ -119,18 +119,15 @@ def _open(rule: Statement, why: str, remedy: str) -> Problem:
 
 def _too_many(allowed: Addresses) -> str:
     """Return what share of which family's public addresses is *allowed*; empty where that is no open proxy."""
-    for family, (public, most) in _MOST.items():
-        count = (allowed & public).count
-        if count > most:
-            return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses"
     by_6to4 = Addresses.union(
         Addresses.between(IPv4Address(low >> 80 & 0xFFFFFFFF), IPv4Address(high >> 80 & 0xFFFFFFFF))
         for low, high in (allowed & _6TO4).ranges
     )
-    public, most = _MOST["IPv4"]
-    count = (by_6to4 & public).count
-    if count > most:
-        return f"{max(1, round(100 * count / public.count))} % of the Internet's IPv4 addresses, by 6to4"
+    for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), (by_6to4, "IPv4", ", by 6to4")):
+        public, most = _MOST[family]
+        count = (addresses & public).count
+        if count > most:
+            return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses{way}"
     return ""
 
 

@@ -18,8 +18,10 @@ import test_happenings
 import test_health
 import test_history
 import test_lane
+import test_live
 import test_rates
 import test_watch
+import watched_site
 from starlette.responses import Response
 
 from mptcp_common import http_bounds
@@ -189,10 +191,10 @@ MUTANTS = {
         set_to(live.Live, "stream", one_moment), app.test_the_stream_is_one_of_events_and_ends_when_the_browser_goes
     ),
     "the same moment comes again and again": Mutant(
-        the_first_moment_again, seen.test_each_look_is_sent_once_with_the_events_since
+        the_first_moment_again, test_live.test_each_look_is_sent_once_with_the_events_since
     ),
     "all that a slow browser missed is sent": Mutant(
-        set_to(live, "MOST_EVENTS", 1 << 40), seen.test_a_slow_browser_misses_moments_and_holds_nobody_up
+        set_to(live, "MOST_EVENTS", 1 << 40), test_live.test_a_slow_browser_misses_moments_and_holds_nobody_up
     ),
     "any number may watch": Mutant(
         set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_watchers_are_counted_and_bounded
@@ -210,11 +212,11 @@ MUTANTS = {
         app.test_a_part_of_the_table_is_asked_for,
     ),
     "every connection is pushed": Mutant(
-        connections_are_pushed, seen.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules
+        connections_are_pushed, test_live.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules
     ),
     "every rule is pushed": Mutant(
         set_to(overviews, "MOST_RULES", 1 << 40),
-        seen.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules,
+        test_live.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules,
     ),
     "each browser's question is asked": Mutant(
         always(Lane, "_fresh", None), test_lane.test_equal_questions_are_asked_once
@@ -294,8 +296,8 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
         def made(test: Callable[..., None]) -> dict[str, Any]:
             wanted = inspect.signature(test).parameters
             found: dict[str, Any] = {"tmp_path": tmp_path}
-            if test.__module__ == "test_watch":
-                found["site"] = test_watch.Site()
+            if test.__module__ in ("test_watch", "test_live"):
+                found["site"] = watched_site.Site()
             if test.__module__ == "test_application":
                 found["site"] = test_application.Site(tmp_path)
                 found["guarded"] = test_application.Site(tmp_path, token=test_application.TOKEN)

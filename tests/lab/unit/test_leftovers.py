@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import full_at
 from immutable import immutable
 
 from mptcp_lab.agent.leftovers import main, noted, remove
@@ -129,17 +129,6 @@ def test_what_a_request_starts_when_the_driver_has_gone_is_ended_too(
 
 def to_undo(order: Path) -> list[list[str]]:
     return [["sh", "-c", f"echo {n} >>{order}"] for n in (1, 2, 3)]
-
-
-@contextmanager
-def full_at(size: int) -> Iterator[None]:
-    """Have every file that would become larger than *size* bytes refuse it, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_agent_undoes_all_changes_where_its_journal_takes_no_more(server: Server, tmp_path: Path) -> None:

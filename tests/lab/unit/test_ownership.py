@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import tempfile
 from pathlib import Path
 
 import pytest
+from full_disk import full_at
 from immutable import immutable
 
 from mptcp_lab.testbed import TestbedError, ownership
@@ -109,13 +109,12 @@ def test_a_run_that_cannot_be_claimed_leaves_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(directories))
     if full == "run":
         directories.mkdir()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        with pytest.raises(OSError, match=r"No such file|File too large"), ownership.claimed_run():
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with (
+        full_at(0),
+        pytest.raises(OSError, match=r"No such file|File too large"),
+        ownership.claimed_run(),
+    ):
+        pass
     assert ownership.runs() == ()
     assert ownership.remove_stale() == ownership.Cleaned((), ())
     assert full == "tmp" or list(directories.iterdir()) == []

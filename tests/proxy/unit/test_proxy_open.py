@@ -1,100 +1,13 @@
-"""Listeners and access rules, found in statements."""
+"""Which access rules are those of an open proxy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from in_squid_conf import parse
 
 from mptcp_proxy.configuration.access import open_proxy_problems
-from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port, with_option
-from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-from mptcp_proxy.problem import Problem
-
-
-def parse(*texts: str) -> Sequence[Statement]:
-    return list(statements([PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
-
-
-def port_problems(*texts: str) -> list[Problem]:
-    said = parse(*texts)
-    return list(listener_problems(listeners(said), "squid.conf", states_a_port(said)))
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port", "options"),
-    [
-        ("http_port 3128", "", 3128, ()),
-        ("http_port 10.0.0.1:8080 name=inner", "10.0.0.1", 8080, ("name=inner",)),
-        ("https_port [fd00::1]:443 tls-cert=/x", "[fd00::1]", 443, ("tls-cert=/x",)),
-        ("http_port proxy.example:3128 tproxy", "proxy.example", 3128, ("tproxy",)),
-        ("http_port 65535 # comment", "", 65535, ()),
-        ("ascii_port 3128 tproxy", "", 3128, ("tproxy",)),
-    ],
-)
-def test_listeners(text: str, host: str, port: int, options: tuple[str, ...]) -> None:
-    (listener,) = listeners(parse(text))
-    assert (listener.host, listener.port, listener.options) == (host, port, options)
-
-
-@pytest.mark.parametrize("text", ["http_port", "http_port 0", "http_port 65536", "http_port abc", "http_port fd00::1:80", "icp_port 3130", "http_portx 1"])  # fmt: skip  # noqa: E501
-def test_what_is_no_listener(text: str) -> None:
-    assert list(listeners(parse(text))) == []
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "overlap"),
-    [
-        ("3128", "3128", True),
-        ("3128", "3129", False),
-        ("3128", "10.0.0.1:3128", True),
-        ("[fd00::1]:3128", "3128", True),
-        ("10.0.0.1:3128", "10.0.0.2:3128", False),
-        ("10.0.0.1:3128", "10.0.0.1:3128", True),
-        ("[fd00::1]:3128", "[fd00:0::1]:3128", True),
-        ("0.0.0.0:3128", "10.0.0.1:3128", True),
-        ("0.0.0.0:3128", "[fd00::1]:3128", False),
-        ("a.example:3128", "A.example:3128", True),
-        ("a.example:3128", "10.0.0.1:3128", False),
-    ],
-)
-def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
-    problems = port_problems(f"http_port {one}", f"http_port {other}")
-    assert len(problems) == overlap
-    if overlap:
-        assert problems[0].line == 2
-        assert f"already taken by http_port {one} in line 1" in problems[0].text
-
-
-def test_the_same_port_in_branches_of_an_if_is_no_problem() -> None:
-    branches = ("if ${process_number} = 1", "http_port 3128", "else", "http_port 3128", "endif")
-    assert port_problems(*branches) == []
-
-
-def test_a_listener_by_its_other_name_is_judged_and_there() -> None:
-    """Defect: Squid listened by plain TCP on a port that nobody here knew of."""
-    assert port_problems("ascii_port 3128") == []
-    (problem,) = port_problems("http_port 3128", "ascii_port 3128 name=other")
-    assert (problem.line, "already taken" in problem.text) == (2, True)
-    lines = [PhysicalLine("squid.conf", 1, "ascii_port 3128 # here")]
-    assert [line.text for line in with_option(lines, "mptcp")] == ["ascii_port 3128 mptcp # here"]
-
-
-@pytest.mark.parametrize("mode", ["intercept", "transparent"])
-def test_intercept_is_refused(mode: str) -> None:
-    (problem,) = port_problems(f"http_port 3128 {mode}")
-    assert problem.line == 1
-    assert "MPTCP" in problem.text
-    assert "tproxy" in problem.allowed
-
-
-def test_no_port() -> None:
-    (problem,) = port_problems("via on")
-    assert str(problem).startswith("squid.conf: no http_port: nothing would listen")
-    # A port statement that is not well formed is another mistake, which Squid tells.
-    assert port_problems("http_port abc") == []
-
 
 ONLY_OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
 OPEN = [

@@ -1,0 +1,12 @@
+"""Statements of a squid.conf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
+
+
+def parse(*texts: str) -> Sequence[Statement]:
+    """Return the statements of a file with *texts* for its lines."""
+    return list(statements([PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
