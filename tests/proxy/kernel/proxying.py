@@ -16,7 +16,7 @@ import pytest
 
 from mptcp_lab.testbed import LiveNode, Process
 from mptcp_lab.testbed.services import SQUID_CONFIG, mptcp_command, wait_until
-from mptcp_proxy.process import children
+from mptcp_proxy.process import children, command
 
 LIBRARY = "mptcp_listen.so"
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
@@ -77,13 +77,18 @@ def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") ->
 
 def squid(process: Process) -> int:
     """Return Squid's first process below ``mptcp-proxy run``, which may just have another one check a file."""
-    (pid,) = (pid for pid in children(process.pid) if b"--foreground" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (pid,) = (pid for pid in children(process.pid) if b"--foreground" in command(pid))
     return pid
 
 
 def workers(process: Process) -> tuple[int, ...]:
     """Return Squid's workers, and the coordinator where there are several."""
     return children(squid(process))
+
+
+def kids(process: Process) -> dict[str, int]:
+    """Return the same by their names, those left out that have just ended."""
+    return {name.decode(): pid for pid in workers(process) if (name := command(pid).partition(b"\0")[0])}
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -9,10 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from proxying import configuration, fetch, mptcp_listeners, squid, workers
+from proxying import configuration, fetch, kids, mptcp_listeners, squid
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -47,14 +46,6 @@ def listening(node: LiveNode) -> int:
     return len(node.run(["ss", "-HtlnO", "sport", "=", f":{PROXY_PORT}"]).stdout.splitlines())
 
 
-def kids(proxy: Proxy) -> dict[str, int]:
-    found = {}
-    for pid in workers(proxy.process):
-        with suppress(OSError):  # it has just ended
-            found[Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]] = pid
-    return found
-
-
 def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
     """Kill these workers as often as they are started."""
     killed: Counter[str] = Counter()
@@ -63,7 +54,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 
     def given_up() -> bool:
         nonlocal absent_since
-        for name, pid in kids(proxy).items():
+        for name, pid in kids(proxy.process).items():
             if name in names and pid not in dead:
                 os.kill(pid, signal.SIGKILL)
                 dead.add(pid)
@@ -94,7 +85,7 @@ def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Call
     node, proxy = testbed["proxy"], start()
     first = squid(proxy.process)
     end_until_given_up(proxy, WORKERS)
-    assert kids(proxy).keys().isdisjoint(WORKERS)
+    assert kids(proxy.process).keys().isdisjoint(WORKERS)
     wait_until(lambda: listening(node) == 2, "both listen again", timeout=GENEROUS, process=proxy.process)
     assert squid(proxy.process) == first
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
@@ -137,7 +128,7 @@ def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
     def ended() -> bool:
         said.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
-            for name, pid in kids(proxy).items():
+            for name, pid in kids(proxy.process).items():
                 if name in WORKERS and pid not in dead:
                     os.kill(pid, signal.SIGKILL)
                     dead.add(pid)
@@ -168,7 +159,7 @@ def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: 
     node, proxy = testbed["proxy"], start()
     # As where the preload library is not what it was: it makes of no other port's listener one of Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
-    os.kill(kids(proxy)["(squid-2)"], signal.SIGKILL)
+    os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
     said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
     shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
@@ -180,7 +171,7 @@ def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: 
 
 def test_a_worker_that_does_not_run_at_all_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     node, proxy = testbed["proxy"], start()
-    victim = kids(proxy)["(squid-2)"]
+    victim = kids(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
     said = f"of Squid squid-2 (process {victim}) does not run at all"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)

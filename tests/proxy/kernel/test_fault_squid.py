@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from proxying import configuration, mptcp_listeners, squid, workers
+from proxying import configuration, kids, mptcp_listeners, squid
 from small_disk import fill, small_disk
 from time_limit import slowness
 
@@ -134,19 +134,10 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
     return start
 
 
-def kids(proxy: Proxy) -> dict[str, int]:
-    """Return Squid's workers, and their coordinator, by their names."""
-    found = {}
-    for pid in workers(proxy.process):
-        with suppress(OSError):  # it has just ended
-            found[Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]] = pid
-    return found
-
-
 def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
     """Return the names of those that hold a listener."""
     held = node.run(["ss", "-HtlnpO", "sport", "=", f":{PROXY_PORT}"]).stdout
-    return {name for name, pid in kids(proxy).items() if f"pid={pid}," in held}
+    return {name for name, pid in kids(proxy.process).items() if f"pid={pid}," in held}
 
 
 def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
@@ -156,11 +147,12 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
     node, proxy = testbed["proxy"], start(2)
     with traffic(testbed) as clients:
         for name in (COORDINATOR, "(squid-1)", "(squid-2)", "(squid-1)"):
-            victim, moment, before = kids(proxy)[name], time.time(), len(clients.failed())
+            victim, moment, before = kids(proxy.process)[name], time.time(), len(clients.failed())
             os.kill(victim, signal.SIGKILL)
             wait_until(
                 lambda name=name, victim=victim: (
-                    kids(proxy).get(name, victim) != victim and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
+                    kids(proxy.process).get(name, victim) != victim
+                    and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
                 ),
                 f"both workers listen after the death of {name}",
                 timeout=GENEROUS,
@@ -179,7 +171,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)
-    before = kids(proxy)
+    before = kids(proxy.process)
     with traffic(testbed) as clients:
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
@@ -188,7 +180,7 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
             print(f"nobody served for {clients.goes_on():.2f} s")
     # Squid closes its listener and opens another; what it had not accepted is reset.
     assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
-    assert kids(proxy) == before
+    assert kids(proxy.process) == before
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
@@ -222,7 +214,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
     def log_descriptors() -> list[str]:
         """Return what of the logs is open, with its present name, once for each descriptor."""
         found = []
-        for pid in kids(proxy).values():
+        for pid in kids(proxy.process).values():
             for each in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     found.append(os.readlink(each))
@@ -275,12 +267,12 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
 
     with small_disk(node.directory / f"{node.name}-proxy-log") as disk:
         proxy = start(2)
-        before = kids(proxy)
+        before = kids(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
             # What a page of the log still takes is written.
             wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
-            assert (kids(proxy), clients.failed()) == (before, [])
+            assert (kids(proxy.process), clients.failed()) == (before, [])
             wait_until(
                 lambda: "requests are served without a line" in proxy.process.output(), "it is said", timeout=GENEROUS
             )
@@ -289,7 +281,7 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
             clients.goes_on()
-            assert kids(proxy) == before
+            assert kids(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             assert json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full
             filling.unlink()
@@ -297,7 +289,7 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)
             wait_until(lambda: "requests are logged" in proxy.process.output(), "it is said", timeout=GENEROUS)
         assert clients.failed() == []
-        assert kids(proxy) == before
+        assert kids(proxy.process) == before
         assert proxy.process.output().count("the disk of the logs is full") == 1
 
 
@@ -321,7 +313,7 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
         proxy = start(2)
         outcome = disk / "reloads.json"
         wait_until(lambda: b"serving: " in outcome.read_bytes(), "how it serves is written", timeout=GENEROUS)
-        before, files = kids(proxy), {path: path.read_bytes() for path in disk.iterdir() if path.is_file()}
+        before, files = kids(proxy.process), {path: path.read_bytes() for path in disk.iterdir() if path.is_file()}
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
@@ -330,7 +322,7 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
             wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
             clients.goes_on()
             assert {path: path.read_bytes() for path in files} == files
-            assert kids(proxy) == before
+            assert kids(proxy.process) == before
             assert clients.failed() == []
             tried = Attempts(disk)
             wait_until(lambda: tried.seen() >= 2, "it is tried in vain again and again", timeout=GENEROUS)
@@ -346,6 +338,6 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=GENEROUS)
             clients.goes_on()
-        assert kids(proxy) == before
+        assert kids(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()
         assert "Traceback" not in proxy.process.output()

@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ from mptcp_lab.testbed.services import (
     wait_until,
 )
 from mptcp_proxy import log_files
-from mptcp_proxy.process import catches, children
+from mptcp_proxy.process import catches, children, command
 
 pytestmark = pytest.mark.kernel
 FILE, BIG_FILE = "file.bin", "big.bin"
@@ -261,13 +260,7 @@ def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., 
 
 
 def notes_reload(pid: int) -> bool:
-    return any(catches(one, signal.SIGHUP) for one in (pid, *children(pid)) if b"mptcp-proxy" in command_line(one))
-
-
-def command_line(pid: int) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+    return any(catches(one, signal.SIGHUP) for one in (pid, *children(pid)) if b"mptcp-proxy" in command(one))
 
 
 def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
