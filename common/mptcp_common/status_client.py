@@ -13,6 +13,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE
                 raise TimeoutError
             time.sleep(_AGAIN)
         try:
-            client.sendall(_line(request))
+            with suppress(BrokenPipeError):  # a daemon that reads no more of a long request has said why
+                client.sendall(_line(request))
             while piece := client.recv(_PIECE_BYTES):
                 begun = True
                 yield piece
@@ -101,7 +103,8 @@ def _connects(client: socket.socket, path: Path) -> bool:
 
 
 def _line(request: Mapping[str, object]) -> bytes:
-    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
+    """Return *request* as a line of UTF-8: the daemon bounds its bytes, of which ``\\u00e4`` would take six."""
+    return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _document(text: bytes) -> dict[str, Any]:

@@ -17,7 +17,7 @@ MOST_EVENTS: Final = 500
 LONGEST_SPAN: Final = 2 * SPAN
 """Seconds: as much as is kept, and what a page asks for beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
-"""Characters: the throttler reads a line of 64 KiB, in which newlines take two each."""
+"""Bytes of UTF-8: the throttler reads a line of 64 KiB, in which newlines take two each."""
 POLICY_TEXT: Final = {"query": "policy"}
 """The question for the text of the policy in force."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}")
@@ -65,8 +65,8 @@ def what_if(document: object) -> dict[str, object]:
     policy = document.get("policy") if isinstance(document, dict) else None
     if not isinstance(policy, str) or not policy.strip():
         raise Wrong('policy: is required; send {"policy": "TEXT"}')
-    if len(policy) > LONGEST_POLICY:
-        raise Wrong(f"policy: {len(policy)} characters are too many; at most {LONGEST_POLICY} are taken")
+    if (size := len(policy.encode("utf-8", "surrogatepass"))) > LONGEST_POLICY:
+        raise Wrong(f"policy: {size} bytes are too many; at most {LONGEST_POLICY} are taken")
     return {"query": "what_if", "policy": policy}
 
 

@@ -94,6 +94,32 @@ def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask:
     assert got == [b'{"query":"connections","client":"2001:db8::1"}\n']
 
 
+def test_letters_outside_ascii_take_no_more_room_than_in_a_file(server: Server, ask: Ask) -> None:
+    """The daemon bounds the line, and a policy that has room in it as a file must have room as a question."""
+    got = []
+
+    def behave(client: socket.socket) -> None:
+        got.append(line_of(client))
+        client.sendall(b"{}")
+
+    server.behave(behave)
+    policy = "# ä\ud800"
+    assert ask(server.path, {"policy": policy}, LONG) == {}
+    assert json.loads(got[0]) == {"policy": policy}
+    assert len(got[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3  # a lone half of a pair takes three
+
+
+def test_a_request_that_is_too_long_to_be_read_is_answered(server: Server, ask: Ask) -> None:
+    """Most of it is still to be sent when the daemon closes: that is no reason to pass over what the daemon said."""
+
+    def behave(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(b'{"error": "too long"}')
+
+    server.behave(behave)
+    assert ask(server.path, {"policy": "x" * 4_000_000}, LONG) == {"error": "too long"}
+
+
 def test_a_refusal_is_an_answer(server: Server, ask: Ask) -> None:
     server.behave(answering(b'{"schema": 1, "error": "no such query"}'))
     assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"

@@ -274,8 +274,9 @@ def test_the_text_of_the_policy_in_force_is_there_to_begin_with(site: Site, clie
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'{"policy": 1}', b'{"policy": " "}', b"[" * 100_000,
-     json.dumps({"policy": "a" * (LONGEST_POLICY + 1)}).encode(), b"a" * (LARGEST_BODY + 1)],
-    ids=["none", "broken", "list", "number", "blank", "deep", "long", "large"],
+     json.dumps({"policy": "a" * (LONGEST_POLICY + 1)}).encode(),
+     json.dumps({"policy": "ä" * (LONGEST_POLICY // 2 + 1)}).encode(), b"a" * (LARGEST_BODY + 1)],
+    ids=["none", "broken", "list", "number", "blank", "deep", "long", "long-in-bytes", "large"],
 )  # fmt: skip
 def test_what_is_no_policy_is_not_asked(site: Site, client: TestClient, body: bytes) -> None:
     answer = client.post("/api/what_if", content=body)
