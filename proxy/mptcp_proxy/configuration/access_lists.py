@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from string import ascii_lowercase
 
 from .address_values import AddressValue, address_value
 from .addresses import EVERYBODY, NOBODY, Addresses
@@ -26,15 +27,17 @@ src_as arp eui64 proxy_auth proxy_auth_regex ext_user ext_user_regex user_cert c
 """.split()  # noqa: SIM905  many quotation marks less
 )
 """Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
+_BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
     "c-203-0-113-9.isp.strangers.net",
     "static.stranger.org",
-    "a.b.xy.de",
+    *(f"a.b.xy.{first}{second}" for first in ascii_lowercase for second in ascii_lowercase),
 )
-"""Names of clients that nobody means by a pattern for some of them. "none" has a client without a name (PTR)."""
+"""Names of clients that nobody means by a pattern for some of them: one in each country, for those that there are have
+two letters. "none" has a client without a name (PTR)."""
 
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
@@ -88,7 +91,9 @@ def names_of(rule: Statement) -> list[str]:
 class AccessLists:
     """The lists of a configuration, by name."""
 
-    def __init__(self, statements: Sequence[Statement]) -> None:
+    def __init__(self, statements: Sequence[Statement], *, names_count: bool = True) -> None:
+        """*names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is."""
+        self._names_count = names_count
         self._anybody_logs_in = anybody_logs_in(statements)
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
@@ -140,9 +145,10 @@ class AccessLists:
             parts = [self.match(value.text) for value in line.values]
             join = Addresses.union if line.kind == "any-of" else Addresses.common
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
-        if line.kind in ("srcdomain", "srcdom_regex"):
+        if line.kind in _BY_NAME:
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
-            return _UNRELATED if any(means_all(value.text) for value in line.values) else _NO_STRANGER
+            anybody = not self._names_count or any(means_all(value.text) for value in line.values)
+            return _UNRELATED if anybody else _NO_STRANGER
         # The helper's name may stand behind "--", or in a file.
         if line.kind == "external" and self._not_told.intersection(value.text for value in line.values[:1]):
             return _UNRELATED

@@ -21,7 +21,7 @@ from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..process import pid_in
 from ..squid import Squid
-from .access import OVERRIDE, as_warnings, open_proxy_problems
+from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
 from .doubts import doubts, nested_branches
@@ -252,6 +252,7 @@ def _own_problems(
         yield from parent_problems(said, file)
     access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
+    yield from claimed_name_problems(said)
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)

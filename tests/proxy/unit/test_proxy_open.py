@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from in_squid_conf import parse
 
-from mptcp_proxy.configuration.access import open_proxy_problems
+from mptcp_proxy.configuration.access import claimed_name_problems, open_proxy_problems
 
 ONLY_OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
 OPEN = [
@@ -181,6 +181,22 @@ OPEN = [
     ["acl named srcdom_regex ((x{255}){255}){255}", "http_access allow named", "http_access deny all"],
     [f"acl named srcdom_regex {'(' * 500}x{')' * 500}", "http_access allow named", "http_access deny all"],
     ["acl named srcdomain .com .net .org", "http_access allow named", "http_access deny all"],
+    # Whole countries, by a pattern.
+    ["acl named srcdom_regex \\.fr$", "http_access allow named", "http_access deny all"],
+    ["acl named srcdom_regex -i \\.(be|nl)$", "http_access allow named", "http_access deny all"],
+    # All who have an IPv4 address, as translators and tunnels write it.
+    *(
+        [f"acl all4 src {prefix}", "http_access allow all4", "http_access deny all"]
+        for prefix in (
+            "64:ff9b::/96",
+            "64:ff9b::4000:0/98",
+            "2001::/32",
+            "2001:0:102:304::/64",
+            "2001:0:102:304::8000:0/97",
+            "2001:0:102:304::4000:0-2001:0:102:304::1:3000:0",
+            "2002:1000::/19",
+        )
+    ),
     # A length of 0 is one address, whatever it looks like; so is this word, for Squid 5 and 6.
     ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
     ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
@@ -240,6 +256,9 @@ CLOSED: list[list[str]] = [
         "http_access deny all",
     ],
     ["acl own src 2002:5000::/20", "http_access allow own", "http_access deny all"],
+    ["acl own src 64:ff9b::a00:0/104 64:ff9b::5000:0/100", "http_access allow own", "http_access deny all"],
+    # The bits are turned round: 10.0.0.0/8.
+    ["acl own src 2001:0:102:304:0:0:f500:0/104", "http_access allow own", "http_access deny all"],
     ["acl host src client.example", "http_access allow host", "http_access deny all"],
     # Squid ends at this one, and says so.
     ["acl own src 10.0.0.0/33", "http_access allow own", "http_access deny all"],
@@ -385,3 +404,32 @@ def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
     lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]
     rules = [*lists, "http_access deny one", "http_access allow other", "http_access deny all"]
     assert not list(open_proxy_problems(parse(*rules)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        (["acl us srcdomain .office.example.com", "http_access allow us", "http_access deny all"], 2),
+        (["acl us srcdom_regex \\.office\\.example\\.com$", "http_access deny !us", "http_access allow all"], 3),
+        (
+            [
+                "acl own src 10.0.0.0/8",
+                "acl us srcdomain .example.com",
+                "acl any any-of own us",
+                "http_access allow any",
+            ],
+            4,
+        ),
+        # Addresses as well, passwords as well, or for a refusal.
+        (["acl own src 10.0.0.0/8", "acl us srcdomain .example.com", "http_access allow own us"], None),
+        (["acl us srcdomain .example.com", "acl users proxy_auth REQUIRED", "http_access allow us users"], None),
+        (["acl bad srcdomain .example.com", "http_access deny bad", *ONLY_OWN], None),
+        # An open proxy, of which is said what is wrong with it.
+        (["acl us srcdomain .com", "http_access allow us", "http_access deny all"], None),
+    ],
+)
+def test_names_that_strangers_may_claim(texts: list[str], line: int | None) -> None:
+    """Defect: nothing said that Squid believes the reverse zone of a stranger's address."""
+    problems = list(claimed_name_problems(parse(*texts)))
+    assert [problem.line for problem in problems] == ([] if line is None else [line])
+    assert all(problem.warning and "reverse zone" in problem.text for problem in problems)
