@@ -147,6 +147,9 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
     wait_until(lambda: "throttling on" in process.output(), "it throttles", timeout=GENEROUS, process=process)
     try:
         yield process
+    except BaseException:
+        print(process.output())  # pytest shows it beside what failed
+        raise
     finally:
         code = process.stop(GENEROUS)
     assert code == 0, process.output()

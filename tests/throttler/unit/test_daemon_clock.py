@@ -37,6 +37,25 @@ def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monke
     asyncio.run(scenario())
 
 
+def test_a_clock_that_is_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: all subflows were forgotten as idle, and capped anew once the kernel had listed them."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+
+    async def scenario() -> None:
+        ahead = 0.0
+        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + time.monotonic() + ahead)
+        async with running(tmp_path, CAPPED, kernel) as scene:
+            await until(lambda: kernel.netfilter.entries)
+            ahead = 7 * 86_400.0
+            ticked = scene.daemon._ahead + ahead
+            await until(lambda: scene.daemon._ahead == pytest.approx(ticked, abs=1))
+            assert kernel.netfilter.entries
+            assert scene.daemon._tracker.counters.expired == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

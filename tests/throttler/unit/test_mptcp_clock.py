@@ -12,7 +12,9 @@ from mptcp_throttler.mptcp.tracker import Tracker
 
 THEN = 1_000_000.0
 STEPS = [-86_400.0, -3600.0, -5.0, 0.0, 3600.0]
-"""Seconds by which the clock is set; a day forward everything is idle, which the next resync corrects."""
+"""Seconds by which the clock is set, without a word to the tracker."""
+FORWARD = [2.0, 3600.0, 86_400.0, 5e8]
+"""Seconds of which the tracker is told."""
 
 
 @pytest.fixture
@@ -118,3 +120,54 @@ def test_what_looked_idle_when_the_clock_was_set_forward_is_back_with_the_dump_t
     tracker.resync(there, now + 0.2)
     assert set(states(tracker, host)) == {each.four_tuple for each in there}
     assert not tracker.wants_resync
+
+
+def set_forward(tracker: Tracker, host: Host, step: float) -> float:
+    tracker.expire(host.time)
+    host.time += 1.0 + step
+    tracker.clock_set_forth(step)
+    tracker.expire(host.time)
+    check_tables(tracker, TrackerLimits())
+    return host.time
+
+
+@pytest.mark.parametrize("step", FORWARD)
+def test_nothing_is_idle_when_the_clock_was_set_forward(tracker: Tracker, host: Host, step: float) -> None:
+    """Defect: everything was forgotten, and without a cap until the dump that followed."""
+    began = host.time
+    confirmed(tracker, host)
+    # Ages stay, and with them what is young.
+    connection = tracker.connections[host.token]
+    age = host.time - connection.since, [host.time - each.since for each in connection.subflows]
+    now = set_forward(tracker, host, step)
+    assert set(states(tracker, host).values()) == {SubflowState.ACTIVE}
+    connection = tracker.connections[host.token]
+    assert connection.since >= began + step
+    assert age[0] + 1 == pytest.approx(now - connection.since)
+    assert [each + 1 for each in age[1]] == pytest.approx([now - each.since for each in connection.subflows])
+    # And what is gone is found out.
+    assert kinds(tracker.resync([], now + 5)).count(CLOSED) == 2
+
+
+@pytest.mark.parametrize("step", FORWARD)
+def test_a_handshake_and_an_end_expire_as_long_after_a_step_forward(tracker: Tracker, host: Host, step: float) -> None:
+    path = opened(tracker, host)
+    assert announced(tracker, path.fin(), path.proxy_fin())[-1] == CLOSED
+    feed(tracker, Host("other", host.time).initial("198.51.100.7").syn())
+    now = set_forward(tracker, host, step)
+    assert host.token in tracker.connections
+    assert tracker.table_sizes["half_open"] == 1
+    ended = []
+    for second in range(1, 13):
+        ended += kinds(tracker.expire(now + second))
+    assert ended == [ENDED]
+    assert tracker.table_sizes["half_open"] == 0
+
+
+def test_a_dump_that_was_under_way_when_the_clock_was_set_forward_closes_nothing(tracker: Tracker, host: Host) -> None:
+    confirmed(tracker, host)
+    dump = tracker.begin_resync(host.time)
+    now = set_forward(tracker, host, 86_400.0)
+    assert [event for events in dump.finish() for event in events] == []
+    assert tracker.wants_resync
+    assert kinds(tracker.resync([], now + 5)).count(CLOSED) == 2

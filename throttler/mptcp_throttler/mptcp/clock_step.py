@@ -1,8 +1,11 @@
-"""The wall clock was set back: what the tracker has stamped lies in the future, and would stay there for as long.
+"""The wall clock was set: what the tracker has stamped lies in the future, or seems older than it is.
 
-Until the clock came there again no handshake would expire, no connection without subflows would be let go, and a dump
-would close nothing, because all that it does not list would be newer. So everything is as if it had happened now. A
-segment that was captured before the step may be read after it, so that stamps are looked at, too.
+Set back, until the clock came there again no handshake would expire, no connection without subflows would be let go,
+and a dump would close nothing, because all that it does not list would be newer. So everything is as if it had happened
+now. A segment that was captured before the step may be read after it, so that stamps are looked at, too.
+
+Set forward, all would be idle: a host without a clock of its own begins in a year long gone, and by how much its clock
+was set then is known from the monotonic one. So everything is that much later.
 """
 
 from __future__ import annotations
@@ -37,6 +40,22 @@ def set_back(table: ConnectionTable, now: float) -> None:
         if subflow.since > now:
             subflow.since = now
             subflow.changed()
+
+
+def set_forth(table: ConnectionTable, seconds: float) -> None:
+    """Have every time in *table* be *seconds* later. A look at every subflow, as above."""
+    for each in (*_timed(table), table.ended, table.turned_away):
+        each.delay(seconds)
+    if table.dump_began is not None:
+        table.dump_began += seconds
+    for connection in table.tokens.values():
+        connection.since += seconds
+    for subflow in table.subflows.values():
+        subflow.since += seconds
+        subflow.last_seen += seconds
+        if subflow.prioritised is not None:
+            subflow.prioritised += seconds
+        subflow.changed()
 
 
 def _timed(table: ConnectionTable) -> tuple[TimedTable[Any, Any], ...]:

@@ -48,6 +48,12 @@ class TimedTable(Generic[K, V]):
             if stamp > time:
                 self._entries[key] = (time, value)
 
+    def delay(self, seconds: float) -> None:
+        """Stamp everything *seconds* later; the order stays."""
+        self._latest += seconds
+        for key, (stamp, value) in self._entries.items():
+            self._entries[key] = (stamp + seconds, value)
+
     def clear(self) -> None:
         """Forget everything, the latest time too."""
         self._entries.clear()

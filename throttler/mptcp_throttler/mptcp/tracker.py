@@ -10,9 +10,9 @@ events that it caused. A connection is made known (``CONNECTION_OPENED``) by its
 A subflow is active when its handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by the
 kernel, which has checked either. A SYN, a repeated or a forged third ACK make no subflow active.
 
-Every table has a bound; see :class:`~.limits.TrackerLimits`. A clock that is set forward by hours looks
-like idleness: the next resync brings back what :meth:`Tracker.expire` then forgot. For one that is set back see
-:mod:`.clock_step`.
+Every table has a bound; see :class:`~.limits.TrackerLimits`. For a clock that is set see :mod:`.clock_step`. One that
+is set forward by hours, and of which nobody told, looks like idleness: the next resync brings back what
+:meth:`Tracker.expire` then forgot.
 """
 
 from __future__ import annotations
@@ -119,6 +119,12 @@ class Tracker:
             self._table.silent = False
             self._kernel.want_resync()
         return events
+
+    def clock_set_forth(self, seconds: float) -> None:
+        """Take note that the clock was set forward by so many *seconds*: nothing has aged by that."""
+        clock_step.set_forth(self._table, seconds)
+        self._expired += seconds
+        self._kernel.want_resync()  # for the one that is under way all is newer than it is
 
     @property
     def connections(self) -> Mapping[int, Connection]:

@@ -27,6 +27,7 @@ from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
+from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Policy
@@ -77,6 +78,8 @@ class Daemon:
         self._settings = settings
         self._kernel = kernel
         self._started, self._pid = time.time(), os.getpid()
+        self._ahead = time.time() - time.monotonic()
+        """By how much the wall clock was ahead of the monotonic one when both were last read."""
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._clock_changed = asyncio.Event()
@@ -318,6 +321,9 @@ class Daemon:
 
     async def _tick(self) -> None:
         now = time.time()
+        before, self._ahead = self._ahead, now - time.monotonic()
+        if (step := self._ahead - before) > clock_step.LEAST:
+            self._tracker.clock_set_forth(step)
         events = self._tracker.expire(now)
         if events:
             self._changed(events)
