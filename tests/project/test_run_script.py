@@ -321,7 +321,7 @@ def test_a_packager_with_the_tools_needs_no_root_and_one_without_is_told(host: H
     Host.program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
     code, _, errors = host.end(host.start("deb"))
     assert code == 1
-    assert errors.startswith("run: root is needed (to install debhelper dpkg-dev")
+    assert errors.startswith("run: root is needed (to install build-essential debhelper")
     host.touch("installed")
     assert host.end(host.start("deb"))[0] == 0
     assert (host.root / "ran").read_text() == "built\n"

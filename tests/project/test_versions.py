@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,20 @@ def test_run_installs_what_the_package_is_built_with() -> None:
     assert installed
     wanted = {re.sub(r"-compat|\(.*\)|\s", "", each) for each in field[1].split(",")}
     assert wanted <= set(installed[1].split())
+
+
+def test_run_installs_what_dpkg_asks_for_by_itself(tmp_path: Path) -> None:
+    """Defect: build-essential, whatever debian/control says; on a fresh host "./run deb" ended for the lack of it."""
+    if shutil.which("dpkg-checkbuilddeps") is None:
+        pytest.skip("NOT TESTED: dpkg-checkbuilddeps is not installed")
+    # As if nothing were installed.
+    (tmp_path / "status").touch()
+    command = ["dpkg-checkbuilddeps", f"--admindir={tmp_path}", str(REPOSITORY / "debian/control")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+    asked = set(re.findall(r"[\w-]+(?=:native)", said))
+    installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
+    assert installed
+    assert {"build-essential"} <= asked <= set(installed[1].split())
 
 
 def test_a_maintainers_address_that_nobody_reads_is_said_to_be_one() -> None:
