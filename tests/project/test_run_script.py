@@ -27,6 +27,7 @@ DIRECTORIES = {
     "/etc/rc": "rc",
     "/var/lib/mptcp-steering-proxy": "state",
     "/var/lib/dpkg": "dpkg",
+    "/usr/bin/python3": "bin/python3",
 }
 MINE = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
@@ -60,6 +61,19 @@ if [ -e "$ROOT/hold" ]; then
 fi
 touch "$ROOT/installed"
 """,
+    # Makes a virtual environment, and is what starts its commands.
+    "python3.11": """
+case "$*" in
+"-m venv .venv") mkdir -p .venv/bin && cp "$ROOT/bin/pip" .venv/bin ;;
+*) echo "$*" >"$ROOT/ran" ;;
+esac
+""",
+    "pip": """
+for each in bench proxy; do
+    printf '#!%s/bin/python3\\n' "$ROOT" >.venv/bin/mptcp-$each
+    chmod 755 .venv/bin/mptcp-$each
+done
+""",
     "systemctl": """
 echo "systemctl $*" >>"$ROOT/log"
 for unit; do :; done
@@ -92,6 +106,7 @@ class Host:
         (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
         for name, text in PROGRAMS.items():
             self.program(root / "bin" / name, text)
+        (root / "bin/python3").symlink_to("python3.11")
         self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
         script = RUN.read_text()
         for real, mine in DIRECTORIES.items():
@@ -103,7 +118,12 @@ class Host:
         (checkout / "bench").mkdir()
         (checkout / "bench/pyproject.toml").write_text("")
         self.program(checkout / "run", script, shebang="")
-        stamp = hashlib.sha256((checkout / "run").read_bytes()).hexdigest()[:16]
+        self.stamp(checkout)
+
+    def stamp(self, checkout: Path) -> None:
+        """Have the virtual environment of *checkout* count as whole."""
+        made_of = (checkout / "run").read_text() + f"{checkout.resolve()}\n{(self.root / 'bin/python3').resolve()}\n"
+        stamp = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         (checkout / ".venv" / f"stamp-{stamp}").touch()
 
     @staticmethod
@@ -235,6 +255,7 @@ def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
 
 def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Host) -> None:
     shutil.copytree(host.root / "checkout", host.root / "other")
+    host.stamp(host.root / "other")
     host.touch("hold")
     first = host.start("demo")
     host.wait_for("waiting")
@@ -357,6 +378,27 @@ def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_envi
     assert function is not None
     subprocess.run(["sh", "-euc", f"{function[0]}\ndie() {{ exit 1; }}\nisolate_commands"], cwd=tmp_path, check=True)
     assert subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap) == "isolated x\n"
+
+
+def test_a_checkout_that_was_moved_and_a_new_python_get_an_environment_of_their_own(host: Host) -> None:
+    """Defect: commands of a moved checkout were "not found", those of a copy ran the code of the first one, and after
+    an upgrade of Debian none found its modules."""
+    host.touch("installed")
+    elsewhere = host.root / "else where"
+    (host.root / "checkout").rename(elsewhere)
+    assert host.end(host.start("demo", checkout="else where"))[::2] == (
+        0,
+        "run: making the virtual environment .venv\n",
+    )
+    assert (host.root / "ran").read_text() == "-I .venv/bin/mptcp-bench demo\n"
+    assert host.end(host.start("demo", checkout="else where"))[::2] == (0, "")
+    (host.root / "bin/python3.11").rename(host.root / "bin/python3.13")
+    (host.root / "bin/python3").unlink()
+    (host.root / "bin/python3").symlink_to("python3.13")
+    assert host.end(host.start("demo", checkout="else where"))[::2] == (
+        0,
+        "run: making the virtual environment .venv\n",
+    )
 
 
 def test_no_command_stays_that_would_not_be_isolated() -> None:
