@@ -46,7 +46,13 @@ grep -qsx "$name" "$ROOT/lacks" || [ ! -e "$ROOT/installed" ] || printf installe
     # With "hold", an installation under way: it has enabled its services and goes on until "go" is there.
     "apt-get": """
 case "$*" in
-*update*) touch "$ROOT/updated" ; exit 0 ;;
+*update*)
+    if [ -e "$ROOT/offline" ]; then echo "W: Temporary failure resolving 'deb.debian.org'"; else touch "$ROOT/updated"; fi
+    exit 0
+    ;;
+*--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;
+esac
+case "$*" in
 *--download-only*) echo "$*" >"$ROOT/asked" ; exit 0 ;;
 esac
 "$ROOT/sbin/policy-rc.d" && exit 9
@@ -223,6 +229,15 @@ def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_sho
     assert "apt-get could not install: squid" in errors
     assert not host.has("ran")
     host.assert_as_before()
+
+
+def test_without_the_network_it_says_that_and_not_only_that_it_knows_no_package(host: Host) -> None:
+    """Defect: a fresh machine without the network was told "Unable to locate package", and nothing else."""
+    host.touch("offline")
+    code, _, errors = host.end(host.start("demo"))
+    assert code == 1
+    assert "W: Temporary failure resolving 'deb.debian.org'\nE: Unable to locate package squid\n" in errors
+    host.assert_as_before(disabled=False)
 
 
 def to_all(process: subprocess.Popen[str], number: int) -> None:
