@@ -119,6 +119,13 @@ def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
 
 
+def test_dpkg_tells_the_package_of_another_squid(installed_host: Chroot) -> None:
+    """The units that serve by it start anew then (test_maintainer_scripts.py)."""
+    said = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
+    assert f"Processing triggers for {NAME} " in said
+    assert installed_host.sh(f"dpkg-query --show --showformat='${{Status}}' {NAME}") == "install ok installed"
+
+
 def test_an_upgrade_stops_no_unit_and_a_removal_every_one(package: Path) -> None:
     """What maintainer scripts do where systemd runs: an upgrade has those units start anew that run."""
     script = {
