@@ -1,4 +1,4 @@
-"""What the package's scripts do at moments that no test of the package itself can bring about without systemd and Squid.
+"""What the package's scripts do where systemd runs and Squid comes and goes, which no copy of a machine's files has.
 
 They run as they are, except that the system's directories are rewritten to ones of the test; what they call are small
 programs that note it.
@@ -6,6 +6,7 @@ programs that note it.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -25,6 +26,20 @@ class Host:
         for name in ("deb-systemd-invoke", "deb-systemd-helper", "systemctl"):
             self.program(f"bin/{name}", f'echo "{name} $*" >>"$ROOT/log"')
         self.program("usr/lib/mptcp-steering-proxy/bin/python3", ":")
+        # Squid came with the same dpkg, which has not configured it yet, and later has; with the squid.conf of Debian.
+        self.squid("", "")
+
+    def squid(self, state: str, conffiles: str) -> None:
+        """Have dpkg-query(1) say so of Squid."""
+        show = f"case $* in *Status*) echo '{state}' ;; *squid-openssl) ;; *) echo '{conffiles}' ;; esac"
+        self.program("bin/dpkg-query", show)
+
+    def shipped_squid_conf(self) -> str:
+        """Make squid.conf as Debian's package has it, and return what dpkg then notes."""
+        file = self.root / "etc/squid/squid.conf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("http_port 3128\n")
+        return f" {file} {hashlib.md5(file.read_bytes()).hexdigest()}"
 
     def program(self, name: str, text: str) -> None:
         (self.root / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -63,3 +78,53 @@ def test_without_systemd_nothing_is_started_anew(host: Host) -> None:
     (host.root / "run/systemd/system").rmdir()
     host.run("postinst", "triggered", "/usr/sbin/squid")
     assert host.log == []
+
+
+AGAIN = ("0.1.0+deb12", "0.1.0+deb12")
+"""What dpkg gives to the scripts where a package was removed, and not purged: the version then, and the new one."""
+
+
+@pytest.mark.parametrize("versions", [(), AGAIN], ids=["first", "again"])
+def test_a_squid_that_came_as_a_dependency_is_stopped_at_each_installation(
+    host: Host, versions: tuple[str, ...]
+) -> None:
+    """Defect: not after a removal and "apt autoremove --purge": the new Squid had the port, and the proxy failed."""
+    host.run("preinst", "install", *versions)
+    host.squid("installed 5.7", host.shipped_squid_conf())
+    said = host.run("postinst", "configure", *versions[:1])
+    assert "squid.service, which came as a dependency, is stopped and disabled" in said
+    assert "deb-systemd-invoke stop squid.service" in host.log
+    assert "deb-systemd-helper disable squid.service" in host.log
+    assert list((host.root / "run").glob("mptcp-*")) == []
+
+
+def test_a_squid_with_settings_of_somebody_is_left_alone_and_that_is_said(host: Host) -> None:
+    """Defect: squid.conf was there before Squid, as some tools have it: nothing was said, and the proxy failed."""
+    host.run("preinst", "install")
+    conffiles = host.shipped_squid_conf()
+    (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
+    host.squid("installed 5.7", conffiles)
+    said = host.run("postinst", "configure", "")
+    assert "the squid.service of this host is left alone" in said
+    assert [line for line in host.log if "stop" in line or "disable" in line] == []
+
+
+@pytest.mark.parametrize("state", ["installed 5.7", "config-files 5.7"])
+def test_a_squid_of_before_is_left_alone(host: Host, state: str) -> None:
+    host.squid(state, host.shipped_squid_conf())
+    host.run("preinst", "install")
+    assert "left alone" in host.run("postinst", "configure", "")
+    assert [line for line in host.log if "stop" in line or "disable" in line] == []
+
+
+def test_what_was_enabled_before_a_removal_runs_after_the_next_installation(host: Host) -> None:
+    """Defect: console, portal and relay were enabled, and did not run until the host booted."""
+    start = "deb-systemd-invoke start mptcp-console.service mptcp-portal.service mptcp-relay.service"
+    host.run("preinst", "install", *AGAIN)
+    host.run("postinst", "configure", AGAIN[0])
+    # It starts those that are enabled.
+    assert start in host.log
+    (host.root / "log").unlink()
+    host.run("preinst", "upgrade", *AGAIN)
+    host.run("postinst", "configure", AGAIN[0])
+    assert start not in host.log

@@ -47,7 +47,8 @@ grep -qsx "$name" "$ROOT/lacks" || [ ! -e "$ROOT/installed" ] || printf installe
     "apt-get": """
 case "$*" in
 *update*)
-    if [ -e "$ROOT/offline" ]; then echo "W: Temporary failure resolving 'deb.debian.org'"; else touch "$ROOT/updated"; fi
+    [ ! -e "$ROOT/offline" ] || { echo "W: Temporary failure resolving 'deb.debian.org'" ; exit 0; }
+    touch "$ROOT/updated"
     exit 0
     ;;
 *--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;
