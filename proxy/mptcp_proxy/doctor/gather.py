@@ -28,12 +28,18 @@ from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
 
+_CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
 _NFTABLES = "nftables/limit-new-connections.nft"
 _BOUNDS = (
     Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
-    Path(__file__).resolve().parents[3] / "conf" / _NFTABLES,
+    _CHECKOUT / _NFTABLES,
 )
 """What bounds new connections: where the package has it, and a checkout."""
+_EXAMPLES = (
+    (Path("/etc/mptcp-throttler/throttler.yaml.example"), Path("/etc/mptcp-throttler/policy.yaml.example")),
+    (_CHECKOUT / "throttler.yaml", _CHECKOUT / "policy.yaml"),
+)
+"""The throttler's settings and a policy, to be copied and edited: where the package has them, and a checkout."""
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
@@ -60,8 +66,9 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield libraries.nftables(loads)
     yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     present = throttler_settings.exists()
-    good, _ = _throttler("check", "--config", str(throttler_settings)) if present else (throttler.Answer(0, ""), "")
-    yield throttler.settings(str(throttler_settings), present, good)
+    good = _throttler("check", "--config", str(throttler_settings))[0] if present else None
+    examples = next((each for each in _EXAMPLES if all(path.exists() for path in each)), _EXAMPLES[0])
+    yield throttler.settings(throttler_settings, good, examples)
     yield throttler.daemon(head, no_answer)
 
     squid = installed()

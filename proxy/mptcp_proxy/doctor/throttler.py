@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
@@ -23,14 +25,16 @@ class Answer:
     errors: str
 
 
-def settings(file: str, present: bool, checked: Answer) -> Finding:
-    """*checked*: of ``mptcp-throttler check``."""
-    if not present:
+def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
+    """*checked*: of ``mptcp-throttler check``; None where there is no *file*. *examples*: of it, and of a policy."""
+    if checked is None:
+        targets = (file, file.with_name("policy.yaml"))
+        copies = (shlex.join(["install", "-Dm644", *map(str, pair)]) for pair in zip(examples, targets, strict=True))
         return warn(
             _SETTINGS,
             f"there is no {file}",
             "the proxy serves without the throttler: nothing is capped",
-            f"install -Dm644 -t {file.rpartition('/')[0]} conf/throttler.yaml conf/policy.yaml, and edit both",
+            f"{' && '.join(copies)}   # and edit both",
         )
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
@@ -40,7 +44,7 @@ def settings(file: str, present: bool, checked: Answer) -> Finding:
         _SETTINGS,
         f"{lines[0]}{more}",
         "the throttler does not start, or refuses the next reload",
-        f"mptcp-throttler check --config {file}",
+        f"mptcp-throttler check --config {shlex.quote(str(file))}",
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from doctor_findings import is_complete
 
-from mptcp_proxy.doctor import features, host, kernel, libraries, throttler
+from mptcp_proxy.doctor import features, gather, host, kernel, libraries, throttler
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.probe import attempt
 from mptcp_proxy.doctor.throttler import Answer
@@ -80,18 +82,31 @@ REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:
 
 
 @pytest.mark.parametrize(
-    ("present", "answer", "status", "words"),
+    ("answer", "status", "words"),
     [
-        (False, Answer(0, ""), WARN, "there is no /etc/t.yaml"),
-        (True, Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
-        (True, Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
-        (True, Answer(1, ""), FAIL, "mptcp-throttler check ends with 1"),
+        (None, WARN, "there is no /etc/t.yaml"),
+        (Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
+        (Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
+        (Answer(1, ""), FAIL, "mptcp-throttler check ends with 1"),
     ],
 )
-def test_settings_of_the_throttler(present: bool, answer: Answer, status: Status, words: str) -> None:
-    finding = throttler.settings("/etc/t.yaml", present, answer)
+def test_settings_of_the_throttler(answer: Answer | None, status: Status, words: str) -> None:
+    finding = throttler.settings(Path("/etc/t.yaml"), answer, (Path("/t.yaml.example"), Path("/p.yaml.example")))
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
+
+
+def test_settings_come_from_examples_that_are_there(tmp_path: Path) -> None:
+    """Defect: the remedy copied from conf/, which is in a checkout alone, and in the directory of no caller."""
+    packaged, checkout = gather._EXAMPLES
+    assert all(path.is_file() for path in checkout)
+    rules = (Path(__file__).parents[3] / "debian/rules").read_text()
+    assert "/etc/mptcp-$$owner/$$name.yaml.example" in rules
+    assert {path.parent for path in packaged} == {Path("/etc/mptcp-throttler")}
+    assert [path.name for path in packaged] == [f"{path.name}.example" for path in checkout]
+    settings = tmp_path / "a b/throttler.yaml"
+    subprocess.run(throttler.settings(settings, None, checkout).remedy, shell=True, cwd=tmp_path, check=True)
+    assert [(settings.parent / path.name).read_bytes() for path in checkout] == [path.read_bytes() for path in checkout]
 
 
 @pytest.mark.parametrize(
