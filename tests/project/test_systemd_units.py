@@ -157,3 +157,16 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
 def test_no_limit_of_memory_ends_squid(unit: Path) -> None:
     """The kernel counts what came in by Multipath TCP, and does not take it off again (docs/operator.md)."""
     assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)
+
+
+def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
+    """Defect: a relay that was set up by its page did not start (203/EXEC), and hid the package's unit for good."""
+    pages = [UNITS.parent / "README.md", *(UNITS.parent / "docs").glob("*.md")]
+    copied = re.compile(r"\b(?:cp|install)\b[^`\n]*\bsystemd/\S*\.service")
+    assert [page.name for page in pages if copied.search(page.read_text())] == []
+    # What is copied is what the package has; a password for a parent may stand in it.
+    rules = (UNITS.parent / "debian/rules").read_text()
+    assert "$(TREE)/etc/mptcp-proxy/relay-squid.conf.example" in rules
+    step = "cd /etc/mptcp-proxy && {}install -m640 -g proxy relay-squid.conf.example relay-squid.conf"
+    assert step.format("") in (UNITS.parent / "docs/relay.md").read_text()
+    assert step.format("sudo ") in (UNITS.parent / "docs/packages.md").read_text()
