@@ -170,3 +170,26 @@ def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
     step = "cd /etc/mptcp-proxy && {}install -m640 -g proxy relay-squid.conf.example relay-squid.conf"
     assert step.format("") in (UNITS.parent / "docs/relay.md").read_text()
     assert step.format("sudo ") in (UNITS.parent / "docs/packages.md").read_text()
+
+
+def test_an_interface_that_comes_late_starts_the_throttler_as_the_page_says(tmp_path: Path) -> None:
+    """Defect: "systemctl reenable" of systemd 252 reads no drop-in, and nothing would have started it."""
+    if shutil.which("systemctl") is None:
+        pytest.skip("NOT TESTED: systemctl is not installed")
+    said = re.search(
+        r"`systemctl edit mptcp-throttler`, write\s+`(\S+)` below `\[Install\]`, then `systemctl (\w+) ",
+        (UNITS.parent / "docs/operator.md").read_text(),
+    )
+    assert said is not None
+    units, own = tmp_path / "usr/lib/systemd/system", tmp_path / "etc/systemd/system"
+    for directory in (units, own / "mptcp-throttler.service.d"):
+        directory.mkdir(parents=True)
+    shutil.copy(THROTTLER, units)
+    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{said[1]}\n")
+    systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
+    # As the package has it.
+    subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
+    wanted = own / f"{said[1].partition('=')[2]}.wants/mptcp-throttler.service"
+    wanted.unlink(missing_ok=True)
+    subprocess.run([*systemctl, said[2], "mptcp-throttler"], check=True, timeout=60)
+    assert wanted.is_symlink()
