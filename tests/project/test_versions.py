@@ -94,6 +94,12 @@ def test_run_installs_what_dpkg_asks_for_by_itself(tmp_path: Path) -> None:
     assert {"build-essential"} <= asked <= set(installed[1].split())
 
 
+def test_what_chooses_the_package_that_is_tested_gets_past_sudo() -> None:
+    """Defect: "before it", said the page; sudo takes it away, and another package than the named one was tested."""
+    text = (REPOSITORY / "docs/packages.md").read_text()
+    assert re.findall(r"`([^`]*)MPTCP_PACKAGE=", text) == ["sudo env "]
+
+
 def test_a_maintainers_address_that_nobody_reads_is_said_to_be_one() -> None:
     """Who publishes the package replaces it, and takes these words out of the security policy."""
     control, changelog = ((REPOSITORY / "debian" / name).read_text() for name in ("control", "changelog"))
