@@ -13,8 +13,11 @@ from unit_exposure import MOST, exposure
 
 from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
+from mptcp_proxy import reloads
+from mptcp_proxy.configuration.check import PATIENCE
 from mptcp_proxy.places import SHARED_MEMORY
-from mptcp_proxy.serving import DESERTED
+from mptcp_proxy.serving import DESERTED, UNOPENED
+from mptcp_proxy.squid import PARSE_SECONDS
 from mptcp_proxy.supervisor import _REST
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -151,6 +154,14 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
     )
     assert int(burst) * (min(DESERTED, _REST) + int(pause)) > int(interval)
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) -> None:
+    """Defect: with two million names in a list systemd ended each start after its own 90 s, and gave up each reload."""
+    (limit,) = values(unit, "TimeoutStartSec")
+    assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
+    assert int(limit) > reloads.SECONDS
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
