@@ -46,7 +46,7 @@ from .guard_judging import (
     judge,
     table_of,
 )
-from .options import choice, count, counts
+from .options import MOST_RTT, choice, count, counts
 from .setup import Setup
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
@@ -111,7 +111,7 @@ DIRECTIONS = ("down", "up")
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
+    rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS, most=MOST_RTT)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
     directions = choice(options, "direction", DIRECTIONS)

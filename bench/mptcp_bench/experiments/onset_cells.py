@@ -8,7 +8,7 @@ from itertools import product
 
 from .devices import DEVICE
 from .onset_judging import DOWN, UP, Windows
-from .options import choice, refused
+from .options import choice, listed, refused, rtts
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Mbit/s of the path that is not capped, by the one that is."""
@@ -75,14 +75,13 @@ class Cell:
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     """Return the cells that *options* choose. Raises OptionError for one that makes no sense."""
-    controls = options.get("cc", "bbr,cubic").split(",")
-    rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
+    controls = listed(options, "cc", "bbr,cubic")
+    delays = listed(options, "rtt", "20/20" if quick else ",".join(RTTS))
     found = []
-    for direction in options.get("direction", "down").split(","):
-        usual = "100-5" if quick else ",".join(UPLOAD_CAPS if direction == "up" else CAPS)
-        caps = options.get("cap", usual).split(",")
+    for direction in listed(options, "direction", "down"):
+        caps = listed(options, "cap", "100-5" if quick else ",".join(UPLOAD_CAPS if direction == "up" else CAPS))
         try:
-            found += [_cell(*each, direction) for each in product(controls, rtts, caps)]
+            found += [_cell(*each, direction) for each in product(controls, delays, caps)]
         except ValueError:
             raise refused(OPTIONS) from None
     return found
@@ -94,9 +93,12 @@ def variants_of(options: Mapping[str, str]) -> list[str]:
 
 
 def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
-    ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
+    ethernet_rtt, wifi_rtt = rtts(rtt)
     path, _, rates = cap.rpartition(":")
     before, after = (int(word) for word in rates.split("-"))
-    if direction not in ("down", "up") or path not in ("", *DEVICE):
+    if direction not in ("down", "up") or path not in ("", *DEVICE) or not control:
+        raise ValueError
+    # A cap of nothing is none that a policy can have, and one that the path does not reach caps nothing.
+    if not 0 < after < before:
         raise ValueError
     return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction, path or "ethernet")

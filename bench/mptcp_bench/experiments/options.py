@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+MOST_RTT = 20_000
+"""Milliseconds: a path is emulated with 10 s each way at the most."""
+
 
 class OptionError(Exception):
     """An option, its value and what is allowed, in one line."""
@@ -42,11 +45,41 @@ def count(options: Mapping[str, str], name: str, usual: int, *, least: int = 1) 
     return _whole(name, options[name], options[name], least) if name in options else usual
 
 
-def counts(options: Mapping[str, str], name: str, usual: Sequence[int], *, least: int = 1) -> list[int]:
-    """Return the whole numbers of the list *name*, separated by commas; OptionError as :func:`count`."""
+def counts(
+    options: Mapping[str, str], name: str, usual: Sequence[int], *, least: int = 1, most: int | None = None
+) -> list[int]:
+    """Return the whole numbers of the list *name*, separated by commas; OptionError as :func:`count`, :func:`listed`.
+
+    None may be above *most*, where that is given.
+    """
     if name not in options:
         return list(usual)
-    return [_whole(name, options[name], word, least) for word in options[name].split(",")]
+    return [_whole(name, options[name], word, least, most) for word in listed(options, name, "")]
+
+
+def listed(options: Mapping[str, str], name: str, usual: str, by: str = ",") -> list[str]:
+    """Return the words of the list *name*, *usual* where it is not given, separated by *by*.
+
+    :raises OptionError: a word that is there twice: what is measured of it would be mixed up
+    """
+    text = options.get(name, usual)
+    found = text.split(by)
+    for number, word in enumerate(found):
+        if word in found[:number]:
+            raise OptionError(f"--set {name}={text}: {word!r} is there twice")
+    return found
+
+
+def rtts(text: str) -> tuple[float, float]:
+    """Return the RTTs of two paths in *text*, such as ``20/80``, milliseconds.
+
+    :raises ValueError: it is something else, or one that is not emulated
+    """
+    first, second = (float(word) for word in text.split("/"))
+    # Written so that what is no number fails it as well.
+    if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
+        raise ValueError(f"{text}: RTTs are 0 to {MOST_RTT} ms")
+    return first, second
 
 
 def positive(options: Mapping[str, str], name: str, usual: float, *, above: float = 0) -> float:
@@ -71,12 +104,12 @@ def choice(
 ) -> list[str]:
     """Return the words of the list *name*, separated by *by*; where it is not given *usual*, or all that is *known*.
 
-    :raises OptionError: a word that is not *known*
+    :raises OptionError: a word that is not *known*, or is there twice
     """
     there = list(known)
     if name not in options:
         return there if usual is None else list(usual)
-    found = options[name].split(by)
+    found = listed(options, name, "", by)
     for word in found:
         if word not in there:
             raise OptionError(f"--set {name}={options[name]}: {word!r} is none of {', '.join(there)}")
@@ -91,9 +124,10 @@ def yes(options: Mapping[str, str], name: str, usual: bool) -> bool:
     return word == "yes"
 
 
-def _whole(name: str, value: str, word: str, least: int) -> int:
+def _whole(name: str, value: str, word: str, least: int, most: int | None = None) -> int:
     # int() would also take spaces, signs, underscores and the digits of every script, and refuse thousands of digits.
-    if not re.fullmatch("[0-9]{1,9}", word) or int(word) < least:
+    if not re.fullmatch("[0-9]{1,9}", word) or int(word) < least or (most is not None and int(word) > most):
         within = "" if word == value else f": {word!r}"
-        raise OptionError(f"--set {name}={value}{within}: allowed are whole numbers from {least} on")
+        end = "on" if most is None else f"to {most}"
+        raise OptionError(f"--set {name}={value}{within}: allowed are whole numbers from {least} {end}")
     return int(word)

@@ -23,6 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mptcp_common.units import parse_rate
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.protocol import Protocol
@@ -38,7 +39,7 @@ from .attempts import Attempts
 from .devices import DEVICES
 from .findings import Findings, Picture
 from .options import choice, count, positive, refused
-from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
+from .overshoot_judging import PERIOD, TRANSFERS, UNCAPPED, Measured, Rates, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
@@ -47,15 +48,15 @@ from .two_paths import two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
 OURS = ("ours", "budget")
+RATES, RTTS = (50, 20), (20, 20)
+"""Mbit/s and ms of Ethernet and Wi-Fi."""
 OPTIONS = {
     "variant": f"which of {', '.join(VARIANTS)}, default all",
     "runs": "of each variant but the poller, 2 or more, default 3",
     "phases": "of the poller, which runs once with each, default 3",
-    "cap": "Mbit/s, default 5",
+    "cap": f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}, default 5",
     "seconds": "of a first transfer, default 42",
 }
-RATES, RTTS = (50, 20), (20, 20)
-"""Mbit/s and ms of Ethernet and Wi-Fi."""
 SECONDS, REPEATED = 42.0, 12.0
 RUNS, QUICK_RUNS = 3, 2
 PHASES, QUICK_PHASES = 3, 1
@@ -88,7 +89,12 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Plann
     # One of each cannot be compared.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
     cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
-    if cap >= RATES[0]:
+    try:
+        # As the policy has it.
+        parse_rate(f"{cap:g} Mbit/s")
+    except ValueError:
+        raise refused(OPTIONS) from None
+    if UNCAPPED * cap > RATES[0]:
         raise refused(OPTIONS)
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.

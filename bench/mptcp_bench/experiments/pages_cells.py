@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import cycle, islice, product
 from math import exp
 
+from mptcp_common.units import parse_rate
+
 from ..statistics import NormalDist
 from .devices import POLICY_PATHS
-from .options import choice, count, refused
+from .options import choice, count, listed, refused, rtts
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
@@ -17,6 +19,8 @@ SHARES = ("path", "client", "connection")
 CLIENTS = ("two", "lone", "lost")
 POLICIES = ("cap", "min1", "budget")
 UNITS = {"k": 1_000, "M": 1_000_000}
+MOST_OCTETS = 1_000_000_000
+"""Of a file: the origin's directory has to hold it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
 """Files of a batch, by their size: some seconds each."""
 KEPT, BROWSER = 8, 6
@@ -134,10 +138,10 @@ class Cell:
 def octets_of(size: str) -> int:
     """Return the bytes of a size such as 100k. Raises ValueError for what is none."""
     number, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
-    octets = round(float(number) * unit)
-    if octets < 1:
+    octets = float(number) * unit
+    if not 1 <= octets <= MOST_OCTETS:
         raise ValueError
-    return octets
+    return round(octets)
 
 
 def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
@@ -152,7 +156,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
         found = [
             _cell(each, dict(zip(CHOICES, combined, strict=True)))
             for each in chosen
-            for combined in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
+            for combined in product(*(listed(each, name, default) for name, default in CHOICES.items()))
         ]
     except ValueError:
         raise refused(OPTIONS) from None
@@ -166,14 +170,17 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     many = int(chosen["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(kind, 10))
     number = count(options, "number", max(many, NUMBERS.get(size, 50)))
     capped_rate, other_rate = (int(word) for word in chosen["rates"].split("/"))
-    capped_rtt, other_rtt = (float(word) for word in chosen["rtt"].split("/"))
     cell = Cell(
-        size, number, many, float(chosen["cap"]), (capped_rate, other_rate), (capped_rtt, other_rtt), chosen["first"],
-        kind, chosen["share"], chosen["policy"], chosen["client"],
+        size, number, many, float(chosen["cap"]), (capped_rate, other_rate), rtts(chosen["rtt"]), chosen["first"], kind,
+        chosen["share"], chosen["policy"], chosen["client"],
     )  # fmt: skip
     known = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
     known |= {cell.share: SHARES, cell.kind: KINDS}
-    if any(word not in there for word, there in known.items()) or many < 1 or cell.cap <= 0:
+    if any(word not in there for word, there in known.items()) or many < 1 or min(cell.rates) < 1:
+        raise ValueError
+    # As the policy has it; and one that the path does not reach caps nothing.
+    parse_rate(f"{cell.cap:g} Mbit/s")
+    if cell.cap >= cell.rates[0]:
         raise ValueError
     if size != MIXED:
         octets_of(size)

@@ -36,16 +36,18 @@ from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
 from .soak_judging import CAP, CHECKED, EXAMPLES, Process, Reading, Soak, judge, misplaced
 
+SAMPLES = 120
+LEAST_INTERVAL = 5.0
+"""Seconds between two samples."""
+SHORTEST = 3 * LEAST_INTERVAL / 60
+"""Minutes: of fewer samples than three, nothing says whether something grew."""
 OPTIONS = {
-    "minutes": "that it takes, default 60",
+    "minutes": f"that it takes, more than {SHORTEST:g}, default 60",
     "n": "tunnels held, default 1000",
     "churn": "tunnels replaced a second, default 50",
     "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none",
     "squid": "0: connections end at a listener in Squid's place, with no origin behind it and no trickle; default 1",
 }
-SAMPLES = 120
-LEAST_INTERVAL = 5.0
-"""Seconds between two samples."""
 SETTLED = 1.0
 """Seconds that a connection is there before the throttler must know it, and its entries must stand."""
 CLOSING = 10
@@ -62,7 +64,7 @@ _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Hold tunnels for as long as *options* say; *seed* draws the connections whose caps are compared."""
-    seconds = 60 * positive(options, "minutes", 1 if quick else 60)
+    seconds = 60 * positive(options, "minutes", 1 if quick else 60, above=SHORTEST)
     tunnels = count(options, "n", 50 if quick else 1000)
     churn = count(options, "churn", 5 if quick else 50, least=0)
     trickle = count(options, "trickle", TRICKLE, least=0)

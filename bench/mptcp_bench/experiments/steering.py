@@ -27,7 +27,7 @@ from . import steering_cells, steering_outages
 from .devices import DEVICES
 from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
-from .options import choice, count, refused
+from .options import choice, count, listed, refused, rtts
 from .setup import Setup
 from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
 from .two_paths import slow_origin, two_paths, wifi_dropping
@@ -66,13 +66,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     kinds = choice(options, "kind", KINDS, QUICK_KINDS if quick else None, by="|")
     parts, cells = choice(options, "part", steering_cells.PARTS), steering_cells.cells(options, quick)
-    rtts = options.get("rtt", RTTS[0] if quick else ",".join(RTTS)).split(",")
     try:
-        each = {rtt: tuple(float(word) for word in rtt.split("/", 1)) for rtt in rtts}
+        each = {rtt: rtts(rtt) for rtt in listed(options, "rtt", RTTS[0] if quick else ",".join(RTTS))}
     except ValueError:
         raise refused(OPTIONS) from None
-    if any(len(pair) != 2 for pair in each.values()):
-        raise refused(OPTIONS)
     found: list[Findings] = []
     if "modes" in parts:
         found.append(_modes(console, seed, runs, each, kinds))

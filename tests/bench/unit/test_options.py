@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.options import OptionError, choice, count, counts, given, positive, refused, yes
+from mptcp_bench.experiments.options import (
+    OptionError,
+    choice,
+    count,
+    counts,
+    given,
+    listed,
+    positive,
+    refused,
+    rtts,
+    yes,
+)
 
 KNOWN = {"runs": "of each, default 5", "rtt": "RTTs in ms"}
 
@@ -53,6 +64,25 @@ def test_whole_numbers_and_lists_of_them() -> None:
     assert counts({}, "rtt", (20, 60)) == [20, 60]
     assert counts({"rtt": "20,80"}, "rtt", (20,)) == [20, 80]
     assert "rtt=20,,80: '': allowed" in refusal(counts, {"rtt": "20,,80"}, "rtt", ())
+    assert counts({"rtt": "80"}, "rtt", (), most=80) == [80]
+    refused_one = refusal(counts, {"rtt": "20,81"}, "rtt", (), most=80)
+    assert refused_one == "--set rtt=20,81: '81': allowed are whole numbers from 1 to 80"
+
+
+def test_a_word_of_a_list_is_there_once() -> None:
+    assert listed({"rtt": "20/20,20/80"}, "rtt", "") == ["20/20", "20/80"]
+    assert listed({}, "rtt", "20/20") == ["20/20"]
+    for call in (listed, counts, choice):
+        assert refusal(call, {"n": "1,2,1"}, "n", "12") == "--set n=1,2,1: '1' is there twice"
+
+
+@pytest.mark.parametrize(
+    "text", ["20", "20/20/20", "-1/20", "20/-1", "nan/20", "inf/20", "20/20001", "1e300/1", "a/b", ""]
+)
+def test_what_cannot_be_emulated_is_no_rtt(text: str) -> None:
+    assert rtts("20/0.5") == (20, 0.5)
+    with pytest.raises(ValueError, match=r"RTTs|convert|unpack"):
+        rtts(text)
 
 
 @pytest.mark.parametrize("value", ["x", "0", "-1", "nan", "inf", ""])
@@ -106,13 +136,33 @@ def test_an_option_that_an_experiment_does_not_have_is_one_line(capsys: pytest.C
     assert capsys.readouterr().err == "mptcp-bench: run goodput: --set runs=3: unknown; it can set nothing\n"
 
 
-@pytest.mark.parametrize("name", ["onset", "overshoot", "pages", "steering"])
-def test_options_that_make_no_sense_together_are_one_line(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+SENSELESS = {
+    "guard": ("rtt=20001", "rtt=20,20"),
+    "middleboxes": ("behaviour=nat,nat",),
+    "onset": (
+        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "cap=100-0", "cap=0-0", "cap=5-100", "cc=",
+        "cap=100-5,100-5",
+    ),
+    "overshoot": ("cap=900", "cap=17", "cap=0.0000001"),
+    "pages": (
+        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rates=0/0", "rates=-5/20", "size=inf", "size=1e300",
+        "cap=nan", "cap=inf", "cap=1e-7", "cap=50",
+    ),
+    "soak": ("minutes=0.2",),
+    "steering": ("rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "kind=no rule|no rule"),
+}  # fmt: skip
+"""By experiment what a reader might set, and what no run can come of."""
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, each in SENSELESS.items() for wrong in each])
+def test_options_that_make_no_sense_are_one_line(
+    name: str, wrong: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
-    wrong = {"onset": "rtt=20", "overshoot": "cap=900", "pages": "rtt=20", "steering": "rtt=20"}[name]
+    module = EXPERIMENTS[name].load()
+    monkeypatch.setattr(module, "need", lambda *_: None)
+    # What is not refused is to fail here, and not to run.
+    monkeypatch.setattr(module, "Testbed", None)
     assert main(["run", name, "--set", wrong, "--output", str(tmp_path)]) == 1
     message = capsys.readouterr().err
-    assert message.startswith(f"mptcp-bench: run {name}: --set takes ")
+    assert message.startswith(f"mptcp-bench: run {name}: --set ")
     assert message.count("\n") == 1
