@@ -25,8 +25,8 @@ from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
 from .devices import DEVICES, POLICY_PATHS
-from .findings import Findings, Picture
-from .guard_drawing import draw
+from .findings import Findings
+from .guard_drawing import pictures
 from .guard_judging import (
     ARMS,
     CAP,
@@ -138,8 +138,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "runs": [{**asdict(m.cell), "guard": m.arm, "fault_at": m.fault_at, **asdict(m.outcome)} for m in measured],
         "controls": {name: asdict(control) for name, control in controls.items()},
     }
-    pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
-    return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures, tuple(asked))
+    return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures(measured), tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,20 @@ from mptcp_lab.testbed.recorder import rates
 
 from .. import style
 from .drawing import both_paths, mark, stacked
+from .findings import Picture
 from .guard_judging import AFTER, CAP, FAULT, Arm, Measured
 
 
-def draw(target: Path, measured: Sequence[Measured]) -> None:
-    """Draw the first fault of each kind at the first RTT, with the guard, in the first direction."""
-    first = measured[0].cell
-    shown = [m for m in measured if m.arm is Arm.ON and (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
+def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
+    """Return the picture of *measured*; none where no run had the guard."""
+    guarded = [m for m in measured if m.arm is Arm.ON]
+    return (Picture("guard", lambda target: draw(target, guarded)),) if guarded else ()
+
+
+def draw(target: Path, guarded: Sequence[Measured]) -> None:
+    """Draw the first fault of each kind at the first RTT, in the first direction, of runs with the guard."""
+    first = guarded[0].cell
+    shown = [m for m in guarded if (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
     kinds = list(dict.fromkeys(m.cell.fault for m in shown))
     figure, panels = stacked(len(kinds), 2.3)
     for axes, fault in zip(panels, kinds, strict=True):

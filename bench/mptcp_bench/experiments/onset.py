@@ -52,6 +52,8 @@ AFTER = 0.1
 RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
 """What makes sense of a path that has a cap: column and measure."""
+TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
+"""Of the picture's panels: the landings that it compares."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = f"{POLICY_PATHS}rules: "
 
@@ -84,9 +86,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "cells": [asdict(cell) for cell in chosen],
         "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
     }
-    drawn = measured and {"at-once", "soft"} <= set(variants)
-    pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
-    return attempts.judged(Findings((table,), data, pictures=pictures, aims=named))
+    return attempts.judged(Findings((table,), data, pictures=pictures(measured), aims=named))
 
 
 def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts: Attempts) -> list[Measured]:
@@ -193,13 +193,18 @@ def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
     return coloured(mean([getattr(each, name) for each in outcomes], scale, digits), aim)
 
 
-def draw(target: Path, measured: Sequence[Measured]) -> None:
-    """Draw one run of each landing, of the first cell: that of median goodput kept."""
+def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
+    """Return the picture of *measured*, of the first cell that has both landings; none where no cell has."""
+    landed = {(one.cell, one.variant) for one in measured}
+    cell = next((one.cell for one in measured if {(one.cell, each) for each in TITLES} <= landed), None)
+    return () if cell is None else (Picture("onset", lambda target: draw(target, measured, cell)),)
+
+
+def draw(target: Path, measured: Sequence[Measured], cell: Cell) -> None:
+    """Draw one run of each landing of *cell*: that of median goodput kept."""
     figure, panels = beside(2)
-    cell = measured[0].cell
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
-    titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
-    for axes, (variant, title) in zip(panels, titles.items(), strict=True):
+    for axes, (variant, title) in zip(panels, TITLES.items(), strict=True):
         runs = [m for m in measured if m.cell == cell and m.variant == variant]
         shown = of_median(runs, lambda m: m.outcome.kept)
         both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)

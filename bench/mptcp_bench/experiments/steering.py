@@ -95,9 +95,8 @@ def _modes(
                 console.print(f"{rtt} ms, {kind}", style="dim", highlight=False)
                 measured += [measure(setup, rtt, kind) for _ in range(runs)]
     data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
-    pictures = (Picture("steering", lambda target: draw(target, measured)),)
     asked = aims(measured, list(product(each, kinds)), runs)
-    return Findings((table_of(measured),), data, pictures=pictures, aims=tuple(asked))
+    return Findings((table_of(measured),), data, pictures=pictures(measured), aims=tuple(asked))
 
 
 def measure(setup: Setup, rtt: str, kind: str) -> Measured:
@@ -116,10 +115,15 @@ def measure(setup: Setup, rtt: str, kind: str) -> Measured:
     return Measured(rtt, kind, event, samples)
 
 
-def draw(target: Path, measured: Sequence[Measured]) -> None:
-    """Draw the first run of each mode at the first RTT."""
+def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
+    """Return the picture of *measured*; none where no mode was, only what there is without one."""
     there = {one.kind for one in measured}
     kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
+    return (Picture("steering", lambda target: draw(target, measured, kinds)),) if kinds else ()
+
+
+def draw(target: Path, measured: Sequence[Measured], kinds: Sequence[str]) -> None:
+    """Draw the first run of each of *kinds* at the first RTT."""
     figure, panels = stacked(len(kinds), 2.0)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):

@@ -1,0 +1,69 @@
+"""Pictures of our experiments: of whatever was measured, one that can be drawn or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from mutants import MBIT, constant, series
+from mutants_of_caps import CELLS, COMES, FAULT_AT, ONSET, WIFI, transfer
+
+from mptcp_bench.experiments import guard_drawing, onset, onset_judging, steering
+from mptcp_bench.experiments.findings import Picture
+from mptcp_bench.experiments.guard_judging import Arm
+from mptcp_bench.experiments.guard_judging import Measured as Guarded
+from mptcp_bench.experiments.onset_cells import Cell, cells
+from mptcp_bench.experiments.steering_modes_judging import WARM
+from mptcp_bench.experiments.steering_modes_judging import Measured as Steered
+
+SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
+FIRST, SECOND = cells({"rtt": "20/20", "cap": "100-5"}, False)
+OUTCOME = onset_judging.judge(
+    series({"eth0": COMES, "wlan0": WIFI}, 9.5), "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, 0.02
+)
+
+
+def drawn(pictures: Sequence[Picture], directory: Path) -> list[str]:
+    """Return the text of each of *pictures*."""
+    target = directory / "x.svg"
+    found = []
+    for picture in pictures:
+        picture.draw(target)
+        found.append(target.read_text())
+    return found
+
+
+def steered(*kinds: str) -> list[Steered]:
+    return [Steered("20/20", kind, WARM, SAMPLES) for kind in kinds]
+
+
+@pytest.mark.parametrize("kinds", [(), ("no rule",)])
+def test_without_a_mode_there_is_no_picture_of_modes(kinds: Sequence[str], tmp_path: Path) -> None:
+    assert steering.pictures(steered(*kinds)) == ()
+    [text] = drawn(steering.pictures(steered(*kinds, "smallest-delay")), tmp_path)
+    assert "smallest-delay" in text
+
+
+def guarded(*arms: Arm) -> list[Guarded]:
+    return [Guarded(CELLS[0], arm, transfer(None, count=0), FAULT_AT, SAMPLES) for arm in arms]
+
+
+@pytest.mark.parametrize("arms", [(), (Arm.OFF,)])
+def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms: Sequence[Arm], tmp_path: Path) -> None:
+    assert guard_drawing.pictures(guarded(*arms)) == ()
+    [text] = drawn(guard_drawing.pictures(guarded(*arms, Arm.ON)), tmp_path)
+    assert "Wi-Fi: silence" in text
+
+
+def landed(**variants: Cell) -> list[onset.Measured]:
+    return [onset.Measured(cell, name.replace("_", "-"), OUTCOME, ONSET, SAMPLES) for name, cell in variants.items()]
+
+
+def test_both_landings_are_of_a_cell_that_has_them(tmp_path: Path) -> None:
+    """Those of the first cell may have been void."""
+    assert onset.pictures([]) == onset.pictures(landed(soft=FIRST)) == onset.pictures(landed(at_once=FIRST)) == ()
+    assert onset.pictures(landed(soft=FIRST, at_once=SECOND)) == ()
+    [text] = drawn(onset.pictures([*landed(soft=FIRST), *landed(at_once=SECOND, soft=SECOND)]), tmp_path)
+    assert str(SECOND) in text
+    assert str(FIRST) not in text
