@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, inf, nan, sqrt
+from math import floor, inf, isnan, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
@@ -63,6 +63,8 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 def percentiles(values: Sequence[float], percents: Sequence[float], *, default: float | None = None) -> list[float]:
     """Return that many percentiles of *values*, linear between order statistics; infinite values are allowed.
 
+    Where one is no number, none of the percentiles is: it has no place in an order.
+
     :raises ValueError: a percentile is not 0 to 100, or there is no value and no *default* for that
     """
     if not all(0 <= percent <= 100 for percent in percents):
@@ -71,6 +73,8 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
         if default is None:
             raise ValueError("a percentile of no values")
         return [default] * len(percents)
+    if any(map(isnan, values)):
+        return [nan] * len(percents)
     # Not numpy.percentile: it gives NaN between two infinities.
     ordered = sorted(values)
     found = []

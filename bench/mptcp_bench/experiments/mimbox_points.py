@@ -152,6 +152,11 @@ def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
     return ratios(most, least)
 
 
+def least(values: Sequence[float]) -> float:
+    """Return the least of *values*; NaN where one is: min() would take it or leave it, by where it stands."""
+    return math.nan if any(map(math.isnan, values)) else min(values)
+
+
 class Points:
     """All that was measured."""
 
@@ -188,8 +193,8 @@ class Points:
     ) -> tuple[float, ...]:
         """Return the least of one's ratios to any of *others* that was measured, at any value of what was varied.
 
-        There is one for each round in which all of these were measured.
+        There is one for each round in which all of these were measured; NaN where one of them carried nothing.
         """
-        each = [ratios for other in others if (ratios := self.ratios(one, other, figure, min))]
+        each = [ratios for other in others if (ratios := self.ratios(one, other, figure, least))]
         rounds = set.intersection(*map(set, each)) if each else ()
-        return tuple(min(ratios[number] for ratios in each) for number in sorted(rounds))
+        return tuple(least([ratios[number] for ratios in each]) for number in sorted(rounds))

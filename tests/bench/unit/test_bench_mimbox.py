@@ -85,6 +85,22 @@ def test_the_best_of_several_is_that_of_one_round() -> None:
     assert found.least_ratio(ours, others, lambda p: p.goodput) == pytest.approx((0.9 / 0.8, 0.9 / 7))
 
 
+@pytest.mark.parametrize("dead", [SMALL_MTU, LARGE_MTU])
+def test_a_peer_that_carried_nothing_is_outperformed_at_no_value(dead: int) -> None:
+    there = [replace(p, octets=0) if (p.cell.proxy, p.at) == ("haproxy", dead) else p for p in goodputs().all]
+    claim = goodput_claims(Points(there))[1]
+    assert len(claim.values) == 3
+    assert all(map(math.isnan, claim.values))
+    assert (claim.aim.verdict, claim.verdict) == ("missed", "not judged")
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_an_aim_is_met_by_no_value_that_is_no_number(place: int) -> None:
+    values = [0.9, 0.9]
+    values.insert(place, math.nan)
+    assert Claim("x", "y", tuple(values), least=0.8).aim.verdict == "missed"
+
+
 def test_growth_is_from_the_smallest_to_the_greatest_of_one_round() -> None:
     assert growth({(0, 1): 2.0, (0, 5): 1.0, (0, 9): 8.0, (1, 1): 2.0, (1, 5): 8.0, (2, 1): 0.0, (2, 9): 1.0}) == (4.0,)
     assert growth({(0, 1): 2.0, (1, 1): 3.0}) == growth({}) == ()

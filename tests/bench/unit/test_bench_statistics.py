@@ -81,6 +81,13 @@ def test_what_never_came_is_infinite_and_no_percentile_is_not_a_number() -> None
     assert percentile([], 99, default=math.inf) == math.inf
 
 
+@given(st.lists(st.floats(allow_nan=False), max_size=9), st.integers(0, 9), st.floats(0, 100))
+def test_beside_what_is_no_number_there_is_no_percentile(values: list[float], place: int, percent: float) -> None:
+    """Wherever it stands: sorting leaves the numbers around it in any order."""
+    values.insert(place, math.nan)
+    assert math.isnan(percentile(values, percent))
+
+
 @pytest.mark.parametrize("percent", [-1, 101, math.nan])
 def test_a_percentile_is_between_0_and_100(percent: float) -> None:
     with pytest.raises(ValueError, match="0 to 100"):
