@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 FILE = "result.json"
+EXACT = 17
+"""Digits that say a float exactly."""
 
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
@@ -97,7 +99,7 @@ class JudgedAim:
 
     @property
     def measured(self) -> str:
-        return "nothing" if self.value is None else shown(self.value, self.unit)
+        return "nothing" if self.value is None else shown(self.value, self.unit, self.least, self.most)
 
 
 def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
@@ -113,10 +115,17 @@ def bounds(least: float | None, most: float | None) -> str:
     return " and ".join(f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None)
 
 
-def shown(value: float, unit: str) -> str:
-    """Return *value* for people: whole numbers whole, others to four digits."""
-    whole = math.isfinite(value) and value == int(value)
-    return f"{value:,.0f}{unit}" if whole else f"{value:.4g}{unit}"
+def shown(value: float, unit: str, least: float | None = None, most: float | None = None, *, digits: int = 4) -> str:
+    """Return *value* for people: whole numbers whole, others to so many *digits*.
+
+    There are more where fewer would have it on the other side of one of its bounds.
+    """
+    if math.isfinite(value) and value == int(value):
+        return f"{value:,.0f}{unit}"
+    texts = (f"{value:.{number}g}" for number in range(digits, EXACT))
+    verdict = judge(value, least, most)
+    text = next((each for each in texts if judge(float(each), least, most) == verdict), f"{value:.{EXACT}g}")
+    return text + unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from math import isfinite, nan
 from rich import box
 from rich.table import Table
 
-from ..result_file import AimVerdict, JudgedAim, bounds, judge
+from ..result_file import AimVerdict, JudgedAim, bounds, judge, shown
 from ..statistics import fmean, no_less_than
 
 
@@ -38,7 +38,11 @@ class Aim:
         return bounds(self.least, self.most)
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.value:.4g}{self.unit}, wanted {self.wanted}"
+        return f"{self.what}: {self.measured()}, wanted {self.wanted}"
+
+    def measured(self, digits: int = 4) -> str:
+        """Return the value for people, with no fewer *digits*."""
+        return shown(self.value, self.unit, self.least, self.most, digits=digits)
 
     def judged(self) -> JudgedAim:
         """Return what the result file says of it."""
@@ -81,7 +85,7 @@ def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
     table.add_column("wanted", justify="right", no_wrap=True)
     table.add_column("")
     for aim in aims:
-        table.add_row(aim.what, f"{aim.value:.4g}{aim.unit}", aim.wanted, SIGNS[aim.verdict])
+        table.add_row(aim.what, aim.measured(), aim.wanted, SIGNS[aim.verdict])
     return table
 
 

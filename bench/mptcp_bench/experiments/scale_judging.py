@@ -259,8 +259,7 @@ def table(title: str, aims: Sequence[Aim]) -> Table:
 
 def _cell(aim: Aim, *, bare: bool) -> str:
     """Return the value and whether it is as wanted; what is wanted, too, unless *bare*."""
-    whole = math.isfinite(aim.value) and aim.value == int(aim.value)
-    text = f"{aim.value:,.0f}{aim.unit}" if whole else f"{aim.value:.3g}{aim.unit}"
+    text = aim.measured(digits=3)
     if not aim.wanted:
         return text
     if not bare:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from mptcp_bench.experiments.aims import Aim, missed, no_less
+from mptcp_bench.experiments.aims import Aim, aims_table, missed, no_less
 from mptcp_bench.statistics import no_less_than
 
 
@@ -15,6 +17,26 @@ def test_an_aim_is_met_within_its_bounds(value: float, met: bool) -> None:
     aim = Aim("x", value, least=0.95, most=1.05)
     assert aim.met is met
     assert bool(missed([aim])) is not met
+
+
+@pytest.mark.parametrize(
+    ("aim", "text"),
+    [
+        (Aim("caps", 10_001, most=10_000), "caps: 10,001, wanted ≤ 10000"),
+        (Aim("share", 0.99996, least=1), "share: 0.99996, wanted ≥ 1"),
+        (Aim("lag", 0.05004, " s", most=0.05), "lag: 0.05004 s, wanted ≤ 0.05"),
+        (Aim("share", 0.94999, least=0.95, most=1), "share: 0.94999, wanted ≥ 0.95 and ≤ 1"),
+        (Aim("gap", 0.123456, " s", most=0.1), "gap: 0.1235 s, wanted ≤ 0.1"),
+        (Aim("gap", math.inf, " s", most=0.1), "gap: inf s, wanted ≤ 0.1"),
+        (Aim("gap", math.nan, most=0.1), "gap: nan, wanted ≤ 0.1"),
+        (Aim("share", math.nextafter(1, 0), least=1), "share: 0.9999999999999999, wanted ≥ 1"),
+    ],
+)
+def test_an_aim_that_is_missed_does_not_read_as_met(aim: Aim, text: str) -> None:
+    assert str(aim) == text
+    [cell] = list(aims_table("Aims", [aim]).columns[1].cells)
+    assert f": {cell}, wanted" in text
+    assert aim.judged().measured in (cell, "nothing")
 
 
 @pytest.mark.parametrize(
