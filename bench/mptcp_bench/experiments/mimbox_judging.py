@@ -201,10 +201,7 @@ def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
     names = list(dict.fromkeys(each.name for each in idle)) or ["idle connection"]
     return [
         Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3),
-        *(
-            Aim(f"{name}, kB", median_or_nan([h.user + h.kernel for h in idle if h.name == name]), most=IDLE)
-            for name in names
-        ),
+        *(Aim(f"{name}, kB", median_or_nan([h.total for h in idle if h.name == name]), most=IDLE) for name in names),
     ]
 
 

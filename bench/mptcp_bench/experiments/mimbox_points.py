@@ -16,7 +16,7 @@ from ..result_file import Judgement, shown
 from ..statistics import median_interval
 from .aims import Aim
 from .relay_cells import Cell
-from .relay_judging import median_or_nan, ratios
+from .relay_judging import median_or_nan, ratios, something
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Point:
 
     @property
     def memory(self) -> float:
-        """KB of a connection."""
-        return (self.user + self.kernel) / 1e3
+        """KB of a connection; no number where none was seen."""
+        return something((self.user + self.kernel) / 1e3)
 
 
 PERCENTS = (1, *range(5, 100, 5), 99)
@@ -96,6 +96,11 @@ class HeldMemory:
     name: str
     user: float
     kernel: float
+
+    @property
+    def total(self) -> float:
+        """No number where nothing was seen."""
+        return something(self.user + self.kernel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,11 @@ NAMES = {
 COSTS = ("get", "connect", "requests")
 
 
+def something(cost: float) -> float:
+    """Return *cost*; of nothing or less, what meets no aim."""
+    return cost if cost > 0 else math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One task of one proxy in one round."""
@@ -64,11 +69,17 @@ class Measured:
 
     @property
     def cost(self) -> float:
-        """Seconds for a GB, microseconds for a request, or kB of a connection; infinite where nothing came."""
+        """Seconds for a GB, microseconds for a request, or kB of a connection; infinite where nothing came.
+
+        It is no number where a proxy took nothing: its processes, or their memory, were not seen.
+        """
         if self.task in HELD:
-            return (self.user + self.kernel) / 1e3
+            return something((self.user + self.kernel) / 1e3)
         done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
-        return self.processor / done * unit if done else inf
+        if not done:
+            return inf
+        spent = self.processor / done * unit
+        return spent if self.cell.proxy == DIRECT else something(spent)
 
     @property
     def rate(self) -> float:
@@ -100,9 +111,10 @@ class Rounds:
         return ratios(self.rates(setting, cell, task), plain)
 
     def best(self, setting: Setting, client: str, task: str) -> str | None:
-        """Return the peer that has the least median cost; None where none was measured."""
+        """Return the peer that has the least median cost; None where there is no such cost."""
         found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
         there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
+        there = {peer: cost for peer, cost in there.items() if not math.isnan(cost)}
         return min(there, key=lambda peer: there[peer]) if there else None
 
 

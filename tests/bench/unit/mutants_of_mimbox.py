@@ -145,13 +145,17 @@ _BUSY = [
 KEPT = [f"idle {what}, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp2")]
 
 
-def idle(large: str = "") -> list[HeldMemory]:
-    return [HeldMemory(name, 90.0 if name == large else 30.0, 20.0) for name in KEPT for _ in range(RUNS)]
+def idle(large: str = "", unseen: str = "") -> list[HeldMemory]:
+    return [
+        HeldMemory(name, 90.0 if name == large else 30.0, 20.0) if name != unseen else HeldMemory(name, 0, 0)
+        for name in KEPT
+        for _ in range(RUNS)
+    ]
 
 
-def _memory_judge(large: str = "") -> Callable[..., Judged]:
+def _memory_judge(large: str = "", unseen: str = "") -> Callable[..., Judged]:
     def own(found: Points) -> Sequence[Aim]:
-        return buffer_aims(found, idle(large) if found.all else ())
+        return buffer_aims(found, idle(large, unseen) if found.all else ())
 
     return judge_of(mimbox_memory.DECLARED, SIZES, lambda at: _CARRIED[at] * 1e7, own, _BUSY)
 
@@ -161,8 +165,10 @@ def _level(p: Point) -> int:
     return round(_CARRIED[p.at] * 1e7)
 
 
-def _memory(change: Change = lambda p: {}, large: str = "", keep: Callable[[Point], bool] = lambda p: True) -> Judged:
-    return _memory_judge(large)(lambda p: {"octets": _level(p)} | dict(change(p)), keep)
+def _memory(
+    change: Change = lambda p: {}, large: str = "", unseen: str = "", keep: Callable[[Point], bool] = lambda p: True
+) -> Judged:
+    return _memory_judge(large, unseen)(lambda p: {"octets": _level(p)} | dict(change(p)), keep)
 
 
 def _sized(at: int, share: float) -> Change:
@@ -179,7 +185,9 @@ MIMBOX_MEMORY = Judge(
         "200 KB are too little": _memory(_sized(EACH, 0.9)),
         "the proxy is slower at every size": _memory(ours(lambda p: {"octets": round(_level(p) * 0.9)})),
         "busy connections are large": _memory(lambda p: {"user": 310e3} if p.task == "busy" else {}),
+        "their memory is not seen": _memory(lambda p: {"user": 0.0, "kernel": 0.0} if p.task == "busy" else {}),
         **{f"large: {name}": _memory(large=name) for name in KEPT},
+        **{f"not seen: {name}": _memory(unseen=name) for name in KEPT},
     },
 )
 

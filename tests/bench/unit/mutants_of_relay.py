@@ -126,6 +126,12 @@ RELAY = Judge(
             for task in COSTS
         },
         **{
+            f"their memory is not seen: {task}, {client}": of_ours(task, client, lambda m: {"user": 0, "kernel": 0})
+            for client in CLIENTS
+            for task in ("idle-get", "idle-connect")
+        },
+        **{f"processor time is not seen: {task}": of_ours(task, "tcp", lambda m: {"processor": 0}) for task in COSTS},
+        **{
             f"idle connections are large: {task}, {client}": of_ours(task, client, larger)
             for client in CLIENTS
             for task in ("idle-get", "idle-connect")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 from unittest.mock import Mock
@@ -33,7 +34,7 @@ from mptcp_bench.experiments.relay_cells import (
     cells,
     plan_of,
 )
-from mptcp_bench.experiments.relay_judging import Measured, Rounds, judge, ratios, taken, void
+from mptcp_bench.experiments.relay_judging import NAMES, Measured, Rounds, judge, ratios, taken, void
 from mptcp_bench.experiments.relay_memory import buffers, octets
 from mptcp_bench.experiments.relay_results import tables
 from mptcp_bench.statistics import percentile
@@ -138,6 +139,24 @@ def test_costs_are_for_a_gigabyte_for_a_request_or_for_a_connection() -> None:
     assert Measured(BASE, cell_of(OURS), "requests", 0, 2.0, 1.0, octets=1, answers=10_000).cost == 100.0
     assert Measured(BASE, cell_of(OURS), "busy", 0, user=30_000, kernel=20_000).cost == 50.0
     assert Measured(BASE, cell_of(OURS), "get", 0, 2.0, 0.0).cost == math.inf
+
+
+def test_a_cost_of_nothing_is_none() -> None:
+    """Its processes, or their memory, were not seen; without a proxy there is nothing to see."""
+    seen = Measured(BASE, cell_of(OURS), "get", 0, 2.0, 0.0, octets=500_000_000)
+    assert math.isnan(seen.cost)
+    assert replace(seen, cell=cell_of(DIRECT)).cost == 0
+    assert math.isnan(Measured(BASE, cell_of(OURS), "idle-get", 0, user=-9_000, kernel=2_000).cost)
+    others = [replace(m, processor=0.0) if m.cell.proxy == "haproxy" else m for m in sound()]
+    assert Rounds(others).best(BASE, "tcp", "get") == "squid"
+    assert Rounds([m for m in others if m.cell.proxy != "squid"]).best(BASE, "tcp", "get") is None
+
+
+@pytest.mark.parametrize("task", ["get", "connect", "requests"])
+def test_a_proxy_whose_processor_time_was_not_seen_is_no_better_than_its_peers(task: str) -> None:
+    unseen = [replace(m, processor=0.0) if m.cell.proxy == OURS else m for m in sound() if m.cell.client == "tcp"]
+    missed = [aim.what for aim in judge(Rounds(unseen), (), 0) if not aim.met]
+    assert f"{NAMES[task]}, × the best peer" in missed
 
 
 def test_a_tunnel_is_compared_with_a_plain_download() -> None:
