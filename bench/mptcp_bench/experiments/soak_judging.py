@@ -135,7 +135,7 @@ def judge(soak: Soak) -> list[Aim]:
     wanted = int(soak.seconds / soak.interval)
     replaced = (samples[-1].opened - samples[0].opened) / (samples[-1].time - samples[0].time) if samples[1:] else 0.0
     # While status and the kernel are read, some tunnels are replaced: these are not compared.
-    least = min(CHECKED, soak.tunnels // 2)
+    least = max(1, min(CHECKED, soak.tunnels // 2))
     kinds: tuple[tuple[str, float, Callable[[Reading], float]], ...] = (
         ("throttler's resident memory", GROWTH, lambda each: each.daemon.resident),
         ("throttler's descriptors", GROWTH, lambda each: each.daemon.descriptors),

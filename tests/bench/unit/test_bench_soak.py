@@ -13,7 +13,7 @@ from mptcp_bench.experiments.scale_crowd import two_subflows
 from mptcp_bench.experiments.scale_policy import CROWD_CAP
 from mptcp_bench.experiments.soak import bpf_bytes, ceilings, process, shown
 from mptcp_bench.experiments.soak_judging import CAP as CAP_RATE
-from mptcp_bench.experiments.soak_judging import growth, misplaced
+from mptcp_bench.experiments.soak_judging import growth, judge, misplaced
 from mptcp_common.units import parse_rate
 
 FIRST, SECOND = "10.77.3.2:40000", "10.77.4.2:40001"
@@ -62,6 +62,12 @@ def test_growth_is_from_the_second_third_to_the_last() -> None:
     assert growth(samples, lambda each: 100 if each.time < 2400 else 120) == pytest.approx(0.2)
     assert math.isnan(growth(samples[:2], lambda each: each.entries))
     assert math.isnan(growth((*samples, replace(sample(120), bpf=math.nan)), lambda each: each.bpf))
+
+
+def test_a_lone_tunnel_is_compared_too() -> None:
+    """Half of one is none, and with none compared no cap would be wrong."""
+    alone = soaked(lambda number, one: {"standing": 1, "checked": 0}, tunnels=1)
+    assert [aim.what for aim in judge(alone) if not aim.met] == ["caps: connections compared, fewest in a sample"]
 
 
 def test_status_is_read_by_tokens_as_ss_writes_them() -> None:
