@@ -131,7 +131,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     # What else was measured must not be lost.
                     void.append(f"{name}: {error}")
                     console.print(f"void, because {error}", style="dim", highlight=False)
-            controls |= {f"{direction}, {rtt} ms, {each.name}": unharmed(setup, each) for each in setup.controls()}
+            for each in setup.controls():
+                name = f"{direction}, {rtt} ms, {each.name}"
+                try:
+                    controls[name] = unharmed(setup, each)
+                except (TestbedError, ValueError) as error:
+                    void.append(f"{name}: {error}")
+                    console.print(f"{name}: void, because {error}", style="dim", highlight=False)
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
     data = {

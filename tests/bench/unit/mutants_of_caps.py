@@ -103,6 +103,7 @@ def guarded(
     runs: int = 3,
     relaxations: int = 0,
     controls: bool = True,
+    at_first: float = 30,
 ) -> Callable[[], Sequence[Aim]]:
     """Judge three runs of each, of which the last is as said."""
 
@@ -119,7 +120,7 @@ def guarded(
             for each in outcomes[arm][:runs]
         ]
         return guard_judging.aims(
-            measured, {"nothing happens": Unharmed(relaxations, 30e6)} if controls else {}, CELLS, 3
+            measured, {"nothing happens": Unharmed(relaxations, at_first * MBIT)} if controls else {}, CELLS, 3
         )
 
     return judged
@@ -154,6 +155,7 @@ GUARD = Judge(
         "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
         "the cap is not lifted by hand": guarded(lifted=lambda: transfer(None, count=0)),
         "it relaxes a cap without a fault": guarded(relaxations=1),
+        "without a fault nothing comes over Wi-Fi": guarded(at_first=0),
         "no transfer without a fault": guarded(controls=False),
         "a run is missing": guarded(runs=2),
         "nothing measured": guarded(runs=0),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from mptcp_bench.experiments import guard
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.guard_judging import (
     AFTER,
@@ -21,6 +25,7 @@ from mptcp_bench.experiments.guard_judging import (
     judge,
     table_of,
 )
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
@@ -106,3 +111,27 @@ def test_of_several_uploads_the_upper_bound_of_the_difference_is_judged() -> Non
     assert judged(1.7, 1.8, 1.8) == ()
     [late] = judged(0.5, 3.0)
     assert "lifted by hand by, upper bound: 9.4" in late, "1.55 s by the mean"
+
+
+def test_a_transfer_without_a_fault_that_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    controls = [guard.Control("nothing happens"), guard.Control("the client stops reading")]
+    setup = SimpleNamespace(controls=lambda: controls)
+
+    def measure(_: object, cell: Cell, arm: Arm) -> Measured:
+        return Measured(cell, arm, Outcome(30e6, 1.0, 2.0, 1.0, 5.0, int(arm is Arm.ON)), FAULT_AT, ())
+
+    def unharmed(_: object, control: guard.Control) -> Unharmed:
+        if control is controls[0]:
+            raise TestbedError("the last connection is gone: not within 60 s")
+        return Unharmed(0, 30e6)
+
+    replaced = {
+        "need": lambda *_: None, "Testbed": lambda *_, **__: nullcontext(), "measure": measure, "unharmed": unharmed,
+        "GuardSetup": SimpleNamespace(built=lambda *_, **__: setup),
+    }  # fmt: skip
+    for name, each in replaced.items():
+        monkeypatch.setattr(guard, name, each)
+    found = guard.run(Console(quiet=True), 1, True, {"direction": "down", "fault": "silence"})
+    assert len(found.data["runs"]) == 2
+    assert list(found.data["controls"]) == ["down, 20 ms, the client stops reading"]
+    assert found.failures == ("down, 20 ms, nothing happens: the last connection is gone: not within 60 s",)
