@@ -97,6 +97,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     if not (probe == 0 or 1000 <= probe <= 120_000) or stale > 255:
         raise refused(OPTIONS)
     return [
-        Cell(mode, fault, outage, load, lost, probe, stale)
+        # The throttler sets it for a mode, and not without one: with that a mode is compared.
+        Cell(mode, fault, outage, load, lost, probe, stale if mode != NONE else 0)
         for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)
     ]

@@ -131,7 +131,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findin
                     console.print(f"{number} of {len(there)}: {cell}", style="dim", highlight=False)
                     try:
                         measured.append((cell, outcome(measure(setup, cell))))
-                    except TestbedError as error:
+                    except (TestbedError, ValueError) as error:
                         void.append(f"{cell}: {error}")
         except TestbedError as error:
             # What was measured must not be lost; the verdicts say that this host was too busy for it.

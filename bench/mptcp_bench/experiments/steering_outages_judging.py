@@ -7,7 +7,7 @@ with the same outage without one: it must neither be slower nor stand still for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from rich.table import Table
@@ -69,12 +69,19 @@ class Outcome:
 
 
 def outcome(watched: Watched) -> Outcome:
-    """Return what is to be known of one transfer."""
+    """Return what is to be known of one transfer.
+
+    Raises ValueError where there are too few samples, and where the application had nothing before the failure: of two
+    transfers without a byte, neither is slower.
+    """
     samples, failed, restored = watched.samples, watched.failed, watched.restored
     end = samples[-1].time
     begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
+    before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
+    if before <= 0:
+        raise ValueError("the application had nothing before the failure")
     return Outcome(
-        mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6,
+        before,
         mean_rate(samples, APPLICATION, begin, restored) / 1e6,
         longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
         _back(watched),
@@ -155,8 +162,8 @@ def beside_each_other(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
     title = "Beside each other: Mbit/s in the outage, seconds that it stood still, seconds until the path was back"
     table = new_table(title, ("load", "fault", "outage s", *modes), left=("load", "fault"))
     shown = ("during", "still", "back")
-    for outage in dict.fromkeys(replace(cell, mode=NONE) for cell, _ in measured):
-        each = [[seen for of, seen in measured if of == replace(outage, mode=mode)] for mode in modes]
+    for outage in dict.fromkeys(cell.unsteered for cell, _ in measured):
+        each = [[seen for of, seen in measured if (of.unsteered, of.mode) == (outage, mode)] for mode in modes]
         table.add_row(
             outage.load,
             outage.fault if outage.lost == "initial" else f"{outage.fault}, {outage.lost}",

@@ -60,6 +60,13 @@ def test_what_is_read_from_samples() -> None:
     assert found.flips == 2
 
 
+def test_a_transfer_of_nothing_is_not_compared() -> None:
+    there = watched()
+    nothing = tuple(Sample(each.time, {**each.octets, APPLICATION: 0}) for each in there.samples)
+    with pytest.raises(ValueError, match="the application had nothing before the failure"):
+        outcome(replace(there, samples=nothing))
+
+
 def test_flips_before_the_failure_do_not_count() -> None:
     assert outcome(watched(flips=(1.0, 2.0, 3.0, 8.7))).flips == 1
 
@@ -154,3 +161,14 @@ def test_cells_are_chosen_and_mistakes_refused() -> None:
     for wrong in ({"mode": "redundant"}, {"outage": "soon"}, {"outage": "0"}, {"probe": "500"}, {"lost": "both"}):
         with pytest.raises(OptionError, match=f"^--set {next(iter(wrong))}=|^--set takes"):
             cells(wrong, quick=False)
+
+
+def test_a_mode_with_another_count_of_losses_is_compared_with_what_there_is_without_a_mode() -> None:
+    options = {"mode": "none,load-balancing", "fault": "silent", "outage": "8", "load": "full", "stale": "40"}
+    without, steered = cells(options, quick=False)
+    assert (without.stale, steered.stale) == (0, 40)
+    measured = [*[(without, GOOD)] * 2, *[(steered, replace(GOOD, during=1.0))] * 2]
+    [slower] = missed(aims(measured, [without, steered], 2))
+    assert slower.startswith(f"{steered}: Mbit/s, × without a mode")
+    [row] = zip(*(column.cells for column in beside_each_other(measured).columns), strict=True)
+    assert [cell.partition(" ")[0] for cell in row[3:]] == ["19.0", "1.0"]
