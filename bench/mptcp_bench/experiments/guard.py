@@ -119,25 +119,24 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     void: list[str] = []
     controls: dict[str, Unharmed] = {}
     for rtt, direction in product(rtts, directions):
-        with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
-            down = direction == "down"
-            setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
-            for fault, number, arm in product(faults, range(runs), ARMS[direction]):
-                name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {arm}"
-                console.print(name, style="dim", highlight=False)
-                try:
-                    measured.append(measure(setup, Cell(direction, rtt, fault), arm))
-                except (TestbedError, ValueError) as error:
-                    # What else was measured must not be lost.
-                    void.append(f"{name}: {error}")
-                    console.print(f"void, because {error}", style="dim", highlight=False)
-            for each in setup.controls():
-                name = f"{direction}, {rtt} ms, {each.name}"
-                try:
-                    controls[name] = unharmed(setup, each)
-                except (TestbedError, ValueError) as error:
-                    void.append(f"{name}: {error}")
-                    console.print(f"{name}: void, because {error}", style="dim", highlight=False)
+        there = [(Cell(direction, rtt, fault), number) for fault, number in product(faults, range(1, runs + 1))]
+        try:
+            with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
+                down = direction == "down"
+                setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
+                for (cell, number), arm in product(there, ARMS[direction]):
+                    name = f"{direction}, {rtt} ms, {cell.fault}, {number} of {runs}, guard {arm}"
+                    console.print(name, style="dim", highlight=False)
+                    with _else_void(name, void, console):
+                        measured.append(measure(setup, cell, arm))
+                for each in setup.controls():
+                    name = f"{direction}, {rtt} ms, {each.name}"
+                    with _else_void(name, void, console):
+                        controls[name] = unharmed(setup, each)
+        except TestbedError as error:
+            if not (measured or controls):
+                raise
+            void.append(f"{direction}, {rtt} ms: {error}")
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
     data = {
@@ -145,6 +144,16 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "controls": {name: asdict(control) for name, control in controls.items()},
     }
     return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures(measured), tuple(asked))
+
+
+@contextmanager
+def _else_void(name: str, void: list[str], console: Console) -> Iterator[None]:
+    """Note in *void* what of *name* cannot be measured: what else was measured must not be lost."""
+    try:
+        yield
+    except (TestbedError, ValueError) as error:
+        void.append(f"{name}: {error}")
+        console.print(f"void, because {error}", style="dim", highlight=False)
 
 
 @dataclass(frozen=True, slots=True)

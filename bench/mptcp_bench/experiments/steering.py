@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, rates
 
@@ -88,15 +88,29 @@ def _modes(
     console: Console, seed: int, runs: int, each: Mapping[str, tuple[float, ...]], kinds: Sequence[str]
 ) -> Findings:
     measured: list[Measured] = []
+    void: list[str] = []
     for rtt, pair in each.items():
-        with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
-            setup = Setup.built(testbed, steering_cells.POLICY % "[]")
-            for kind in kinds:
-                console.print(f"{rtt} ms, {kind}", style="dim", highlight=False)
-                measured += [measure(setup, rtt, kind) for _ in range(runs)]
+        try:
+            with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
+                setup = Setup.built(testbed, steering_cells.POLICY % "[]")
+                for kind, number in product(kinds, range(1, runs + 1)):
+                    name = f"{rtt} ms, {kind}, {number} of {runs}"
+                    console.print(name, style="dim", highlight=False)
+                    try:
+                        one = measure(setup, rtt, kind)
+                        # It is none where the samples say nothing.
+                        one.findings()
+                        measured.append(one)
+                    except (TestbedError, ValueError) as error:
+                        # What else was measured must not be lost.
+                        void.append(f"{name}: {error}")
+        except TestbedError as error:
+            if not measured:
+                raise
+            void.append(f"{rtt} ms: {error}")
     data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
     asked = aims(measured, list(product(each, kinds)), runs)
-    return Findings((table_of(measured),), data, pictures=pictures(measured), aims=tuple(asked))
+    return Findings((table_of(measured),), data, tuple(void), pictures(measured), tuple(asked))
 
 
 def measure(setup: Setup, rtt: str, kind: str) -> Measured:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,7 @@ from mptcp_bench.experiments.guard_judging import (
     judge,
     table_of,
 )
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
@@ -113,12 +114,21 @@ def test_of_several_uploads_the_upper_bound_of_the_difference_is_judged() -> Non
     assert "lifted by hand by, upper bound: 9.4" in late, "1.55 s by the mean"
 
 
-def test_a_transfer_without_a_fault_that_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def late() -> Iterator[None]:
+    """A testbed whose paths were not as asked, which is known at its end."""
+    yield
+    raise EmulationError("ethernet: 3 % of the packets went late")
+
+
+def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     controls = [guard.Control("nothing happens"), guard.Control("the client stops reading")]
     setup = SimpleNamespace(controls=lambda: controls)
 
     def measure(_: object, cell: Cell, arm: Arm) -> Measured:
-        return Measured(cell, arm, Outcome(30e6, 1.0, 2.0, 1.0, 5.0, int(arm is Arm.ON)), FAULT_AT, ())
+        if arm is Arm.OFF:
+            raise ValueError("nothing came over Wi-Fi before the fault")
+        return Measured(cell, arm, Outcome(30e6, 1.0, 2.0, 1.0, 5.0, 1), FAULT_AT, ())
 
     def unharmed(_: object, control: guard.Control) -> Unharmed:
         if control is controls[0]:
@@ -126,12 +136,21 @@ def test_a_transfer_without_a_fault_that_fails_loses_nothing_else(monkeypatch: p
         return Unharmed(0, 30e6)
 
     replaced = {
-        "need": lambda *_: None, "Testbed": lambda *_, **__: nullcontext(), "measure": measure, "unharmed": unharmed,
+        "need": lambda *_: None, "Testbed": lambda *_, **__: late(), "measure": measure, "unharmed": unharmed,
         "GuardSetup": SimpleNamespace(built=lambda *_, **__: setup),
     }  # fmt: skip
     for name, each in replaced.items():
         monkeypatch.setattr(guard, name, each)
-    found = guard.run(Console(quiet=True), 1, True, {"direction": "down", "fault": "silence"})
-    assert len(found.data["runs"]) == 2
+    options = {"direction": "down", "fault": "silence"}
+    found = guard.run(Console(quiet=True), 1, True, options)
+    assert [run["guard"] for run in found.data["runs"]] == ["on"]
     assert list(found.data["controls"]) == ["down, 20 ms, the client stops reading"]
-    assert found.failures == ("down, 20 ms, nothing happens: the last connection is gone: not within 60 s",)
+    assert found.failures == (
+        "down, 20 ms, silence, 1 of 1, guard off: nothing came over Wi-Fi before the fault",
+        "down, 20 ms, nothing happens: the last connection is gone: not within 60 s",
+        "down, 20 ms: ethernet: 3 % of the packets went late",
+    )
+    # An earlier result stays where nothing was measured.
+    del controls[:]
+    with pytest.raises(EmulationError):
+        guard.run(Console(quiet=True), 1, True, options | {"fault": ""})

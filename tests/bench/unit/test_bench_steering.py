@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from mutants import constant, series
 from mutants_of_steering import END, SOUND
+from rich.console import Console
 
+from mptcp_bench.experiments import steering
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.steering_cells import MODES, NONE, Cell, cells
@@ -24,6 +28,7 @@ from mptcp_bench.experiments.steering_outages_judging import (
     outcome,
     table_of,
 )
+from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
@@ -172,3 +177,36 @@ def test_a_mode_with_another_count_of_losses_is_compared_with_what_there_is_with
     assert slower.startswith(f"{steered}: Mbit/s, × without a mode")
     [row] = zip(*(column.cells for column in beside_each_other(measured).columns), strict=True)
     assert [cell.partition(" ")[0] for cell in row[3:]] == ["19.0", "1.0"]
+
+
+@contextmanager
+def late() -> Iterator[None]:
+    """A testbed whose paths were not as asked, which is known at its end."""
+    yield
+    raise EmulationError("wifi: 3 % of the packets went late")
+
+
+def test_a_download_under_a_mode_that_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = tuple(series({"eth0": constant(99), "wlan0": constant(29)}, END))
+
+    def measure(_: object, rtt: str, kind: str) -> Measured:
+        if kind == "active-standby":
+            raise TestbedError("the policy is in force: not within 10 s")
+        return Measured(rtt, kind, WARM, samples if kind == "smallest-delay" else samples[:5])
+
+    replaced = {
+        "need": lambda *_: None, "Testbed": lambda *_, **__: late(), "measure": measure,
+        "Setup": SimpleNamespace(built=lambda *_: None),
+    }  # fmt: skip
+    for name, each in replaced.items():
+        monkeypatch.setattr(steering, name, each)
+    kinds = ("active-standby", "priority-based", "smallest-delay")
+    found = steering.run(Console(quiet=True), 1, True, {"part": "modes", "kind": "|".join(kinds)})
+    assert [run["kind"] for run in found.data["runs"]] == ["smallest-delay"]
+    first, second, last = found.failures
+    assert first == "20/20 ms, active-standby, 1 of 1: the policy is in force: not within 10 s"
+    assert second.startswith("20/20 ms, priority-based, 1 of 1: no two samples between")
+    assert last == "20/20 ms: wifi: 3 % of the packets went late"
+    # An earlier result stays where nothing was measured.
+    with pytest.raises(EmulationError):
+        steering.run(Console(quiet=True), 1, True, {"part": "modes", "kind": kinds[0]})
