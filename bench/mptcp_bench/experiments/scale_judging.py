@@ -17,7 +17,7 @@ from .aims import Aim, coloured
 from .tables import new_table
 
 RELOAD = 5.0
-"""Seconds to the last set entry."""
+"""Seconds to the last set entry, and until the last one is gone."""
 GROWTH = 12.0
 """Of that, from a number of tunnels to ten times as many."""
 PAUSE = 0.05
@@ -193,7 +193,7 @@ def _held(held: Held, alone: Window, base: float, reactions: int, asked: int) ->
         Aim(f"{name}: trickled under caps, of what it should", held.busy.trickled, least=TRICKLED),
         Aim(f"{name}: reload, to half of the set entries", held.half, " s"),
         Aim(f"{name}: reload, to the last set entry", held.reload, " s", most=RELOAD),
-        Aim(f"{name}: reload, until none is left", held.released, " s"),
+        Aim(f"{name}: reload, until none is left", held.released, " s", most=RELOAD),
         Aim(f"{name}: status socket silent in a reload", held.silence, " s", most=STATUS),
     ]
     if held.longest is not None:

@@ -90,6 +90,7 @@ SCALE = Judge(
         "dead throttler": dead,
         "the cap never comes": scaled({"reload": math.inf, "half": math.inf, "reactions": (), "asked": ()}),
         "it comes late": scaled({"reload": 5.1}),
+        "caps are never lifted": scaled({"released": math.inf}),
         "late in proportion": grown,
         "the caps of joins never come": scaled({"reactions": ()}),
         "of one join it does not": scaled({"reactions": (1.5,) * (REACTIONS - 1)}),
