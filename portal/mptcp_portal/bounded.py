@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
 
+from mptcp_common.clients import client_of
 from mptcp_common.http_bounds import BoundedHttp
 
 MOST_CONNECTIONS = 512
 """Of each server: none takes the descriptors of another."""
 MOST_OF_ONE = 32
-"""Of one address, where clients come by themselves. A browser opens six."""
+"""Of one client (:mod:`mptcp_common.clients`), where clients come by themselves. A browser opens six."""
 REQUEST_SECONDS = 20.0
 """In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
@@ -37,7 +39,7 @@ class Bounds:
     """What one server allows."""
 
     of_one: int = MOST_OF_ONE
-    """Connections of one address."""
+    """Connections of one client."""
     keep_alive: int = 5
     """Seconds for which a connection may be idle after an answer."""
 
@@ -73,8 +75,8 @@ class BoundedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
         super().__init__(config)
         self._bounds = bounds
-        self._held: dict[object, str] = {}
-        """The address of each connection."""
+        self._held: dict[object, bytes] = {}
+        """Whose each connection is."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -105,12 +107,13 @@ class BoundedServer(uvicorn.Server):
             except OSError:  # it is gone again, or there is no descriptor, no memory
                 await asyncio.sleep(_AGAIN)
                 continue
-            of_one = sum(address == peer[0] for address in self._held.values())
+            client = client_of(ip_address(peer[0]).packed)
+            of_one = sum(each == client for each in self._held.values())
             if len(self._held) >= MOST_CONNECTIONS or of_one >= self._bounds.of_one:
                 connection.close()
             else:
                 key = object()
-                self._held[key] = peer[0]
+                self._held[key] = client
                 self._start(self._take(connection, partial(self._held.pop, key, None)))
             # Where the next one waits already, sock_accept() leaves the loop no turn.
             await asyncio.sleep(0)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -172,6 +173,48 @@ def test_one_address_takes_no_more_than_its_share() -> None:
                 writer.close()
 
     asyncio.run(crowd())
+
+
+class PlacedLoop(asyncio.SelectorEventLoop):
+    """One to which connections come from the addresses of a test, one after the other, and then as they do."""
+
+    addresses: Iterator[str] = iter(())
+
+    async def sock_accept(self, sock: socket.socket) -> tuple[socket.socket, Any]:
+        connection, peer = await super().sock_accept(sock)
+        return connection, (next(self.addresses, peer[0]), *peer[1:])
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_one"),
+    [
+        (("2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1:ffff::3"), True),
+        (("fe80::1%eth0",) * 3, True),
+        (("64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2", "64:ff9b::192.0.2.3"), False),
+    ],
+    ids=["a /64", "with a zone", "behind one NAT64"],
+)
+def test_a_client_with_many_ipv6_addresses_takes_no_more_than_its_share(
+    addresses: tuple[str, ...], is_one: bool
+) -> None:
+    """Defect: each address of a client's /64 had a share, so that one client took all connections of a server."""
+
+    async def crowd() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PlacedLoop)
+        async with served(Bounds(of_one=2)) as (_, port):
+            loop.addresses = iter(addresses)
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in addresses[:2]]
+            for reader, writer in held:
+                writer.write(GET)
+                await one_answer(reader)
+            assert await is_let_in(port) is not is_one
+            assert await is_let_in(port)
+            for _, writer in held:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=PlacedLoop) as runner:
+        runner.run(crowd())
 
 
 def test_what_a_connection_holds_is_bounded() -> None:
