@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp
 from mptcp_portal.asking import MOST_SYSTEMS, PAUSE_SECONDS, Asker
 from mptcp_portal.check_report import Throttler
 from mptcp_portal.netlink import Address, plain
-from mptcp_portal.pages import SecureHeaders
+from mptcp_portal.pages import SecureHeaders, routed
 from mptcp_portal.settings import Captive, Network
 
 MEDIA_TYPE = "application/captive+json"
@@ -72,4 +71,4 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
             said["bytes-remaining"] = min(left)
         return JSONResponse(said, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
 
-    return SecureHeaders(Starlette(routes=[Route("/captive-portal", answer)]))
+    return SecureHeaders(routed([Route("/captive-portal", answer)]))

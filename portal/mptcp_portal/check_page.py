@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -15,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mptcp_portal.asking import Asker
 from mptcp_portal.check_report import Report, Transport, carried, limit, report
 from mptcp_portal.own_connection import KernelQuestion, NewConnections, kernel_view
-from mptcp_portal.pages import SecureHeaders, page, static, statics
+from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
 from mptcp_portal.squid_socket import client_end, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
@@ -76,4 +75,4 @@ def check_app(
         Route("/check.json", as_json),
         *statics(static("check.js", "text/javascript")),
     ]
-    return SecureHeaders(ForSquidAlone(Starlette(routes=routes), from_squid))
+    return SecureHeaders(ForSquidAlone(routed(routes), from_squid))

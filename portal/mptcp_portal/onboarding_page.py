@@ -5,14 +5,13 @@ Nothing in it comes from the request: not its Host header, not its address.
 
 from __future__ import annotations
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mptcp_portal import profile, proxy_pac
-from mptcp_portal.pages import SecureHeaders, page, statics
+from mptcp_portal.pages import SecureHeaders, page, routed, statics
 from mptcp_portal.qr_code import qr_svg
 from mptcp_portal.settings import CHECK_NAME, Onboarding
 
@@ -48,4 +47,4 @@ def onboarding_app(onboarding: Onboarding) -> ASGIApp:
     ]
     if has_profile:
         routes.append(Route("/proxy.mobileconfig", apple))
-    return SecureHeaders(Starlette(routes=routes))
+    return SecureHeaders(routed(routes))

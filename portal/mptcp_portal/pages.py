@@ -1,12 +1,15 @@
-"""What all pages share: templates, the style sheet, and headers that keep browsers from loading or keeping anything."""
+"""What all pages share: templates, the style sheet, headers that keep browsers from loading or keeping anything, and
+that a path is there or not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -44,6 +47,14 @@ class SecureHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+def routed(routes: Sequence[Route]) -> Starlette:
+    """Return the application of *routes*: another path is not found."""
+    app = Starlette(routes=routes)
+    # Starlette would lead from /x/ to /x, on the host that the request names.
+    app.router.redirect_slashes = False
+    return app
 
 
 @cache

@@ -66,6 +66,16 @@ def test_who_stands_in_front_must_be_the_one(throttler: Path) -> None:
     assert ask(throttler, "127.0.0.1").status_code == 403
 
 
+def test_nobody_is_led_to_the_host_that_a_request_names(tmp_path: Path) -> None:
+    """Defect: with a slash behind the path, the answer was a redirect to the host of the Host header, by HTTP."""
+    captive = load_settings(TEXT, "portal.yaml").captive
+    assert captive is not None
+    client = TestClient(captive_app(captive, Asker(tmp_path / "s", pause=0)), base_url="http://evil.example")
+    found = client.get("/captive-portal/", follow_redirects=False)
+    assert found.status_code == 404
+    assert "location" not in found.headers
+
+
 async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str], Any]:
     """Ask *app* without a thread and a loop of its own; return status, headers and document."""
     sent: list[Any] = []

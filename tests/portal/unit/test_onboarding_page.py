@@ -53,6 +53,14 @@ def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
         assert "evil" not in found.text
 
 
+@pytest.mark.parametrize("path", [f"{each}/" for each in PATHS[1:]])
+def test_nobody_is_led_to_the_host_that_a_client_claims(path: str) -> None:
+    """Defect: with a slash too many, the answer was a redirect to the host of the request's Host header."""
+    found = client(*FULL, host="evil.example").get(path, follow_redirects=False)
+    assert found.status_code == 404
+    assert "location" not in found.headers
+
+
 def test_both_names_of_the_script_are_one_script() -> None:
     pac, wpad = client().get("/proxy.pac"), client().get("/wpad.dat")
     assert pac.text == wpad.text == proxy_pac(onboarding())
