@@ -48,6 +48,17 @@ class BoundedHttp(H11Protocol):
         super().data_received(data)
         self._look()
 
+    def send_400_response(self, msg: str) -> None:
+        # Where it is a request's body that is no HTTP, that may be answered, or about to be. uvicorn gives a second
+        # answer, which is an error with a traceback: whoever likes could fill the journal.
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # there is an answer, or it has no body, as that to HEAD
+            self._end()
+
     def on_response_complete(self) -> None:
         # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
         self._wait_no_more()

@@ -140,6 +140,39 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
     play(hold())
 
 
+@pytest.mark.parametrize(
+    ("request_line", "is_answered"),
+    [(b"POST /", False), (b"HEAD /", False), (b"POST /", True), (b"POST /large", True)],
+    ids=["before its answer", "of HEAD", "after its answer", "within its answer"],
+)
+def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
+    caplog: pytest.LogCaptureFixture, request_line: bytes, is_answered: bool
+) -> None:
+    """Defect: there were two answers, which was an error of ours, of 30 lines in the journal, for each such request."""
+    head = request_line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def ask() -> None:
+        async with served(Bounds()) as (server, port):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            with client:
+                if is_answered:
+                    client.sendall(head)
+                    await connections(server, 1)
+                    # Who comes after it is answered after it.
+                    assert await is_let_in(port)
+                    client.sendall(b"no length\r\n")
+                else:
+                    client.sendall(head + b"no length\r\n")
+                    assert await is_let_in(port)
+                    assert request_line == b"HEAD /" or client.recv(4096).startswith(b"HTTP/1.1 400 ")
+                await connections(server, 0)
+
+    asyncio.run(ask())
+    assert [each.getMessage() for each in caplog.records if each.exc_info] == []
+
+
 def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         # So long that what a connection may be idle decides nothing here.
