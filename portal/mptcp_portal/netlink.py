@@ -5,6 +5,7 @@ Addresses are those of ``ipaddress``; an IPv4 address written as IPv6 (::ffff:a.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Iterator
@@ -122,11 +123,11 @@ def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
             while at + _HEADER.size <= len(data):
                 length, kind, *_ = _HEADER.unpack_from(data, at)
                 body = data[at + _HEADER.size : at + length]
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
+                if kind in (_DONE, _ERROR):
                     number = -struct.unpack_from("=i", body)[0]
-                    if number in (0, 2):  # ENOENT: there is no such socket
+                    # ENOENT: there is no such socket, or no such family. At a list's end the kernel has no diagnosis of
+                    # such sockets (CONFIG_INET_MPTCP_DIAG), and nobody knows what there is.
+                    if number == 0 or (number == errno.ENOENT and kind == _ERROR):
                         return
                     raise OSError(number, "ask for sockets")
                 yield body

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_portal import netlink
+from mptcp_portal.netlink import mptcp_connections
+from mptcp_portal.own_connection import kernel_view
 from mptcp_portal.squid_socket import HEADER, client_end, endpoint, is_squid
 
 
@@ -26,6 +29,17 @@ def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> 
         # One that is not there belongs to nobody.
         assert not is_squid(os.getuid(), ends[0], (address, 1))
         assert not is_squid(os.getuid(), ("no address", 1), ends[1])
+
+
+def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the error that ends the kernel's list was not read, and all were told that they came by plain TCP."""
+    there = ip_address("192.0.2.1"), 5
+    monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
+    assert mptcp_connections(there) == []
+    monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no protocol of any kernel
+    with pytest.raises(FileNotFoundError):
+        mptcp_connections(there)
+    assert kernel_view(there) is None
 
 
 def said(*values: bytes, name: bytes = HEADER) -> list[tuple[bytes, bytes]]:
