@@ -76,12 +76,19 @@ def services(settings: Settings) -> dict[str, Service]:
 
 def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
+        # Without the last argument OpenSSL asks the terminal of `check`, and a service has none.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:
         message = f"{certificate} with {key} cannot be used: {reason(error)}"
         raise DocumentError(
             [Problem(settings.source, 0, 0, "captive_portal.certificate", certificate, message)]
         ) from None
+
+
+def _no_password() -> str:
+    raise ValueError(
+        "the key is encrypted, and a service has nobody to type its password; store it without (openssl pkey)"
+    )
 
 
 def _listener(end: End) -> socket.socket:

@@ -49,6 +49,22 @@ def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pyt
         assert len(said.splitlines()) == 1
 
 
+def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: ``check`` waited at the terminal for the password, found no errors, and the service could not start."""
+    certificate, key = self_signed(tmp_path)
+    encrypted, path = tmp_path / "encrypted.pem", tmp_path / "portal.yaml"
+    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", encrypted]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_text(GOOD + f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {encrypted}}}")
+    for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
+        status, said = run(name, path, capsys)
+        assert status == expected
+        assert f"{encrypted} cannot be used: the key is encrypted" in said
+        assert len(said.splitlines()) == 1
+
+
 def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(GOOD)
