@@ -8,6 +8,9 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
+from mptcp_common import journal
+from mptcp_common.reasons import reason
+
 READY, WATCHDOG = "READY=1", "WATCHDOG=1"
 LONGEST_STATUS = 500
 """Characters of a status text."""
@@ -32,6 +35,14 @@ def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
         manager.connect(address)
         manager.sendmsg(["\n".join(lines).encode()], rights if descriptors else [])
+
+
+def tell(program: str, *lines: str) -> None:
+    """As :func:`notify`. That the service manager cannot be told is a warning of *program*: who serves goes on."""
+    try:
+        notify(*lines)
+    except OSError as error:
+        journal.say(f"{program}: tell the service manager {lines[0]}: {reason(error)}", journal.WARNING)
 
 
 def status(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from mptcp_common import journal
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, notify, status
+from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
 from mptcp_console.lane import Lane
 from mptcp_console.metrics import Scraper, Sources
@@ -49,7 +50,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        notify(READY, status(self._ready))
+        tell("mptcp-console", READY, status(self._ready))
         journal.say(f"mptcp-console: {self._ready}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,7 +82,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     last_words: list[str] = []
 
     def alive(text: str) -> None:
-        notify(WATCHDOG, status(f"{settings.url}: {text}"))
+        with suppress(OSError):
+            notify(WATCHDOG, status(f"{settings.url}: {text}"))
         # Once, not each second.
         if last_words != [text]:
             last_words[:] = [text]

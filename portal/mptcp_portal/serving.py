@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, notify, status, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
 from mptcp_portal.asking import Asker
 from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
@@ -146,11 +146,12 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    # Connections wait in the listeners from now on. What fails in the group is no single error.
+    said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
+    print(f"mptcp-portal: {said}", flush=True)
+    tell("mptcp-portal", READY, status(said))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
-        said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
-        print(f"mptcp-portal: {said}", flush=True)
-        notify(READY, status(said))
         living = group.create_task(_live())
         await asyncio.wait(tasks)
         living.cancel()

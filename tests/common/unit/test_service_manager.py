@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common import service_manager
-from mptcp_common.service_manager import notify, reloading, status, watchdog_seconds
+from mptcp_common.service_manager import notify, reloading, status, tell, watchdog_seconds
 
 
 @pytest.fixture
@@ -89,3 +89,16 @@ def test_a_reload_is_dated_by_the_monotonic_clock() -> None:
 )
 def test_the_watchdog_is_that_of_this_process(environment: dict[str, str], seconds: float | None) -> None:
     assert watchdog_seconds(environment) == seconds
+
+
+def test_a_service_manager_that_cannot_be_told_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
+    tell("mptcp-x", "READY=1", "STATUS=well")
+    assert capsys.readouterr().err == "mptcp-x: tell the service manager READY=1: No such file or directory\n"
+
+
+def test_it_is_told_what_there_is(manager: socket.socket) -> None:
+    tell("mptcp-x", "READY=1", "STATUS=well")
+    assert manager.recv(100) == b"READY=1\nSTATUS=well"

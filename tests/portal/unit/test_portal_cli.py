@@ -110,6 +110,36 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         notices.close()
 
 
+def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path: Path) -> None:
+    """Defect: a NOTIFY_SOCKET from another service's environment ended it, with a traceback of 30 lines."""
+    path, port = tmp_path / "portal.yaml", reserved_port()
+    path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
+    environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "30000000"}
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"mptcp-portal: the check page on 127.0.0.1:{port}\n"
+        warning = "mptcp-portal: tell the service manager READY=1: No such file or directory\n"
+        assert process.stdout.readline() == warning
+        assert not _is_refused(port)
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(30), process.stdout.read()) == (0, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) -> None:
+    """Defect: it was a traceback."""
+    path = tmp_path / "portal.yaml"
+    path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\n")
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
+
+
 def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
