@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -47,9 +47,23 @@ class End:
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
+    def takes(self, other: End) -> bool:
+        """Return whether who listens here leaves nobody *other*: one of them may be every address of the host."""
+        ours, theirs = ip_address(self.address), ip_address(other.address)
+        if (self.port, ours.version) != (other.port, theirs.version):
+            return False
+        return ours == theirs or ours.is_unspecified or theirs.is_unspecified
+
 
 def _listen(value: object) -> End:
-    return End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
+    end = End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
+    address = ip_address(end.address)
+    if address.is_multicast or (address.version == 6 and (address.is_link_local or address.ipv4_mapped)):
+        raise ValueError(
+            f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6: nobody can listen there; write another "
+            "address of this host"
+        )
+    return end
 
 
 def _loopback(value: object) -> End:
@@ -98,7 +112,8 @@ def _url(value: object) -> str:
     found = _PAGE.fullmatch(value) if isinstance(value, str) and len(value) <= 200 else None
     try:
         if found is not None and 0 < int(found["port"] or 80) < 65536:
-            _host(found["host"].strip("[]"))
+            host = found["host"]
+            _host(str(IPv6Address(host[1:-1])) if host.startswith("[") else host)
             return found[0]
     except ValueError:
         pass
@@ -317,13 +332,13 @@ def load_settings(text: str, source: str) -> Settings:
         for index, each in enumerate(captive.behind):
             if isinstance(each, str):
                 complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name will not do")
-    ends: dict[End, str] = {}
+    ends: dict[str, End] = {}
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
-        if part.listen in ends:
-            complain((key, "listen"), f"{shown(str(part.listen))} is taken by {ends[part.listen]}; write another port")
-        ends[part.listen] = key
+        if taken := next((name for name, end in ends.items() if end.takes(part.listen)), None):
+            complain((key, "listen"), f"{shown(str(part.listen))} is taken by {taken}; write another port")
+        ends[key] = part.listen
     if wrong:
         raise DocumentError(wrong)
     return Settings(

@@ -66,6 +66,11 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
         ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
         ("check: {listen: 127.0.0.1:99999}", 1, "not an address and port"),
+        # Found by nobody but the kernel, when the service started.
+        (ONBOARDING.replace("192.168.1.10:3181", "'[fe80::1]:3181'"), 3, "is link-local, multicast, or IPv4"),
+        (ONBOARDING.replace("192.168.1.10:3181", "'[::ffff:192.168.1.10]:3181'"), 3, "IPv4 written as IPv6"),
+        (ONBOARDING.replace("192.168.1.10:3181", "224.0.0.1:3181"), 3, "multicast"),
+        (EVERYWHERE.replace("3181", "3180") + "  url: http://x/", 3, "taken by check"),
         ("check:\n  squid_user: no user", 2, "name of a user"),
         ("status_socket: status.sock", 1, "absolute"),
         (f"status_socket: /{'x' * 108}", 1, "too long"),
@@ -91,6 +96,7 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         (ONBOARDING + "  direct: [10.0.0.1/8]", 4, "neither a network nor a domain"),
         (ONBOARDING + "  direct_fallback: 1", 4, "write true or false"),
         (ONBOARDING + "  url: ftp://x/", 4, "web address"),
+        (ONBOARDING + "  url: 'http://[192.168.1.10]/'", 4, "web address"),
         (ONBOARDING + "  url: http://me@x/", 4, "web address"),
         (ONBOARDING + "  url: http://x:99999/", 4, "web address"),
         (ONBOARDING + "  url: http://x/?a", 4, "web address"),
@@ -119,6 +125,14 @@ def test_a_page_on_every_address_of_the_host_has_the_one_that_is_written() -> No
     found = load_settings(EVERYWHERE + "  url: http://proxy.example.net:3181\n", "portal.yaml").onboarding
     assert found is not None
     assert (str(found.listen), found.url) == ("0.0.0.0:3181", "http://proxy.example.net:3181/")
+
+
+def test_one_port_is_another_one_with_another_address_or_family() -> None:
+    ports = ONBOARDING.replace("192.168.1.10:", "'[::]:").replace("3181", "3180'") + "  url: http://x/\n"
+    found = load_settings(ports + CAPTIVE.replace("3182", "3180") + "  behind: [127.0.0.1/32]", "portal.yaml")
+    assert found.captive is not None
+    assert found.onboarding is not None
+    assert {str(found.onboarding.listen), str(found.captive.listen)} == {"[::]:3180", "192.168.1.10:3180"}
 
 
 def test_all_mistakes_at_once() -> None:
