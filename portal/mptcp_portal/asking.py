@@ -26,6 +26,9 @@ MOST_PAGES = 6
 """Check pages that may wait for their turn: three seconds."""
 MOST_SYSTEMS = 20
 """Operating systems that may: ten seconds, after which Android's gives up."""
+LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
+"""For which anybody waits for their turn, however long the throttler takes for those before: together with their own
+questions less than bounded.REQUEST_SECONDS, after which there is no answer at all."""
 KEPT_SECONDS = 1.0
 """How long an answer holds for who asks the same again."""
 _PATIENCE = 3.0
@@ -45,18 +48,24 @@ class _Queue:
         self._last = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what *work* does, unless the client at *address* has a place already, or there is none."""
+        """Return what *work* does, unless the client at *address* has a place already, or there is none, or its turn
+        does not come."""
         client = client_of(ip_address(address.strip("[]")).packed)
         if client in self._waiting or len(self._waiting) >= self._most:
             return Throttler.BUSY, {}
         self._waiting.add(client)
         try:
-            async with self._turn:
+            try:
+                async with asyncio.timeout(LONGEST_SECONDS):
+                    await self._turn.acquire()
+            except TimeoutError:
+                return Throttler.BUSY, {}
+            try:
                 await sleep(self._last + self._pause - time.monotonic())
-                try:
-                    return await work()
-                finally:
-                    self._last = time.monotonic()
+                return await work()
+            finally:
+                self._last = time.monotonic()
+                self._turn.release()
         finally:
             self._waiting.discard(client)
 
@@ -69,6 +78,13 @@ class Asker:
         self._pages, self._systems = _Queue(MOST_PAGES, pause), _Queue(MOST_SYSTEMS, pause)
         self._kept: dict[str, tuple[float, Answer]] = {}
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Ask nothing more: who waits, and who comes, is told at once that too many ask. The portal is about to end."""
+        self._is_closed = True
+        for task in list(self._under_way.values()):
+            task.cancel()
 
     async def client(self, endpoint: str, token: int | None) -> Answer:
         """Return what became of the question, and what the owner of *endpoint* may see, where there is an answer.
@@ -92,14 +108,21 @@ class Asker:
 
     async def _once(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what *work* answers, or has just answered or will answer to somebody else who asked for *key*."""
+        if self._is_closed:
+            return Throttler.BUSY, {}
         if (kept := self._kept.get(key)) and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]
         task = self._under_way.get(key)
         if task is None:
             task = self._under_way[key] = asyncio.ensure_future(queue.wait(address, work))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        # Who goes away takes nobody's answer with them.
-        answer = await asyncio.shield(task)
+        try:
+            # Who goes away takes nobody's answer with them.
+            answer = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            return Throttler.BUSY, {}
         if answer[0] is not Throttler.BUSY:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()

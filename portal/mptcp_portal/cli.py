@@ -44,9 +44,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from mptcp_portal.asking import Asker
     from mptcp_portal.serving import services
 
-    services(read_settings(options.config))
+    settings = read_settings(options.config)
+    services(settings, Asker(settings.status_socket))
     print(f"{options.config}: no errors")
     return DONE
 

@@ -46,8 +46,8 @@ class Service:
     """And its key."""
 
 
-def services(settings: Settings) -> dict[str, Service]:
-    """Return what is served, by the names that people are told.
+def services(settings: Settings, asker: Asker) -> dict[str, Service]:
+    """Return what is served, by the names that people are told. *asker* asks the throttler.
 
     Raises DocumentError where this host is not as *settings* say.
     """
@@ -58,7 +58,6 @@ def services(settings: Settings) -> dict[str, Service]:
         raise DocumentError(
             [Problem(settings.source, 0, 0, "check.squid_user", settings.squid_user, message)]
         ) from None
-    asker = Asker(settings.status_socket)
     onboarding = settings.onboarding
     url = onboarding.url if onboarding else None
     check = check_app(asker, partial(is_squid, uid), url)
@@ -135,11 +134,14 @@ def _server(service: Service) -> uvicorn.Server:
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError where that cannot be."""
-    found = services(settings)
+    asker = Asker(settings.status_socket)
+    found = services(settings, asker)
     listeners = {name: _listener(service.end) for name, service in found.items()}
     servers = {name: _server(service) for name, service in found.items()}
 
     def stop() -> None:
+        # Who waits would be cut off after _STOP_SECONDS, with a traceback for each.
+        asker.close()
         for server in servers.values():
             server.should_exit = True
 

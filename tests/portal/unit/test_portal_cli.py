@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,40 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         process.kill()
         process.wait()
         notices.close()
+
+
+def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
+    """Defect: they were cut off after two seconds, and the journal had 40 lines of a traceback for each."""
+    port, path = reserved_port(), tmp_path / "portal.yaml"
+    path.write_text(
+        f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/s\n"
+        f"captive_portal: {{listen: 127.0.0.1:{port}, behind: [127.0.0.1/32]}}\n"
+    )
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    with ExitStack() as stack:
+        throttler = stack.enter_context(socket.socket(socket.AF_UNIX))
+        throttler.bind(f"{tmp_path}/s")
+        throttler.listen()
+        throttler.settimeout(60)
+        process = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(3)]
+        for number, each in enumerate(waiting):
+            each.sendall(f"{head}X-Forwarded-For: 10.0.0.{number}\r\n\r\n".encode())
+        stack.enter_context(throttler.accept()[0])
+        # Who comes after them is answered after them.
+        assert " 403 " in _asked(port, head)
+        process.send_signal(signal.SIGTERM)
+        answers = [b"".join(iter(lambda each=each: each.recv(65536), b""))[:13] for each in waiting]
+        # On a busy machine a question may have been given up before.
+        assert set(answers) <= {b"HTTP/1.1 503 ", b"HTTP/1.1 200 "}
+        assert answers[-1] == b"HTTP/1.1 503 "
+        assert (process.wait(30), process.stdout.read()) == (0, "")
 
 
 def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Who waits for a throttler that takes long: no longer than a connection lasts, and not beyond the portal's end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_portal import asking
+from mptcp_portal.asking import LONGEST_SECONDS, Asker
+from mptcp_portal.bounded import REQUEST_SECONDS
+from mptcp_portal.check_report import Throttler
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Path]:
+    """A throttler that takes each question and answers none."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        yield tmp_path / "s"
+
+
+def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: each waited for all before it, as long as that took, and its connection was cut off without an answer."""
+    monkeypatch.setattr(asking, "LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(asking, "_PATIENCE", 600.0)
+
+    async def ask() -> None:
+        asker = Asker(silent, pause=0)
+        first = asyncio.ensure_future(asker.budgets_of("10.0.0.1"))
+        others = await asyncio.gather(*(asker.budgets_of(f"10.0.0.{number}") for number in range(2, 10)))
+        assert others == [(Throttler.BUSY, {})] * 8
+        assert not first.done()
+        first.cancel()
+
+    asyncio.run(ask())
+
+
+def test_whose_turn_comes_last_has_an_answer_while_their_connection_lasts() -> None:
+    """A page has three questions at the most."""
+    assert LONGEST_SECONDS + 3 * asking._PATIENCE < REQUEST_SECONDS
+
+
+def test_at_the_end_nobody_waits(silent: Path) -> None:
+    async def ask() -> None:
+        asker = Asker(silent, pause=0)
+        waiting = [asyncio.ensure_future(asker.budgets_of(f"10.0.0.{number}")) for number in range(3)]
+        waiting.append(asyncio.ensure_future(asker.client("10.0.0.1:1", None)))
+        await asyncio.sleep(0)
+        asker.close()
+        assert await asyncio.gather(*waiting) == [(Throttler.BUSY, {})] * 4
+        assert await asker.budgets_of("10.0.0.9") == (Throttler.BUSY, {})
+
+    asyncio.run(ask())
