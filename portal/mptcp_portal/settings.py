@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -55,10 +55,15 @@ class End:
         return ours == theirs or ours.is_unspecified or theirs.is_unspecified
 
 
+def _is_enough(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether *address* alone says where a host is: a link-local one of IPv6 needs an interface as well."""
+    return not (address.is_multicast or (address.version == 6 and address.is_link_local))
+
+
 def _listen(value: object) -> End:
     end = End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
     address = ip_address(end.address)
-    if address.is_multicast or (address.version == 6 and (address.is_link_local or address.ipv4_mapped)):
+    if not _is_enough(address) or getattr(address, "ipv4_mapped", None):
         raise ValueError(
             f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6: nobody can listen there; write another "
             "address of this host"
@@ -80,7 +85,7 @@ def _host(value: object) -> str:
     if isinstance(value, str) and "%" not in value:
         try:
             # 0.0.0.0 and :: are no host's: each client would take them for itself.
-            if not (address := ip_address(value)).is_unspecified:
+            if not (address := ip_address(value)).is_unspecified and _is_enough(address):
                 return str(address)
         except ValueError:
             # What ends in a number is an IPv4 address to browsers, or nothing (WHATWG URL).

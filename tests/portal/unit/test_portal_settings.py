@@ -87,6 +87,8 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         # The script, the profile and the picture for phones were made with it, and led nowhere.
         ("proxy: {address: 0.0.0.0}", 1, "not an address or a name"),
         ("proxy: {address: '::'}", 1, "not an address or a name"),
+        ("proxy: {address: 'fe80::1'}", 1, "not an address or a name"),
+        (ONBOARDING + "  url: 'http://[fe80::1]:3181/'", 4, "web address"),
         (ONBOARDING + "  url: http://0.0.0.0:3181/", 4, "web address"),
         (EVERYWHERE, 3, "write an address of it, or url as well"),
         (EVERYWHERE.replace("0.0.0.0", "'[::]").replace("3181", "3181'"), 3, "write an address of it, or url as well"),
