@@ -16,7 +16,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from mptcp_common import journal
 from mptcp_common.clients import client_of
+from mptcp_common.reasons import reason
 from mptcp_common.status_client import ask_async
 from mptcp_portal.check_report import Throttler
 
@@ -79,6 +81,7 @@ class Asker:
         self._kept: dict[str, tuple[float, Answer]] = {}
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._is_closed = False
+        self._is_refused = False
 
     def close(self) -> None:
         """Ask nothing more: who waits, and who comes, is told at once that too many ask. The portal is about to end."""
@@ -143,8 +146,15 @@ class Asker:
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await ask_async(self._path, request, _PATIENCE)
+        except PermissionError as error:
+            # To clients as if it did not run; an operator would look for that in vain.
+            if not self._is_refused:
+                journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
+            self._is_refused = True
+            return Throttler.ABSENT, {}
         except OSError:
             return Throttler.ABSENT, {}
+        self._is_refused = False
         # A daemon that is too old for requests answers with everything it knows: nothing of that is for a client.
         if "error" in answer or "schema" not in answer:
             return Throttler.ABSENT, {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,21 @@ def test_at_the_end_nobody_waits(silent: Path) -> None:
         assert await asker.budgets_of("10.0.0.9") == (Throttler.BUSY, {})
 
     asyncio.run(ask())
+
+
+def test_a_throttler_that_the_portal_may_not_ask_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: pages said that the throttler does not run, while it did, and the journal had no word of it."""
+
+    async def refuse(*_: object) -> dict[str, Any]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    async def ask() -> None:
+        asker = Asker(Path("/run/s"), pause=0)
+        for number in range(3):
+            assert await asker.budgets_of(f"10.0.0.{number}") == (Throttler.ABSENT, {})
+
+    monkeypatch.setattr(asking, "ask_async", refuse)
+    asyncio.run(ask())
+    assert capsys.readouterr().err == "mptcp-portal: ask the throttler at /run/s: Permission denied\n"
