@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__
+from mptcp_common.certificates import obstacle
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
-from mptcp_common.problems import DocumentError
+from mptcp_common.problems import DocumentError, Problem
 from mptcp_console.first_token import make_first_token
 from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings, settings_without_a_file
 from mptcp_console.unit_user import unreadable_by_unit
@@ -68,7 +69,11 @@ def _settings(file: Path | None) -> Settings:
     """Return the settings of *file*, or of the usual one, if there is one. Raises DocumentError."""
     if file is None and not DEFAULT_SETTINGS.exists():
         return settings_without_a_file()
-    return read_settings(file or DEFAULT_SETTINGS)
+    file = file or DEFAULT_SETTINGS
+    settings = read_settings(file)
+    if settings.certificate and (message := obstacle(str(settings.certificate), str(settings.key))):
+        raise DocumentError([Problem(str(file), 0, 0, "certificate", str(settings.certificate), message)])
+    return settings
 
 
 def _summary(settings: Settings) -> str:

@@ -7,7 +7,6 @@ import os
 import pwd
 import signal
 import socket
-import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,8 @@ from ipaddress import ip_address
 import uvicorn
 from starlette.types import ASGIApp
 
+from mptcp_common.certificates import obstacle
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
 from mptcp_portal.asking import Asker
 from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
@@ -74,20 +73,8 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
 
 
 def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
-    try:
-        # Without the last argument OpenSSL asks the terminal of `check`, and a service has none.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
-    except (OSError, ValueError) as error:
-        message = f"{certificate} with {key} cannot be used: {reason(error)}"
-        raise DocumentError(
-            [Problem(settings.source, 0, 0, "captive_portal.certificate", certificate, message)]
-        ) from None
-
-
-def _no_password() -> str:
-    raise ValueError(
-        "the key is encrypted, and a service has nobody to type its password; store it without (openssl pkey)"
-    )
+    if message := obstacle(certificate, key):
+        raise DocumentError([Problem(settings.source, 0, 0, "captive_portal.certificate", certificate, message)])
 
 
 def _listener(end: End) -> socket.socket:

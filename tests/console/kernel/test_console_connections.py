@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from certificates import self_signed
 from console_site import console
 from fake_throttler import FakeThrottler, World
 from reserved_port import reserved_port
@@ -20,12 +20,6 @@ from mptcp_common.http_bounds import MOST_WAITING, REQUEST_SECONDS
 pytestmark = pytest.mark.kernel
 CROWD = 400
 HALF = b"GET /api/history HTTP/1.1\r\nHost: "
-
-
-CERTIFICATE = (
-    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
-    "-keyout k.pem -out c.pem"
-)
 
 
 def has_ended(client: socket.socket) -> bool:
@@ -66,9 +60,9 @@ def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: 
 def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
     """Defect: asyncio waits a minute for it."""
     require("openssl")
-    subprocess.run(CERTIFICATE, cwd=tmp_path, shell=True, check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path)
     port = reserved_port()
-    https = "certificate: c.pem\nkey: k.pem\n"
+    https = f"certificate: {certificate}\nkey: {key}\n"
     with (
         FakeThrottler(tmp_path / "status.sock", World()),
         console(tmp_path, tmp_path / "status.sock", port, settings=https),
@@ -77,9 +71,7 @@ def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable
         assert has_ended(client)
         with (
             socket.create_connection(("127.0.0.1", port), timeout=50) as plain,
-            ssl.create_default_context(cafile=tmp_path / "c.pem").wrap_socket(
-                plain, server_hostname="localhost"
-            ) as tls,
+            ssl.create_default_context(cafile=certificate).wrap_socket(plain, server_hostname="127.0.0.1") as tls,
         ):
             tls.sendall(b"GET /api/history HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert tls.recv(100).startswith(b"HTTP/1.1 200 ")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificates import self_signed
 
-from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_console import unit_user
 from mptcp_console.cli import main
 
@@ -33,13 +35,13 @@ def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
-    for name, text in (("token", TOKEN), ("chain.pem", "chain"), ("key.pem", "key")):
-        path = directory / name
-        path.write_text(text)
+    token = directory / "token"
+    token.write_text(TOKEN)
+    for path in (token, *self_signed(directory)):
         shutil.chown(path, group=GROUP)
         path.chmod(0o640)
     file = directory / "console.yaml"
-    file.write_text("token_file: token\ncertificate: chain.pem\nkey: key.pem\n")
+    file.write_text("token_file: token\ncertificate: certificate.pem\nkey: key.pem\n")
     file.chmod(0o644)
     return file
 
@@ -57,7 +59,7 @@ def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monke
     assert main(["check", "--config", settings.name]) == FAILED
 
 
-@pytest.mark.parametrize("name", ["token", "chain.pem", "key.pem", "console.yaml"])
+@pytest.mark.parametrize("name", ["token", "certificate.pem", "key.pem", "console.yaml"])
 def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     """Defect: check passed, as root, and the unit failed."""
     file = settings.parent / name
@@ -80,3 +82,17 @@ def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypat
     assert list(unit_user.unreadable_by_unit([settings], "no-such-group-here")) == []
     monkeypatch.setattr(unit_user.os, "geteuid", lambda: 1000)
     assert main(["check", "--config", str(settings)]) == DONE
+
+
+def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: check found no errors, and the service asked a terminal that it does not have."""
+    key = settings.parent / "key.pem"
+    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret"]
+    key.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
+        assert main([name, "--config", str(settings)]) == expected
+        said = capsys.readouterr().err
+        assert f"{key} cannot be used: the key is encrypted" in said
+        assert len(said.splitlines()) == 1

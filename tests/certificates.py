@@ -10,6 +10,6 @@ def self_signed(directory: Path) -> tuple[Path, Path]:
     """Write a certificate and its key to *directory*, and return their files."""
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-subj", "/CN=portal", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    command += ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     return certificate, key
