@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mptcp_common import journal
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, notify, reloading, status, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, reloading, status, tell, watchdog_seconds
 
 from .installation import write
 from .places import Places, Role
@@ -123,7 +123,4 @@ class Reported:
 
 
 def _tell(*lines: str) -> None:
-    try:
-        notify(*lines)
-    except OSError as error:
-        say(f"tell the service manager {lines[0]}: {reason(error)}", journal.WARNING)
+    tell("mptcp-proxy", *lines)
