@@ -83,7 +83,8 @@ class Traffic:
         self._record = record
 
     def ended(self) -> list[Ended]:
-        return [Ended(*json.loads(line)) for line in self._record.read_text().splitlines()]
+        lines = self._record.read_text().splitlines(keepends=True)
+        return [Ended(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last may be half there
 
     def failed(self) -> list[Ended]:
         return [each for each in self.ended() if each.how != SERVED]
