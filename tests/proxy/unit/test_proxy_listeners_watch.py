@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy import listeners_watch, reported
+from mptcp_common import service_manager
+from mptcp_proxy import listeners_watch
 from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.reported import Reported
@@ -27,7 +28,7 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     told: list[str] = []
     monkeypatch.setattr(subprocess, "run", no_ss)
     monkeypatch.setattr(listeners_watch.time, "monotonic", lambda: now)
-    monkeypatch.setattr(reported, "notify", lambda *lines: told.extend(lines))
+    monkeypatch.setattr(service_manager, "notify", lambda *lines: told.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, {3128: 1})
     for _ in range(2):
