@@ -13,3 +13,9 @@ def self_signed(directory: Path) -> tuple[Path, Path]:
     command += ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     return certificate, key
+
+
+def encrypted(key: Path) -> bytes:
+    """Return *key* with a password."""
+    command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
+    return subprocess.run(command, check=True, capture_output=True).stdout

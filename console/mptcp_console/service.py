@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
@@ -14,9 +13,8 @@ import uvicorn
 from starlette.routing import Route
 
 from mptcp_common import journal
-from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
-from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
 from mptcp_console.lane import Lane
@@ -69,13 +67,8 @@ def serve(settings: Settings) -> int:
     except OSError as error:
         _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
         return FAILED
-    try:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            return runner.run(_serve(settings, listener))
-    except (OSError, ssl.SSLError) as error:
-        # Nothing but certificate and key is read while it starts.
-        _complain(f"certificate {settings.certificate}, key {settings.key}: {reason(error)}")
-        return CONFIGURATION
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(_serve(settings, listener))
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:

@@ -47,7 +47,7 @@ grep -qsx "$name" "$ROOT/lacks" || [ ! -e "$ROOT/installed" ] || printf installe
     "apt-get": """
 case "$*" in
 *update*)
-    [ ! -e "$ROOT/offline" ] || { echo "W: Temporary failure resolving 'deb.debian.org'" ; exit 0; }
+    [ ! -e "$ROOT/offline" ] || { echo "W: Temporary failure resolving the archive" ; exit 0; }
     touch "$ROOT/updated"
     exit 0
     ;;
@@ -237,7 +237,7 @@ def test_without_the_network_it_says_that_and_not_only_that_it_knows_no_package(
     host.touch("offline")
     code, _, errors = host.end(host.start("demo"))
     assert code == 1
-    assert "W: Temporary failure resolving 'deb.debian.org'\nE: Unable to locate package squid\n" in errors
+    assert "W: Temporary failure resolving the archive\nE: Unable to locate package squid\n" in errors
     host.assert_as_before(disabled=False)
 
 

@@ -47,7 +47,7 @@ from .guard_judging import (
     table_of,
 )
 from .options import MOST_RTT, choice, count, counts
-from .setup import Setup
+from .setup import Setup, else_void
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
@@ -127,11 +127,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 for (cell, number), arm in product(there, ARMS[direction]):
                     name = f"{direction}, {rtt} ms, {cell.fault}, {number} of {runs}, guard {arm}"
                     console.print(name, style="dim", highlight=False)
-                    with _else_void(name, void, console):
+                    with else_void(name, void, console):
                         measured.append(measure(setup, cell, arm))
                 for each in setup.controls():
                     name = f"{direction}, {rtt} ms, {each.name}"
-                    with _else_void(name, void, console):
+                    with else_void(name, void, console):
                         controls[name] = unharmed(setup, each)
         except TestbedError as error:
             if not (measured or controls):
@@ -144,16 +144,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "controls": {name: asdict(control) for name, control in controls.items()},
     }
     return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures(measured), tuple(asked))
-
-
-@contextmanager
-def _else_void(name: str, void: list[str], console: Console) -> Iterator[None]:
-    """Note in *void* what of *name* cannot be measured: what else was measured must not be lost."""
-    try:
-        yield
-    except (TestbedError, ValueError) as error:
-        void.append(f"{name}: {error}")
-        console.print(f"void, because {error}", style="dim", highlight=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ..result_file import Judgement, shown
 from ..statistics import median_interval
 from .aims import Aim
 from .relay_cells import Cell
-from .relay_judging import median_or_nan, ratios, something
+from .relay_judging import median_or_nan, positive_or_nan, ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Point:
     @property
     def memory(self) -> float:
         """KB of a connection; no number where none was seen."""
-        return something((self.user + self.kernel) / 1e3)
+        return positive_or_nan((self.user + self.kernel) / 1e3)
 
 
 PERCENTS = (1, *range(5, 100, 5), 99)
@@ -100,7 +100,7 @@ class HeldMemory:
     @property
     def total(self) -> float:
         """No number where nothing was seen."""
-        return something(self.user + self.kernel)
+        return positive_or_nan(self.user + self.kernel)
 
 
 @dataclass(frozen=True, slots=True)

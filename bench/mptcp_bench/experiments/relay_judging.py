@@ -38,7 +38,7 @@ NAMES = {
 COSTS = ("get", "connect", "requests")
 
 
-def something(cost: float) -> float:
+def positive_or_nan(cost: float) -> float:
     """Return *cost*; of nothing or less, what meets no aim."""
     return cost if cost > 0 else math.nan
 
@@ -74,12 +74,12 @@ class Measured:
         It is no number where a proxy took nothing: its processes, or their memory, were not seen.
         """
         if self.task in HELD:
-            return something((self.user + self.kernel) / 1e3)
+            return positive_or_nan((self.user + self.kernel) / 1e3)
         done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
         if not done:
             return inf
         spent = self.processor / done * unit
-        return spent if self.cell.proxy == DIRECT else something(spent)
+        return spent if self.cell.proxy == DIRECT else positive_or_nan(spent)
 
     @property
     def rate(self) -> float:

@@ -28,7 +28,7 @@ from .devices import DEVICES
 from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
 from .options import choice, count, listed, refused, rtts
-from .setup import Setup
+from .setup import Setup, else_void
 from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
 from .two_paths import slow_origin, two_paths, wifi_dropping
 
@@ -96,14 +96,10 @@ def _modes(
                 for kind, number in product(kinds, range(1, runs + 1)):
                     name = f"{rtt} ms, {kind}, {number} of {runs}"
                     console.print(name, style="dim", highlight=False)
-                    try:
+                    with else_void(name, void, console):
                         one = measure(setup, rtt, kind)
-                        # It is none where the samples say nothing.
-                        one.findings()
+                        one.findings()  # raises ValueError where the samples say nothing
                         measured.append(one)
-                    except (TestbedError, ValueError) as error:
-                        # What else was measured must not be lost.
-                        void.append(f"{name}: {error}")
         except TestbedError as error:
             if not measured:
                 raise

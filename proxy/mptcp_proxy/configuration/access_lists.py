@@ -115,6 +115,11 @@ class AccessLists:
         self._found: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
 
+    @property
+    def have_names(self) -> bool:
+        """Whether any of them has clients by their names."""
+        return any(line.kind in _BY_NAME for lines in self._lines.values() for line in lines)
+
     def lines(self, name: str) -> Sequence[Line]:
         """Return the lines of the list *name*; none, where there is no such list, which Squid refuses."""
         return self._lines.get(ascii_lower(name), ())

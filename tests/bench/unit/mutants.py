@@ -6,7 +6,8 @@ path, a cap that never comes, a path that nothing uses, no emulation, plain TCP,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -99,3 +100,10 @@ def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> 
         for name, load in loads.items():
             octets[name] += load(time + interval / 2) * MBIT / 8 * interval
     return samples
+
+
+@contextmanager
+def late(*_: object, **__: object) -> Iterator[None]:
+    """A testbed whose paths were not as asked, which is known at its end."""
+    yield
+    raise EmulationError("wifi: 3 % of the packets went late")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from mutants import late
 from rich.console import Console
 
 from mptcp_bench.experiments import guard
@@ -114,13 +113,6 @@ def test_of_several_uploads_the_upper_bound_of_the_difference_is_judged() -> Non
     assert "lifted by hand by, upper bound: 9.4" in late, "1.55 s by the mean"
 
 
-@contextmanager
-def late() -> Iterator[None]:
-    """A testbed whose paths were not as asked, which is known at its end."""
-    yield
-    raise EmulationError("ethernet: 3 % of the packets went late")
-
-
 def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     controls = [guard.Control("nothing happens"), guard.Control("the client stops reading")]
     setup = SimpleNamespace(controls=lambda: controls)
@@ -136,7 +128,7 @@ def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
         return Unharmed(0, 30e6)
 
     replaced = {
-        "need": lambda *_: None, "Testbed": lambda *_, **__: late(), "measure": measure, "unharmed": unharmed,
+        "need": lambda *_: None, "Testbed": late, "measure": measure, "unharmed": unharmed,
         "GuardSetup": SimpleNamespace(built=lambda *_, **__: setup),
     }  # fmt: skip
     for name, each in replaced.items():
@@ -148,7 +140,7 @@ def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.failures == (
         "down, 20 ms, silence, 1 of 1, guard off: nothing came over Wi-Fi before the fault",
         "down, 20 ms, nothing happens: the last connection is gone: not within 60 s",
-        "down, 20 ms: ethernet: 3 % of the packets went late",
+        "down, 20 ms: wifi: 3 % of the packets went late",
     )
     # An earlier result stays where nothing was measured.
     del controls[:]

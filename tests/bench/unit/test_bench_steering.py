@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from mutants import constant, series
+from mutants import constant, late, series
 from mutants_of_steering import END, SOUND
 from rich.console import Console
 
@@ -179,13 +178,6 @@ def test_a_mode_with_another_count_of_losses_is_compared_with_what_there_is_with
     assert [cell.partition(" ")[0] for cell in row[3:]] == ["19.0", "1.0"]
 
 
-@contextmanager
-def late() -> Iterator[None]:
-    """A testbed whose paths were not as asked, which is known at its end."""
-    yield
-    raise EmulationError("wifi: 3 % of the packets went late")
-
-
 def test_a_download_under_a_mode_that_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = tuple(series({"eth0": constant(99), "wlan0": constant(29)}, END))
 
@@ -195,7 +187,7 @@ def test_a_download_under_a_mode_that_fails_loses_nothing_else(monkeypatch: pyte
         return Measured(rtt, kind, WARM, samples if kind == "smallest-delay" else samples[:5])
 
     replaced = {
-        "need": lambda *_: None, "Testbed": lambda *_, **__: late(), "measure": measure,
+        "need": lambda *_: None, "Testbed": late, "measure": measure,
         "Setup": SimpleNamespace(built=lambda *_: None),
     }  # fmt: skip
     for name, each in replaced.items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import self_signed
+from certificates import encrypted, self_signed
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_console import unit_user
@@ -89,8 +88,7 @@ def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
 ) -> None:
     """Defect: check found no errors, and the service asked a terminal that it does not have."""
     key = settings.parent / "key.pem"
-    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret"]
-    key.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    key.write_bytes(encrypted(key))
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
         assert main([name, "--config", str(settings)]) == expected
         said = capsys.readouterr().err

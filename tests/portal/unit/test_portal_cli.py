@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from certificates import self_signed
+from certificates import encrypted, self_signed
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -55,14 +55,13 @@ def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
 ) -> None:
     """Defect: ``check`` waited at the terminal for the password, found no errors, and the service could not start."""
     certificate, key = self_signed(tmp_path)
-    encrypted, path = tmp_path / "encrypted.pem", tmp_path / "portal.yaml"
-    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", encrypted]
-    subprocess.run(command, check=True, capture_output=True)
-    path.write_text(GOOD + f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {encrypted}}}")
+    path = tmp_path / "portal.yaml"
+    key.write_bytes(encrypted(key))
+    path.write_text(GOOD + f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {key}}}")
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
         status, said = run(name, path, capsys)
         assert status == expected
-        assert f"{encrypted} cannot be used: the key is encrypted" in said
+        assert f"{key} cannot be used: the key is encrypted" in said
         assert len(said.splitlines()) == 1
 
 

@@ -125,7 +125,7 @@ def test_what_looked_idle_when_the_clock_was_set_forward_is_back_with_the_dump_t
 def set_forward(tracker: Tracker, host: Host, step: float) -> float:
     tracker.expire(host.time)
     host.time += 1.0 + step
-    tracker.clock_set_forth(step)
+    tracker.clock_set_forward(step)
     tracker.expire(host.time)
     check_tables(tracker, TrackerLimits())
     return host.time

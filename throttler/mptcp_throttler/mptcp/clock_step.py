@@ -42,7 +42,7 @@ def set_back(table: ConnectionTable, now: float) -> None:
             subflow.changed()
 
 
-def set_forth(table: ConnectionTable, seconds: float) -> None:
+def set_forward(table: ConnectionTable, seconds: float) -> None:
     """Have every time in *table* be *seconds* later. A look at every subflow, as above."""
     for each in (*_timed(table), table.ended, table.turned_away):
         each.delay(seconds)

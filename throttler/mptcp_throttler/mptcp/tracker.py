@@ -120,10 +120,9 @@ class Tracker:
             self._kernel.want_resync()
         return events
 
-    def clock_set_forth(self, seconds: float) -> None:
+    def clock_set_forward(self, seconds: float) -> None:
         """Take note that the clock was set forward by so many *seconds*: nothing has aged by that."""
-        clock_step.set_forth(self._table, seconds)
-        self._expired += seconds
+        clock_step.set_forward(self._table, seconds)
         self._kernel.want_resync()  # for the one that is under way all is newer than it is
 
     @property

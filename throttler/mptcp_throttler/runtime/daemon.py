@@ -321,9 +321,10 @@ class Daemon:
 
     async def _tick(self) -> None:
         now = time.time()
+        # One that was set back the tracker sees by its stamps; for one that was set forward these are merely old.
         before, self._ahead = self._ahead, now - time.monotonic()
         if (step := self._ahead - before) > clock_step.LEAST:
-            self._tracker.clock_set_forth(step)
+            self._tracker.clock_set_forward(step)
         events = self._tracker.expire(now)
         if events:
             self._changed(events)
