@@ -42,8 +42,8 @@ def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
     tasks = [task for task in tasks_of(PLAN, BASE, cell) if task in wanted]
     found = measured(bed, cell, tasks, 0)
     for m in found:
-        # Apache's mod_proxy may ask on a connection that the origin is about to close, and answers with 502.
-        assert m.failures <= (m.answers / 10 if cell.proxy == "apache" else 0), m
+        # These may ask on a connection that the origin is about to close, and answer with 502.
+        assert m.failures <= (m.answers / 10 if cell.proxy in ("apache", "haproxy") else 0), m
         # What so few idle connections take is less than what the kernel takes and gives back besides.
         if m.task == "busy":
             assert m.kernel > 0, m
