@@ -7,13 +7,14 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, running, until
 
-from mptcp_throttler.kernel.notices import Change
+from mptcp_throttler.kernel.notices import UNKNOWN, Change
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import comparison
 from mptcp_throttler.runtime.comparison import FREE_REPAIRS, TOGETHER_SECONDS, Comparison, Patience
@@ -24,6 +25,7 @@ class Source:
 
     def __init__(self) -> None:
         self._ends = os.pipe()
+        os.set_blocking(self._ends[0], False)
         self.changes: list[Change] = []
         self.fails = False
         self.closed = False
@@ -36,7 +38,8 @@ class Source:
         return self._ends[0]
 
     def read(self) -> Iterator[Change]:
-        os.read(self._ends[0], 1)
+        with suppress(BlockingIOError):
+            os.read(self._ends[0], 1)
         if self.fails:
             raise OSError(5, "Input/output error")
         told, self.changes = self.changes, []
@@ -107,6 +110,31 @@ def test_what_others_change_is_compared_at_once_and_said_with_their_name(caplog:
     with_bench(test)
     expected = "it was changed by process 7 (tc): root qdisc of wan0, process 7 (tc): class 4d50:10 of wan0"
     assert expected in caplog.text
+
+
+def test_who_changes_what_is_being_compared_is_said_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Upon a change that harms nothing another one is put right, whose author the kernel tells meanwhile."""
+
+    class Late(Bench):
+        async def verify(self) -> None:
+            if not self.compared:
+                self.source.tell("rule of table mptcp_throttler", "process 8 (nft)")
+                self.broken = 1
+            await super().verify()
+            self.broken = 0
+
+    async def scenario() -> None:
+        bench = Late()
+
+        async def test() -> None:
+            bench.source.tell("interface mptcp-up", UNKNOWN)
+            await until(lambda: len(bench.compared) == 2)
+
+        await bench.at_work(test())
+
+    asyncio.run(scenario())
+    (line,) = (each.getMessage() for each in caplog.records if "it was changed" in each.getMessage())
+    assert line.endswith("interface mptcp-up, process 8 (nft): rule of table mptcp_throttler")
 
 
 def test_a_change_that_harms_nothing_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -156,7 +156,10 @@ class Comparison:
         self._patience.looked(heard if repaired else heard.keys() & self._glances.keys(), time.monotonic())
         if repaired:
             self.counters.repaired += 1
-            log.warning("it was changed by %s", _in_words(heard))
+            # Upon one change another may be put right that was made meanwhile; by whom, the kernel has said by now.
+            for source in list(self._sources):
+                self._read(source)
+            log.warning("it was changed by %s", _in_words(heard | self._heard))
         return done
 
     def _hear(self, what: str, who: str) -> None:
