@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from .result_file import Result
 
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
-_WITHOUT_A_FAULT = "transfers without a fault were not asked whether Wi-Fi carried anything"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("guard", "62aa980"): f"Wi-Fi before the fault had no upper bound, and {_WITHOUT_A_FAULT}",
     (
         "guard-up",
         "34e7625",
-    ): f"the recovery was compared with that of a cap lifted by hand by means without bounds, and {_WITHOUT_A_FAULT}",
+    ): "the recovery was compared with that of a cap lifted by hand by means without bounds, and transfers without"
+    " a fault were not asked whether Wi-Fi carried anything",
     ("mimbox-goodput", "6f3b214"): f"{_ATTEMPTS}, nor second paths of each proxy apart",
     ("mimbox-http", "6f3b214"): _ATTEMPTS,
     ("mimbox-memory", "fda68b5"): _ATTEMPTS,
