@@ -42,7 +42,7 @@ def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
     tasks = [task for task in tasks_of(PLAN, BASE, cell) if task in wanted]
     found = measured(bed, cell, tasks, 0)
     for m in found:
-        # These may ask on a connection that the origin is about to close, and answer with 502.
+        # mod_proxy and HAProxy may ask on a connection that the origin is about to close, and answer with 502.
         assert m.failures <= (m.answers / 10 if cell.proxy in ("apache", "haproxy") else 0), m
         # What so few idle connections take is less than what the kernel takes and gives back besides.
         if m.task == "busy":

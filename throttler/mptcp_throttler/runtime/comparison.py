@@ -33,7 +33,7 @@ REST = 10
 FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
 """So many repairs of one thing within that time are made at once; each further one waits twice as long as the last."""
 MOST_NAMED = 8
-"""Changes of which one line speaks."""
+"""Changes that are kept until the next comparison. A line names these, and those that were heard during it."""
 
 
 @dataclass(slots=True)
@@ -199,5 +199,8 @@ class Comparison:
 
 
 def _in_words(heard: Mapping[str, str]) -> str:
-    named = ", ".join(f"{who}: {what}" for what, who in heard.items() if who)
-    return named or f"somebody else: {', '.join(heard)}; the kernel does not tell who"
+    words = [f"{who}: {what}" for what, who in heard.items() if who]
+    unnamed = [what for what, who in heard.items() if not who]
+    if unnamed:
+        words.append(f"somebody else: {', '.join(unnamed)}; the kernel does not tell who")
+    return ", ".join(words)
