@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from ipaddress import ip_address
 
 from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
@@ -37,6 +38,15 @@ def goals(host: str, port: int) -> frozenset[str]:
     """Return the addresses of *host* with *port*, each as the preload library writes it. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return frozenset(goal(family, str(address[0]), port) for family, _, _, _, address in found)
+
+
+def is_address(host: str) -> bool:
+    """Say whether *host* is known without a name server."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def goal(family: int, address: str, port: int) -> str:
@@ -119,7 +129,8 @@ class Follower:
             self._changed.wait(_INTERVAL if self._addresses.complete else _AGAIN)
 
     def _look(self) -> None:
-        parents = self._parents
+        # An address is known at once, and a name server may be silent for long.
+        parents = sorted(self._parents, key=lambda parent: not is_address(parent.host))
         self._addresses.follow(map(str, parents))
         for parent in parents:
             try:
@@ -132,6 +143,7 @@ class Follower:
             self._addresses.answered(str(parent), found)
             # Also where it is what it was before there was no answer: the next time that is news again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
+            self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._kernel.in_force():
             # Once for each time that it gives up: the text says which.

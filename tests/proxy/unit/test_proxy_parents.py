@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -305,3 +306,24 @@ def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
     text = libc.inet_ntop(socket.AF_INET6, address, buffer, 64).decode()
     if address[:12] != bytes(10) + b"\xff\xff":
         assert goal(socket.AF_INET6, text, 1) == f"[{text}]:1"
+
+
+def test_a_parent_whose_name_server_is_silent_keeps_no_other_waiting(places: Places) -> None:
+    """Defect: the list was written once all had been looked up; until then all parents were reached by plain TCP."""
+    silent, ended = threading.Event(), threading.Event()
+
+    def look_up(host: str, port: int) -> frozenset[str]:
+        if host == "silent.example":
+            silent.set()
+            assert ended.wait(60)
+        return frozenset({f"{host}:{port}"})
+
+    follower = Follower(places, look_up)
+    follower.follow(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
+    thread = threading.Thread(target=follower._look)
+    thread.start()
+    assert silent.wait(60)
+    assert places.parents.read_text() == "192.0.2.1:3128\np.example:3128\n"
+    ended.set()
+    thread.join()
+    assert "silent.example:3128\n" in places.parents.read_text()
