@@ -37,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
+    if chosen.command != "run":
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # By their default action what a check makes for itself, passwords included, would stay in /tmp.
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
     return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +77,25 @@ def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
     monkeypatch.setattr("mptcp_proxy.supervisor.run", interrupted)
     assert main(["run", "--config", "squid.conf"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """Defect: a copy of the configuration, with the passwords in it, stayed in /tmp."""
+    file, program, temporary = tmp_path / "squid.conf", tmp_path / "squid", tmp_path / "temporary"
+    file.write_text("http_port 3128\nhttp_access deny all\n")
+    program.write_text("#!/bin/sh\n[ $# -gt 1 ] && exec sleep 600\necho 'Squid Cache: Version 5.7'\n")
+    program.chmod(0o755)
+    temporary.mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    command = [sys.executable, "-m", "mptcp_proxy.cli", "check", "--config", str(file)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        try:
+            while not list(temporary.glob("*/squid.conf")) and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            assert b"mptcp-proxy: interrupted" in process.communicate(timeout=60)[1]
+            assert process.returncode == 1
+        finally:
+            process.kill()
+    assert list(temporary.iterdir()) == []
