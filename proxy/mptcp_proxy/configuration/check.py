@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
 import sys
 import tempfile
@@ -47,6 +48,11 @@ from .workers import Workers, room_problems, wanted, with_workers, without_worke
 PATIENCE = 20.0
 """Seconds after which Squid is not asked for further mistakes. With the last answer (``squid.PARSE_SECONDS``) it takes
 less than ``mptcp-proxy reload`` waits."""
+SERVICE_STOP = 45
+"""Seconds after which the units end what has not stopped (TimeoutStopSec)."""
+LONGEST_SHUTDOWN = 38
+"""Seconds for which Squid may wait for transfers at its end: before it, up to five until it is ready for a signal."""
+_TIME_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
@@ -256,6 +262,7 @@ def _own_problems(
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)
+    yield from _stop_problems(said)
     yield from worker_problems(said, processors())
     yield from room_problems(said, _room(places, user))
     yield from _user_problems(said, user)
@@ -297,6 +304,22 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
                 allowed="off",
                 warning=True,
             )
+
+
+def _stop_problems(said: Sequence[Statement]) -> Iterator[Problem]:
+    statement = last(said, "shutdown_lifetime")
+    if statement is None:
+        return
+    # Whatever else it may be is Squid's to judge.
+    time_ = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
+    if time_ and int(time_[1]) * _TIME_UNITS.get(time_[2] or "second", 0) > LONGEST_SHUTDOWN:
+        yield Problem(
+            f"{' '.join(statement.words)}: a service is ended after {SERVICE_STOP} s, and transfers with it",
+            statement.file,
+            statement.number,
+            allowed=f"{LONGEST_SHUTDOWN} seconds at the most, or a longer TimeoutStopSec= besides (systemctl edit)",
+            warning=True,
+        )
 
 
 def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:

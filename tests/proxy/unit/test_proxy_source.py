@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_proxy.configuration.check import check
+from mptcp_proxy.configuration.check import LONGEST_SHUTDOWN, SERVICE_STOP, check
 from mptcp_proxy.configuration.doubts import nested_branches
 from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, put, read, render, statements, written
+from mptcp_proxy.pending_signals import STOP_PATIENCE
 
 
 def said(text: str, name: str = "one") -> list[tuple[str, int]]:
@@ -345,3 +346,33 @@ def test_a_port_that_gets_an_option_takes_no_rule_behind_it_into_its_line(tmp_pa
     main.write_bytes(checked.rendered(2, option=True))
     lines, _ = read(main, "n")
     assert [each.text for each in written(lines, "n")][-3:] == rules.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("shutdown_lifetime 2 seconds", False),
+        ("shutdown_lifetime 38", False),
+        ("shutdown_lifetime 60 seconds", True),
+        ("shutdown_lifetime 1 minute", True),
+        ("shutdown_lifetime 1 Minutes", True),
+        ("shutdown_lifetime 100 milliseconds", False),
+        ("shutdown_lifetime", False),
+        ("via on", False),
+    ],
+)
+def test_a_longer_end_than_systemd_waits_for_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+    """Defect: nobody said that systemd ends Squid before, with the transfers that were to be saved."""
+    configuration = tmp_path / "squid.conf"
+    configuration.write_text(f"http_port 3128\n{text}\n")
+    checked = check(configuration, "n", None)
+    assert [(each.line, each.warning) for each in checked.problems if "TimeoutStopSec" in str(each)] == [
+        (2, True)
+    ] * warned
+
+
+@pytest.mark.parametrize("unit", ["mptcp-proxy", "mptcp-relay"])
+def test_systemd_waits_as_long_as_the_check_says(unit: str) -> None:
+    text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
+    assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
+    assert LONGEST_SHUTDOWN + STOP_PATIENCE < SERVICE_STOP
