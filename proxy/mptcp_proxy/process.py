@@ -12,10 +12,17 @@ def pid_in(pid_file: Path, program: str) -> int | None:
     """
     try:
         pid = int(pid_file.read_text().strip())
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
     except (OSError, ValueError):
         return None
-    return pid if name == program else None
+    return pid if is_program(pid, program) else None
+
+
+def is_program(pid: int, program: str) -> bool:
+    """Return whether the process *pid* is there and runs *program*."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == program
+    except (OSError, ValueError):
+        return False
 
 
 def started(pid: int) -> int:

@@ -21,7 +21,7 @@ from ..configuration.source import statements
 from ..listening import listening_now
 from ..log_files import is_full
 from ..places import Places, Role
-from ..process import children, pid_in
+from ..process import children, is_program, pid_in
 from ..reloads import Outcome, ReloadError, read_outcome
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
@@ -51,9 +51,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield kernel.path_manager_limits(reading.output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
-    yield kernel.congestion_control_towards_clients(
-        values, reading.text(f"/lib/modules/{os.uname().release}/modules.dep")
-    )
+    yield kernel.congestion_control_by_multipath(values, reading.modules())
 
     library, build_error = reading.library()
     results, refusal = reading.probe(Role.PROXY, library)
@@ -143,9 +141,15 @@ def _ports_in_force(places: Places) -> frozenset[int]:
 
 
 def own_processes(places: Places) -> frozenset[int]:
-    """Return Squid's processes of an instance that runs; none where none does."""
-    running = pid_in(places.pid_file, "squid")
-    return frozenset((running, *children(running))) if running else frozenset()
+    """Return Squid's processes of an instance that runs; none where none does.
+
+    A configuration may have its pid_filename elsewhere, or none: then the supervisor's children are asked.
+    """
+    running = {pid_in(places.pid_file, "squid")} - {None}
+    outcome = None if running else _outcome(places)[0]
+    if outcome is not None:
+        running = {child for child in children(outcome.pid) if is_program(child, "squid")}
+    return frozenset(each for pid in running if pid for each in (pid, *children(pid)))
 
 
 def _reverse_path_filters() -> dict[str, int]:
@@ -157,7 +161,15 @@ def _reverse_path_filters() -> dict[str, int]:
 def _interfaces() -> frozenset[str]:
     with IPRoute() as routes:
         addresses = routes.get_addr(family=socket.AF_INET)
-        return frozenset(str(label) for a in addresses if (label := a.get_attr("IFA_LABEL")) and label != "lo")
+        # Not the label of an address, which may be another one: eth0:1.
+        return frozenset(_name(address["index"]) for address in addresses) - {"lo", ""}
+
+
+def _name(index: int) -> str:
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return ""  # it is gone
 
 
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, str]:

@@ -44,6 +44,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _SYSCTLS)
     yield relay.limit(_limit())
     yield kernel.congestion_control(values)
+    yield kernel.congestion_control_by_multipath(values, reading.modules(), Role.RELAY)
     squid = installed()
     checked = examined(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
     yield from _uplinks_and_parents(checked, places)

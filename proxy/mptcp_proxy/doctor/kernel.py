@@ -27,7 +27,15 @@ SEND_BUFFER = 2 << 20
 """What net.core.wmem_max is to allow: half of the largest buffer that the throttler gives a subflow (socket(7))."""
 _SOCKET = "kernel MPTCP"
 _LIMITS = "path manager"
-_TOWARDS_CLIENTS = "congestion control towards clients"
+_BY_MULTIPATH = {
+    Role.PROXY: "congestion control towards clients",
+    Role.RELAY: "congestion control towards parents",
+}
+_WITHOUT_BBR = {
+    Role.PROXY: "by cubic's congestion window the packet scheduler takes a throttled subflow for faster than it is, and"
+    " may starve the other paths; the proxy serves all the same",
+    Role.RELAY: "by cubic a lossy uplink carries little; the relay serves all the same",
+}
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
@@ -143,7 +151,8 @@ def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -
     strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
     if len(interfaces) < 2 or not strict:
         return ok("rp_filter", "no subflow is lost to strict reverse-path filtering")
-    commands = [lasting_sysctl(f"net.ipv4.conf.{name}.rp_filter", "2") for name in strict]
+    # A dot within a name (VLANs) is a slash for sysctl(8), which takes all other dots for slashes.
+    commands = [lasting_sysctl(f"net.ipv4.conf.{name.replace('.', '/')}.rp_filter", "2") for name in strict]
     return warn(
         "rp_filter",
         f"strict reverse-path filtering on {', '.join(strict)}",
@@ -167,19 +176,13 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
     )
 
 
-def congestion_control_towards_clients(values: Mapping[str, str], modules: str) -> Finding:
+def congestion_control_by_multipath(values: Mapping[str, str], modules: str, role: Role = Role.PROXY) -> Finding:
     """Whether "mptcp-proxy run" can have its default, bbr. *modules*: modules.dep of this kernel (depmod(8))."""
     if "bbr" in values.get("net.ipv4.tcp_available_congestion_control", "").split():
-        return ok(_TOWARDS_CLIENTS, "bbr is there")
+        return ok(_BY_MULTIPATH[role], "bbr is there")
     if re.search(r"(?:^|/)tcp_bbr\.ko", modules, re.MULTILINE):
         text, remedy = "bbr is not loaded", "modprobe tcp_bbr && echo tcp_bbr > /etc/modules-load.d/mptcp-proxy.conf"
     else:
         text = "this kernel has no bbr"
         remedy = "modprobe tcp_bbr || (apt install linux-image-$(dpkg --print-architecture) && reboot)"
-    return warn(
-        _TOWARDS_CLIENTS,
-        text,
-        "by cubic's congestion window the packet scheduler takes a throttled subflow for faster than it is, and may"
-        " starve the other paths; the proxy serves all the same",
-        remedy,
-    )
+    return warn(_BY_MULTIPATH[role], text, _WITHOUT_BBR[role], remedy)

@@ -28,6 +28,11 @@ def sysctl(key: str) -> str | None:
         return None
 
 
+def modules() -> str:
+    """Return modules.dep of this kernel (depmod(8)), empty where there is none."""
+    return text(f"/lib/modules/{os.uname().release}/modules.dep")
+
+
 def output(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout

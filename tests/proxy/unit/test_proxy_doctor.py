@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mptcp_proxy.doctor import features, gather, host, kernel, libraries, thrott
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.probe import attempt
 from mptcp_proxy.doctor.throttler import Answer
+from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, describe
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -175,7 +178,8 @@ def test_reverse_path_filter(values: Mapping[str, int], interfaces: set[str], st
     assert finding.status is (WARN if strict else OK)
     assert is_complete(finding)
     for name in strict:
-        assert f"sysctl -w net.ipv4.conf.{name}.rp_filter=2" in finding.remedy
+        # sysctl(8) takes the dot in the name of a VLAN for a slash, and a slash for a dot.
+        assert f"sysctl -w net.ipv4.conf.{name.replace('.', '/')}.rp_filter=2" in finding.remedy
     assert finding.remedy.count("sysctl -w") == len(strict)
 
 
@@ -328,11 +332,31 @@ def test_the_probe_tells_reasons() -> None:
         ("", "", WARN, "no bbr"),
     ],
 )
-def test_congestion_control_towards_clients(available: str, modules: str, status: Status, text: str) -> None:
+@pytest.mark.parametrize("role", Role)
+def test_congestion_control_by_multipath(available: str, modules: str, status: Status, text: str, role: Role) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}
-    finding = kernel.congestion_control_towards_clients(values, modules)
+    finding = kernel.congestion_control_by_multipath(values, modules, role)
+    assert ("parents" in finding.check) == (role is Role.RELAY)
     assert finding.status is status
     assert text in finding.text
     assert is_complete(finding)
     if status is WARN:
         assert finding.remedy.startswith("modprobe tcp_bbr ")
+
+
+def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: eth0:1 counted as a second interface, and strict filtering on one with a label alone was not seen."""
+
+    class Routes:
+        def get_addr(self, family: int) -> list[dict[str, int]]:
+            assert family == socket.AF_INET
+            return [{"index": index} for index in (1, 2, 2, 3, 4)]
+
+    def name(index: int) -> str:
+        if index == 4:
+            raise OSError("it went meanwhile")
+        return {1: "lo", 2: "eth0", 3: "eth1.5"}[index]
+
+    monkeypatch.setattr(gather, "IPRoute", lambda: nullcontext(Routes()))
+    monkeypatch.setattr(gather.socket, "if_indextoname", name)
+    assert gather._interfaces() == {"eth0", "eth1.5"}

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from mptcp_proxy.doctor.gather import own_processes
+from mptcp_proxy.places import Places
 from mptcp_proxy.process import catches, children, pid_in
+from mptcp_proxy.reported import Reported
 
 
 def test_processes(tmp_path: Path) -> None:
@@ -32,3 +38,19 @@ def test_signals_that_a_process_catches() -> None:
         assert not catches(2**22 + 1, signal.SIGUSR2)
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_the_processes_of_an_instance_are_known_without_its_pid_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: with another pid_filename the doctor took the running proxy for somebody else's, to be killed."""
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.doctor.gather.is_program", lambda pid, program: True)
+    places = Places("one")
+    assert own_processes(places) == frozenset()
+    Reported(places)
+    with subprocess.Popen(["sleep", "3600"]) as squid:
+        try:
+            assert squid.pid in own_processes(places)
+        finally:
+            squid.kill()
