@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mptcp_common.journal import ERROR, WARNING
 
@@ -33,16 +33,23 @@ def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
 
 
 class ListenersWatch:
-    """Of one Squid. *processes*: how many it has beside its first; *ports*: see ``wanted``."""
+    """Of one Squid that is to listen as *listeners* say. *processes*: how many it has beside its first."""
 
     def __init__(
-        self, places: Places, role: Role, reported: Reported, processes: int, ports: Mapping[int, int]
+        self,
+        places: Places,
+        role: Role,
+        reported: Reported,
+        processes: int,
+        listeners: Sequence[Listener],
+        workers: int,
     ) -> None:
         self._log = places.logs / "cache.log"
         self._role = role
         self._reported = reported
         self._processes = processes
-        self._ports = ports
+        self._workers = workers
+        self._set(listeners)
         self._judge = Judge(time.monotonic())
         self._standstill = Standstill()
         self._processes_due = time.monotonic() + INTERVAL
@@ -61,10 +68,16 @@ class ListenersWatch:
         """Whether clients came in at some time."""
         return self._judge.ever_served
 
-    def expect_change(self, ports: Mapping[int, int] | None = None) -> None:
-        """Squid opens its listeners anew, on the same *ports* or on these."""
-        if ports is not None:
-            self._ports = ports
+    def _set(self, listeners: Sequence[Listener]) -> None:
+        self._ports: Mapping[int, int] = wanted(listeners, self._workers)
+        self._hosts: dict[int, set[str]] = {}
+        for listener in listeners:
+            self._hosts.setdefault(listener.port, set()).add(listener.host)
+
+    def expect_change(self, listeners: Sequence[Listener] | None = None) -> None:
+        """Squid opens its listeners anew, the same or these."""
+        if listeners is not None:
+            self._set(listeners)
         self._identities = None
         self._judge.expect_change(time.monotonic())
 
@@ -112,7 +125,7 @@ class ListenersWatch:
                 say(BLIND, WARNING)
             return None
         self._reported.trouble("listeners", "")
-        self._identities, self._picture = now, picture(self._ports, own, sockets)
+        self._identities, self._picture = now, picture(self._ports, own, sockets, self._hosts)
         return self._picture
 
     def _tell(self, seen: Picture) -> None:

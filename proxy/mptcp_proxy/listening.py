@@ -95,6 +95,12 @@ def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | 
     return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
 
 
+def may_be(host: str, socket: Listening) -> bool:
+    """Whether who listens on *host* may have *socket*. A name may stand for any address."""
+    wanted = host.strip("[]").lower()
+    return _address(wanted) is None or _collide(wanted, socket.address.strip("[]").lower())
+
+
 def _collide(wanted: str, bound: str) -> bool:
     """Whether both addresses have one in common. *bound* is one of ss's, without brackets."""
     if "%" not in wanted:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_what_workers_shared
-from .listeners_watch import ListenersWatch, wanted
+from .listeners_watch import ListenersWatch
 from .listening import listening_now, taken_by
 from .log_files import Logs
 from .noted import NotedSignals, wakeup_socket
@@ -130,6 +131,8 @@ def run(
         hint = "; the proxy is to be started by root" if denied else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
+    if congestion_control is not None:
+        load_congestion_control(congestion_control)
     # Lists may be long, and are where Squid reads them.
     checked = replace(checked, lists=())
     environment = _environment(library, places, role, congestion_control)
@@ -155,6 +158,15 @@ def by_option(squid: Squid, role: Role) -> bool:
     It sets the congestion control on them, and its other parts do what they always do. A relay's listeners are TCP.
     """
     return squid.multipath and role is Role.PROXY
+
+
+def load_congestion_control(name: str) -> None:
+    """Have the kernel load *name* where that is a module, for which it takes CAP_NET_ADMIN: Squid may have it no more.
+
+    A relay opens its connections when it is no longer root. Where the kernel has none, the preload library says so.
+    """
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
 
 def _environment(library: Path, places: Places, role: Role, congestion_control: str | None) -> dict[str, str]:
@@ -205,7 +217,7 @@ class _Supervisor:
         self._signals = signals
         self._reported = Reported(places, role)
         self._listeners = ListenersWatch(
-            places, role, self._reported, checked.workers.processes, wanted(checked.listeners, checked.workers.count)
+            places, role, self._reported, checked.workers.processes, checked.listeners, checked.workers.count
         )
         trial = Trial(squid.parse_command(places.configuration_in_force, places.service_name))
         self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
@@ -318,7 +330,7 @@ class _Supervisor:
             self._refuse_reload(reason(error))
             return
         self._addresses.installed(prefixes)
-        self._listeners.expect_change(wanted(checked.listeners, self._workers.count))
+        self._listeners.expect_change(checked.listeners)
         self._reloads = True
         if self._follower is not None:
             self._follower.follow(checked.parents)
@@ -336,6 +348,8 @@ class _Supervisor:
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
+        # What is seen of an earlier one is not what becomes of this.
+        self._reloads = False
         self._reported.reload_ends(why)
 
     def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from mptcp_common import service_manager
 from mptcp_proxy import listeners_watch
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.reported import Reported
@@ -30,7 +32,8 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     monkeypatch.setattr(listeners_watch.time, "monotonic", lambda: now)
     monkeypatch.setattr(service_manager, "notify", lambda *lines: told.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, {3128: 1})
+    found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
+    watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
     for _ in range(2):
         begun = now
         over = []

@@ -183,3 +183,15 @@ def test_processes_that_do_not_run_at_all() -> None:
     # It runs again, and another one has the number of one that ended.
     assert standstill.looked({5: 101, 6: 12}) == frozenset()
     assert standstill.looked({5: 101, 7: 0}) == frozenset()
+
+
+def test_a_listener_of_nobody_known_is_ours_only_at_an_address_of_ours() -> None:
+    """Defect: as a service, another program's listener on the same port at another address counted as Squid's."""
+    foreign = Listening("127.0.0.1", 3128, "", ())
+    ours = Listening("192.168.7.1", 3128, "", (), mptcp=True)
+    hosts = {3128: {"192.168.7.1"}}
+    assert serving.picture({3128: 1}, {5}, [foreign], hosts) == Picture((3128,), missing=(3128,))
+    assert serving.picture({3128: 1}, {5}, [foreign, ours], hosts) == Picture((3128,))
+    # A name may stand for any address, and no host for all.
+    for host in ("proxy.example", "", "[::]", "0.0.0.0"):
+        assert serving.picture({3128: 1}, {5}, [ours], {3128: {host}}) == Picture((3128,))

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +22,7 @@ from mptcp_proxy.places import Places, Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.reloads import read_outcome
 from mptcp_proxy.squid import Squid
-from mptcp_proxy.supervisor import _Supervisor, run
+from mptcp_proxy.supervisor import _Supervisor, load_congestion_control, run
 
 
 @pytest.mark.parametrize(
@@ -234,3 +235,53 @@ def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch:
     began = time.monotonic()
     assert run(Path("squid.conf"), Places(), signals, None) == FAILED
     assert time.monotonic() >= began + 0.05
+
+
+def test_a_refused_reload_stays_refused_when_the_listeners_of_an_earlier_one_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes]
+) -> None:
+    """Defect: the refusal was taken back, and "mptcp-proxy reload" said that the configuration was reloaded."""
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.supervisor.make_directories", lambda *_: None)
+    monkeypatch.setattr("mptcp_proxy.supervisor.install", lambda *_: None)
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.look", lambda *_: "")
+    good = Checked((), (), "proxy", Workers(), ())
+    answers = [good, replace(good, problems=(NO_NAME,))]
+    squid, places, signals = Squid("squid", "5.7", "proxy"), Places("one"), NotedSignals([])
+    supervisor = _Supervisor(
+        tmp_path / "squid.conf", places, squid, lambda _: answers.pop(0), good, frozenset(), signals, Role.PROXY, False
+    )
+    supervisor._reload(running)
+    supervisor._pending._pending.clear()
+    supervisor._reload(running)
+    supervisor._look_at_listeners(running.pid)
+    outcome = read_outcome(places.reloads)
+    assert outcome is not None
+    assert outcome.count == 1
+    assert str(NO_NAME) in outcome.refused
+
+
+def test_the_congestion_control_is_asked_for_by_root_before_squid_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: a relay opens its connections as another user, for whom the kernel loads no module: it had cubic."""
+    asked: list[str] = []
+    good = Checked((), (), "proxy", Workers(), ())
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
+    for each in ("make_directories", "install", "remove_what_workers_shared"):
+        monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
+    monkeypatch.setattr("mptcp_proxy.supervisor.install_library", lambda *_: tmp_path / "library.so")
+    monkeypatch.setattr("mptcp_proxy.supervisor.shim.library", lambda: tmp_path / "library.so")
+    monkeypatch.setattr("mptcp_proxy.supervisor.load_congestion_control", asked.append)
+    monkeypatch.setattr("mptcp_proxy.supervisor._Supervisor.serve", lambda *_: len(asked))
+    for name in ("bbr", None):
+        asked.clear()
+        assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), name, role=Role.RELAY) == len(asked)
+        assert asked == ([name] if name else [])
+
+
+def test_a_congestion_control_that_this_kernel_has_not_is_no_error() -> None:
+    load_congestion_control("reno")
+    load_congestion_control("none_of_ours")
