@@ -1,184 +1,18 @@
-"""``run`` leaves no service enabled and no policy-rc.d behind, however it ends.
-
-The script runs as it is, except that the system's directories are rewritten to ones of the test; what installs and
-enables (apt-get, systemctl, update-rc.d, dpkg-query) are small programs that do to these directories what
-the real ones do to the system's.
-"""
+"""``run`` leaves no service enabled and no policy-rc.d behind, however it ends, on a machine of directories."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-RUN = Path(__file__).resolve().parents[2] / "run"
-DIRECTORIES = {
-    "/usr/sbin/policy-rc.d": "sbin/policy-rc.d",
-    "/etc/systemd/system": "systemd",
-    "/etc/rc": "rc",
-    "/var/lib/mptcp-steering-proxy": "state",
-    "/var/lib/dpkg": "dpkg",
-    "/usr/bin/python3": "bin/python3",
-}
-MINE = "systemd/multi-user.target.wants/mine.service"
-ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
-TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
-"""That was enabled before; that of a dependency, which its installation enables."""
-DEADLINE = 60
-
-PROGRAMS = {
-    "id": "echo 0",
-    # The release has no package whose name is in "lacks", and before an update nobody knows of any.
-    "dpkg-query": """
-for name; do :; done
-grep -qsx "$name" "$ROOT/lacks" || [ ! -e "$ROOT/installed" ] || printf installed
-""",
-    "apt-cache": '[ -e "$ROOT/updated" ] && ! grep -qsx "$2" "$ROOT/lacks"',
-    # With "hold", an installation under way: it has enabled its services and goes on until "go" is there.
-    "apt-get": """
-case "$*" in
-*update*)
-    [ ! -e "$ROOT/offline" ] || { echo "W: Temporary failure resolving the archive" ; exit 0; }
-    touch "$ROOT/updated"
-    exit 0
-    ;;
-*--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;
-esac
-case "$*" in
-*--download-only*) echo "$*" >"$ROOT/asked" ; exit 0 ;;
-esac
-"$ROOT/sbin/policy-rc.d" && exit 9
-[ $? = 101 ] || exit 9
-ln -s /lib/x "$ROOT/systemd/multi-user.target.wants/squid.service"
-ln -s ../init.d/squid "$ROOT/rc2.d/S01squid"
-ln -s /lib/x "$ROOT/systemd/timers.target.wants/logrotate.timer"
-if [ -e "$ROOT/fail" ]; then echo "E: no space" ; exit 100; fi
-if [ -e "$ROOT/hold" ]; then
-    touch "$ROOT/waiting"
-    while [ ! -e "$ROOT/go" ]; do sleep 0.01; done
-fi
-touch "$ROOT/installed"
-""",
-    # Makes a virtual environment, and is what starts its commands.
-    "python3.11": """
-case "$*" in
-"-m venv .venv") mkdir -p .venv/bin && cp "$ROOT/bin/pip" .venv/bin ;;
-*) echo "$*" >"$ROOT/ran" ;;
-esac
-""",
-    "pip": """
-for each in bench proxy; do
-    printf '#!%s/bin/python3\\n' "$ROOT" >.venv/bin/mptcp-$each
-    chmod 755 .venv/bin/mptcp-$each
-done
-""",
-    "systemctl": """
-echo "systemctl $*" >>"$ROOT/log"
-for unit; do :; done
-rm "$ROOT"/systemd/*.wants/"$unit"
-""",
-    "update-rc.d": """
-echo "update-rc.d $*" >>"$ROOT/log"
-mv "$ROOT/rc2.d/S01$1" "$ROOT/rc2.d/K01$1"
-""",
-}
-
-
-class Host:
-    """A directory that stands for a machine, with a checkout that is set up but for the packages."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for name in (
-            "sbin",
-            "systemd/multi-user.target.wants",
-            "systemd/timers.target.wants",
-            "rc2.d",
-            "bin",
-            "dpkg",
-            "checkout/.venv/bin",
-        ):
-            (root / name).mkdir(parents=True)
-        (root / MINE).symlink_to("/lib/mine")
-        (root / TIMERS[0]).symlink_to("/lib/mine")
-        (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
-        for name, text in PROGRAMS.items():
-            self.program(root / "bin" / name, text)
-        (root / "bin/python3").symlink_to("python3.11")
-        self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
-        script = RUN.read_text()
-        for real, mine in DIRECTORIES.items():
-            # Otherwise the test would do its work on this machine.
-            assert real in script
-            script = script.replace(real, str(root / mine))
-        checkout = root / "checkout"
-        (checkout / "pyproject.toml").write_text("")
-        (checkout / "bench").mkdir()
-        (checkout / "bench/pyproject.toml").write_text("")
-        self.program(checkout / "run", script, shebang="")
-        self.stamp(checkout)
-
-    def stamp(self, checkout: Path) -> None:
-        """Have the virtual environment of *checkout* count as whole."""
-        made_of = (checkout / "run").read_text() + f"{checkout.resolve()}\n{(self.root / 'bin/python3').resolve()}\n"
-        stamp = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-        (checkout / ".venv" / f"stamp-{stamp}").touch()
-
-    @staticmethod
-    def program(path: Path, text: str, shebang: str = "#!/bin/sh\n") -> None:
-        path.write_text(f"{shebang}{text}\n" if shebang else text)
-        path.chmod(0o755)
-
-    def start(self, *arguments: str, checkout: str = "checkout") -> subprocess.Popen[str]:
-        environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
-        # From elsewhere and by a relative name, in a session as on a terminal, and if nohup(1) started us.
-        return subprocess.Popen(
-            ["env", "--default-signal", "sh", f"{checkout}/run", *arguments],
-            cwd=self.root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
-        output, errors = process.communicate(timeout=DEADLINE)
-        return process.returncode, output, errors
-
-    def has(self, name: str) -> bool:
-        return os.path.lexists(self.root / name)
-
-    def wait_for(self, name: str) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not self.has(name):
-            assert time.monotonic() < deadline, name
-            time.sleep(0.005)
-
-    def touch(self, name: str) -> None:
-        (self.root / name).touch()
-
-    @property
-    def log(self) -> list[str]:
-        return (self.root / "log").read_text().splitlines() if self.has("log") else []
-
-    def assert_as_before(self, *, disabled: bool = True) -> None:
-        assert not self.has("sbin/policy-rc.d")
-        assert not self.has("state")
-        assert not any(self.has(name) for name in ENABLED)
-        assert self.has(MINE)
-        assert self.has("rc2.d/S01mine")
-        wanted = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
-        assert sorted(self.log) == (wanted if disabled else [])
+from debian_host import DEADLINE, ENABLED, RUN, TIMERS, Host
 
 
 @pytest.fixture
