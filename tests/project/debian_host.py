@@ -30,10 +30,20 @@ DEADLINE = 60
 
 PROGRAMS = {
     "id": "echo 0",
-    # The release has no package whose name is in "lacks", and before an update nobody knows of any.
+    "dpkg": "echo amd64",
+    # The release has no package whose name is in "lacks", and before an update nobody knows of any. "there-NAME" has
+    # what is there of a package, a line for each architecture. The format is repeated for each, without a newline.
     "dpkg-query": """
-for name; do :; done
-grep -qsx "$name" "$ROOT/lacks" || [ ! -e "$ROOT/installed" ] || printf installed
+for word; do
+    case $word in -f=*) format=${word#-f=} ;; esac
+    name=$word
+done
+if [ -e "$ROOT/there-$name" ]; then cat "$ROOT/there-$name"
+elif [ ! -e "$ROOT/installed" ] || grep -qsx "$name" "$ROOT/lacks"; then exit 1
+else echo installed all
+fi | while read -r status architecture; do
+    printf "$(printf %s "$format" | sed "s/[$]{db:Status-Status}/$status/; s/[$]{Architecture}/$architecture/")"
+done
 """,
     "apt-cache": '[ -e "$ROOT/updated" ] && ! grep -qsx "$2" "$ROOT/lacks"',
     # With "hold", an installation under way: it has enabled its services and goes on until "go" is there.

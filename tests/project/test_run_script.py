@@ -50,6 +50,27 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
     assert "squid" in (host.root / "asked").read_text().split()
 
 
+@pytest.mark.parametrize(
+    ("there", "asked"),
+    [
+        ("installed amd64\ninstalled i386\n", False),
+        ("installed i386\ninstalled amd64\n", False),
+        ("config-files amd64\ninstalled i386\n", True),
+        ("not-installed amd64\n", True),
+        ("half-installed all\n", True),
+        ("installed i386\n", True),
+        ("installed amd64\n", False),
+    ],
+)
+def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, there: str, asked: bool) -> None:
+    """Defect: where libc6-dev was there for a second architecture too, each run asked for it, and for the network."""
+    host.touch("installed")
+    (host.root / "there-libc6-dev").write_text(there)
+    host.end(host.start("demo"))
+    assert host.has("asked") == asked
+    assert not asked or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
+
+
 def test_timers_stay_as_they_are_those_of_dependencies_too(host: Host) -> None:
     assert host.end(host.start("demo"))[0] == 0
     assert all(host.has(timer) for timer in TIMERS)
