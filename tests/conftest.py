@@ -6,6 +6,7 @@ It makes this folder importable, too: tests of different components share what l
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,9 @@ from mptcp_lab.testbed.ownership import NAMESPACES, PREFIX
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
+
+# Apache's and Squid's workers run as other users and enter directories that tests make.
+os.umask(0o022)
 
 # How long one example takes, or is drawn, is a matter of the machine.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,57 @@
+"""Whoever starts the project's programs with whatever umask: other users can enter and read what they make.
+
+Defect: with umask 027 or 077 the demo could not work, for Apache and Squid could not enter their directories.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from debian_host import DEADLINE, Host
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PRINTED = 'umask >"$ROOT/umask"'
+
+
+@pytest.fixture(params=[0o027, 0o077], ids=["027", "077"], autouse=True)
+def _umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def now() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_run_sets_its_own(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.touch("installed")
+    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", PRINTED)
+    assert host.end(host.start("demo"))[::2] == (0, "")
+    assert (host.root / "umask").read_text() == "0022\n"
+
+
+def test_so_does_the_build_of_squid(tmp_path: Path) -> None:
+    for name, text in (("id", "echo 0"), ("mmdebstrap", f"{PRINTED}; exit 1")):
+        Host.program(tmp_path / name, text)
+    subprocess.run(
+        [REPOSITORY / "proxy/squid/build", "bookworm", tmp_path / "dist"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(tmp_path), "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (tmp_path / "umask").read_text() == "0022\n"
+
+
+def test_so_does_the_configuration_of_the_tests() -> None:
+    runpy.run_path(str(REPOSITORY / "tests/conftest.py"))
+    assert now() == 0o022
