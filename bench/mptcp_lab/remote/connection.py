@@ -9,6 +9,7 @@ what it did.
 from __future__ import annotations
 
 import base64
+import inspect
 import io
 import json
 import re
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agent import server
+from ..agent.temporary import parent_directory
 from ..testbed.commands import TestbedError
 from ..testbed.ownership import leave_behind
 
@@ -54,9 +56,11 @@ _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
 import base64, io, os, shutil, tempfile, zipfile
+from pathlib import Path
+{inspect.getsource(parent_directory)}
 folder = sys.stdin.buffer.readline()
 if not folder.endswith(b"\\n"): sys.exit(0)
-directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or None)
+directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or parent_directory())
 try:
     os.chmod(directory, 0o755)
     zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..agent.removal import removed
+from ..agent.temporary import parent_directory
 from .commands import TestbedError, run
 
 PREFIX = "mpx"
@@ -114,7 +115,7 @@ def claimed_run() -> Iterator[Run]:
             descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             failing.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-"))
+            directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
             failing.callback(removed, directory)
             # Apache's and Squid's workers run as other users and must reach their files below it.
             directory.chmod(0o755)
@@ -191,7 +192,7 @@ def remove_stale() -> Cleaned:
             if dead.damaged:
                 failures.append(
                     f"{name}: {lock} is damaged and does not say where its temporary directory is: "
-                    f"remove {tempfile.gettempdir()}/{PREFIX}-{dead.id}-*, then that file"
+                    f"remove {parent_directory()}/{PREFIX}-{dead.id}-*, then that file"
                 )
             # As long as a namespace stays, what runs in it may need its files.
             stays = None if failures else removed(dead.directory)

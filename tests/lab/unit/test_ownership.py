@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,7 @@ def test_a_run_with_a_damaged_lock_file_is_named(tmp_path: Path, deleted: list[s
 def test_a_directory_that_stays_at_the_end_of_a_run_is_named_and_stays_owned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ownership, "parent_directory", lambda: str(tmp_path))
     claiming = ownership.claimed_run()
     claimed = claiming.__enter__()
     (claimed.directory / "logs").mkdir()
@@ -92,7 +91,7 @@ def test_a_directory_that_stays_at_the_end_of_a_run_is_named_and_stays_owned(
 
 @pytest.mark.usefixtures("deleted")
 def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ownership, "parent_directory", lambda: str(tmp_path))
     with ownership.claimed_run() as claimed:
         (claimed.directory / "file").touch()
     assert ownership.runs() == ()
@@ -106,7 +105,7 @@ def test_a_run_that_cannot_be_claimed_leaves_nothing(
 ) -> None:
     """Defect: a full disk left a lock file without a word in it, which cleanup named as damaged ever after."""
     directories = tmp_path / "directories"
-    monkeypatch.setattr(tempfile, "tempdir", str(directories))
+    monkeypatch.setattr(ownership, "parent_directory", lambda: str(directories))
     if full == "run":
         directories.mkdir()
     with (
@@ -122,7 +121,7 @@ def test_a_run_that_cannot_be_claimed_leaves_nothing(
 
 @pytest.mark.usefixtures("deleted")
 def test_what_stays_is_collected_by_who_has_a_result_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ownership, "parent_directory", lambda: str(tmp_path))
     measured = None
     with immutable(monkeypatch, "stuck"), ownership.collected_leftovers() as left:
         with ownership.claimed_run() as claimed:

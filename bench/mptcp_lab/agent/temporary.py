@@ -1,0 +1,16 @@
+"""Where the directory of a run is made, on this host or on one that is reached by ssh."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+
+def parent_directory() -> str:
+    """Return the temporary directory, or /tmp where other users cannot enter that.
+
+    Apache's and Squid's workers run as other users. TMPDIR may be one user's alone (libpam-tmpdir makes such).
+    """
+    directory = Path(tempfile.gettempdir()).resolve()
+    open_to_others = all(each.stat().st_mode & 0o001 for each in (directory, *directory.parents))
+    return str(directory) if open_to_others else "/tmp"
