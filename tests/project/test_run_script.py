@@ -71,6 +71,14 @@ def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, the
     assert not asked or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
 
 
+@pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
+def test_git_is_there_for_tests(host: Host, command: tuple[str, ...]) -> None:
+    """Defect: they failed on a machine without it, on which the project was unpacked from an archive."""
+    host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
+    assert host.end(host.start(*command))[0] == 0
+    assert "git" in (host.root / "asked").read_text().split()
+
+
 def test_timers_stay_as_they_are_those_of_dependencies_too(host: Host) -> None:
     assert host.end(host.start("demo"))[0] == 0
     assert all(host.has(timer) for timer in TIMERS)

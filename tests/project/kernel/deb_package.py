@@ -69,9 +69,12 @@ def build_from(sources: Path, directory: Path) -> Path:
 
 
 def has_commit(commit: str) -> bool:
-    """Whether the checkout has *commit*: a shallow one, or no checkout at all, has not."""
+    """Whether the checkout has *commit*: a shallow one, or no checkout at all, has not; without git nobody can say."""
     command = [*_GIT, "cat-file", "-e", f"{commit}^{{commit}}"]
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    try:
+        return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def copy_sources(directory: Path, commit: str | None = None) -> None:

@@ -111,7 +111,7 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
     if ready := os.environ.get("MPTCP_PACKAGE_BEFORE"):
         return Path(ready).resolve()
     if not has_commit(EARLIER):
-        pytest.skip(f"NOT TESTED: this checkout lacks commit {EARLIER:.12}; git fetch --unshallow brings it")
+        pytest.skip(f"NOT TESTED: no git, or a checkout without commit {EARLIER:.12}: git fetch --unshallow brings it")
     if builder is not None:
         return built_in(builder, "earlier", EARLIER)
     directory = tmp_path_factory.mktemp("earlier")
