@@ -1,0 +1,26 @@
+"""Messages of the commands that pages show: as the commands print them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = sorted((*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md"))
+
+
+def test_each_line_that_the_bench_complains_begins_with_its_name() -> None:
+    """Defect: of messages with several lines the first one alone did."""
+    blocks = [block for page in PAGES for block in re.findall(r"^```\S*\n(.*?)^```$", page.read_text(), re.M | re.S)]
+    complaints = [block.splitlines() for block in blocks if block.startswith("mptcp-bench: ")]
+    assert complaints
+    assert [line for block in complaints for line in block if not line.startswith("mptcp-bench: ")] == []
+
+
+def test_lines_of_the_shipped_configuration_are_where_pages_say() -> None:
+    """Defect: a line had moved."""
+    shown = [found for page in PAGES for found in re.findall(r"`(conf/[\w./-]+):(\d+): ([^:`]+): ", page.read_text())]
+    assert ("conf/squid.conf", "request_entities on") in {(file, text) for file, _, text in shown}
+    for file, number, text in shown:
+        lines = (REPOSITORY / file).read_text().splitlines()
+        assert lines.index(text) + 1 == int(number), f"{file}: {text}"
