@@ -73,7 +73,8 @@ class Names:
         """*listening*: the address on which the console listens."""
         self._listening = ip_address(listening)
         self._names = {name.lower().rstrip(".") for name in names}
-        if self._listening.is_loopback:
+        # Browsers take this name for loopback without asking anybody; who listens on every address listens there, too.
+        if self._listening.is_loopback or self._listening.is_unspecified:
             self._names.add("localhost")
 
     def include(self, host: str) -> bool:

@@ -107,7 +107,8 @@ class ConsoleSection(Section):
     )
     hosts: list[Annotated[str, Parsed(_host_name, {"type": "string", "pattern": _HOST_NAME})]] = Field(
         default=[],
-        description="Names, beside localhost, by which browsers address the console. Its address is always allowed.",
+        description="Names by which browsers address the console. Its address is always allowed, and localhost where "
+        "it listens on loopback or on every address.",
         examples=[["proxy.lan"]],
     )
     certificate: Annotated[Path, Parsed(_file, _PATH)] | None = Field(

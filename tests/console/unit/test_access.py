@@ -99,8 +99,11 @@ def test_off_loopback_the_address_and_the_operators_names_are_allowed() -> None:
         assert not names.include(host), host
 
 
-def test_on_all_addresses_any_address_is_allowed_and_no_name() -> None:
-    names = Names("::", ["proxy.lan"])
-    for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan"):
+@pytest.mark.parametrize("listening", ["0.0.0.0", "::"])
+def test_on_all_addresses_any_address_is_allowed_and_no_name_but_the_operators_and_localhost(listening: str) -> None:
+    """Defect: localhost was refused there, by which a tunnel of ssh is used."""
+    names = Names(listening, ["proxy.lan"])
+    for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan", "localhost:8610", "localhost"):
         assert names.include(host), host
-    assert not names.include("evil.example")
+    for host in ("evil.example", "localhost.evil.example"):
+        assert not names.include(host), host
