@@ -8,6 +8,9 @@ from typing import Final
 
 from mptcp_common.problems import shown
 
+PROXY_PORT: Final = 3128
+"""Where the proxy listens, as shipped, and the throttler looks for it, unless its settings say otherwise
+(docs/contract.md)."""
 _ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 

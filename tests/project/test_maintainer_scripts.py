@@ -106,6 +106,10 @@ def test_a_squid_with_settings_of_somebody_is_left_alone_and_that_is_said(host: 
     host.squid("installed 5.7", conffiles)
     said = host.run("postinst", "configure", "")
     assert "the squid.service of this host is left alone" in said
+    # Defect: with another port in squid.conf alone, as it said, nothing was capped.
+    for key, file in (("listen_ports", "throttler"), ("squid: ", "console"), ("port: ", "portal")):
+        assert key in said
+        assert f"/etc/mptcp-{file}/{file}.yaml" in said
     assert [line for line in host.log if "stop" in line or "disable" in line] == []
 
 

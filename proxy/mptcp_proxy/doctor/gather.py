@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,10 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield libraries.pcap(loads)
     yield libraries.nftables(loads)
     yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
-    present = throttler_settings.exists()
-    good = _throttler("check", "--config", str(throttler_settings))[0] if present else None
-    examples = next((each for each in _EXAMPLES if all(path.exists() for path in each)), _EXAMPLES[0])
-    yield throttler.settings(throttler_settings, good, examples)
-    yield throttler.daemon(head, no_answer)
-
     squid = installed()
     checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
+    yield from _throttler_findings(throttler_settings, head, no_answer, checked.ports, str(configuration))
+
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
@@ -78,6 +74,18 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
         yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
     yield from _bounds(checked, str(configuration), places)
+
+
+def _throttler_findings(
+    settings: Path, head: dict[str, Any] | None, no_answer: str, ports: Collection[int], squid_conf: str
+) -> Iterator[Finding]:
+    """Yield what concerns the throttler and its file of *settings*. *ports*: those of the proxy's *squid_conf*."""
+    checked = _throttler("check", "--config", str(settings))[0] if settings.exists() else None
+    examples = next((each for each in _EXAMPLES if all(path.exists() for path in each)), _EXAMPLES[0])
+    yield throttler.settings(settings, checked, examples)
+    yield throttler.daemon(head, no_answer)
+    text = reading.text(str(settings)) if checked is not None and checked.status == 0 else ""
+    yield from throttler.ports(ports, throttler.listen_ports(head, text), squid_conf, settings)
 
 
 def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:

@@ -1,19 +1,22 @@
-"""The other daemon: whether its settings are good for this host, whether it answers, and what it lacks of BPF."""
+"""The other daemon: whether its settings are good for this host, whether it answers, looks at our ports, and what it
+lacks of BPF."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
 from mptcp_common.units import counted
+from mptcp_common.yaml_document import parse_document
 
 from .model import Finding, fail, ok, warn
 
-_SETTINGS, _DAEMON, _BPF = "throttler settings", "throttler", "BPF"
+_SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
 
@@ -62,6 +65,40 @@ def daemon(head: Mapping[str, Any] | None, why_not: str) -> Finding:
         )
     on = ", ".join(head["interfaces"])
     return ok(_DAEMON, f"it runs, with {counted(len(head['policy']['rules']), 'rule')} on {on} ({head['netfilter']})")
+
+
+def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ...]:
+    """Return the ports that the throttler takes for the proxy's; none where that cannot be known.
+
+    *settings*: the text of its file, if that is good. A throttler that runs has read it at its start, and knows best.
+    """
+    if head is not None and "listen_ports" in head:
+        return tuple(head["listen_ports"])
+    data = parse_document(settings, "").data
+    if data is None:
+        return ()
+    named = data.get("listen_ports", [PROXY_PORT])
+    return tuple(each for each in named if isinstance(each, int)) if isinstance(named, list) else ()
+
+
+def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
+    """Yield whether the throttler looks at all ports of *squid_conf*, unless one of both is not known.
+
+    The file of the one does not name that of the other: who gives the proxy another port may not think of it.
+    """
+    if not of_proxy or not throttled:
+        return
+    left_alone = sorted(set(of_proxy) - set(throttled))
+    if not left_alone:
+        yield ok(_PORTS, f"the throttler looks at every port of {squid_conf}")
+        return
+    names, looked_at = (", ".join(map(str, sorted(each))) for each in (left_alone, throttled))
+    yield warn(
+        _PORTS,
+        f"{squid_conf} has {names}, and the throttler looks at {looked_at} alone",
+        f"no client of {names} is capped",
+        f"have {names} in listen_ports of {settings} (listen_ports: [{names}]); systemctl restart mptcp-throttler",
+    )
 
 
 def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:

@@ -227,6 +227,7 @@ def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, requir
     findings = examined()
     assert findings["throttler"]["text"] == "it runs, with 1 rule on wan0 (nftables)"
     assert findings["throttler settings"]["status"] == "ok"
+    assert findings["throttled ports"]["status"] == "ok"
     assert node.run(["sysctl", "-n", "net.mptcp.pm_type"]).stdout.strip() == "1"
     assert findings["sysctl path manager"]["status"] == "ok"
     assert findings["BPF"]["status"] == "ok"

@@ -127,6 +127,55 @@ def test_the_other_daemon(head: dict[str, Any] | None, why_not: str, status: Sta
     assert is_complete(finding)
 
 
+ELSEWHERE = "listen_ports: [3129, 3130]\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "text", "words"),
+    [
+        # As shipped, with another port in squid.conf.
+        (None, "", "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
+        (HEAD, "", "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
+        (None, ELSEWHERE, None),
+        # Of a version from before it told its ports.
+        (HEAD, ELSEWHERE, None),
+        # It reads its settings when it starts, and has not been started since they were changed.
+        (HEAD | {"listen_ports": [3128]}, ELSEWHERE, "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
+        (HEAD | {"listen_ports": [3128, 3129]}, "", None),
+    ],
+)
+def test_a_port_at_which_the_throttler_does_not_look_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, head: dict[str, Any] | None, text: str, words: str | None
+) -> None:
+    """Defect: with another port in squid.conf nothing was capped, and the doctor was content."""
+    settings = tmp_path / "throttler.yaml"
+    settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
+    answers = [Answer(0, "")]
+    monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
+    *_, finding = gather._throttler_findings(settings, head, "", (3129,), "/etc/squid.conf")
+    assert finding.check == "throttled ports"
+    assert is_complete(finding)
+    if words is None:
+        assert finding.status is OK
+    else:
+        assert (finding.status, finding.text) == (WARN, words)
+        assert f"have 3129 in listen_ports of {settings} (listen_ports: [3129])" in finding.remedy
+        assert finding.remedy.endswith("systemctl restart mptcp-throttler")
+
+
+@pytest.mark.parametrize("status", [None, 1])
+def test_of_ports_that_are_not_known_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None
+) -> None:
+    settings = tmp_path / "throttler.yaml"
+    if status is not None:
+        settings.write_text(ELSEWHERE)
+    monkeypatch.setattr(gather, "_throttler", lambda *_: (Answer(1, "wrong"), ""))
+    findings = list(gather._throttler_findings(settings, None, "", (3128,), "/etc/squid.conf"))
+    assert [each.check for each in findings] == ["throttler settings", "throttler"]
+    assert list(throttler.ports((), (3128,), "/etc/squid.conf", settings)) == []
+
+
 @pytest.mark.parametrize(
     ("head", "loads", "release", "types", "status", "words"),
     [

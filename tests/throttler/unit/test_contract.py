@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.trust import THROTTLER_USER
-from mptcp_portal.settings import CHECK_NAME, read_settings
+from mptcp_console.settings import DEFAULT_SQUID
+from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
 from mptcp_portal.squid_socket import HEADER
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
@@ -61,6 +63,9 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
     [
         ("proxy's listening port", ", ".join(str(port) for port in squid_ports())),
         ("proxy's listening port", ", ".join(str(port) for port in SETTINGS.ownership.listen_ports)),
+        ("proxy's listening port", str(PROXY_PORT)),
+        ("proxy's listening port", DEFAULT_SQUID.rpartition(":")[2]),
+        ("proxy's listening port", str(ProxySection.model_fields["port"].default)),
         ("bits of the packet mark", f"0x{OWNERSHIP.mark_mask:08x}"),
         ("root qdisc's handle", HANDLE),
         ("inner class for the whole link", f"{HANDLE}{model.LINK_MINOR:x}"),

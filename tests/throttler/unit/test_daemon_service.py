@@ -90,6 +90,12 @@ def test_what_is_captured_and_done_by_bpf_is_shown(tmp_path: Path) -> None:
     test(tmp_path)
 
 
+@scenario
+async def test_it_tells_the_ports_that_it_looks_at(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED) as scene:
+        assert scene.ask(query="head")["listen_ports"] == [3128]
+
+
 def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:

@@ -150,6 +150,7 @@ class Queries:
             "started": parts.started,
             "now": self._now,
             "interfaces": list(parts.settings.interfaces),
+            "listen_ports": list(parts.settings.ownership.listen_ports),
             "netfilter": parts.downloads.backend,
             "paced": parts.paced,
             "policy": {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mptcp_common.endpoints import PROXY_PORT
+
 MTU = 1514
 """Bytes of a full Ethernet frame."""
 SEGMENT_SECONDS = 0.005
@@ -83,7 +85,7 @@ class Birth:
 class Ownership:
     """The names by which the throttler knows its own objects; docs/contract.md."""
 
-    listen_ports: tuple[int, ...] = (3128,)
+    listen_ports: tuple[int, ...] = (PROXY_PORT,)
     mark_mask: int = 0x00FF0000
     htb_major: int = 0x4D50
     """Major number of the root qdisc's handle: 'MP'."""

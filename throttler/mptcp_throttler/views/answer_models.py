@@ -69,6 +69,8 @@ class HeadAnswer(Answer):
     started: Moment
     now: Moment
     interfaces: list[str]
+    listen_ports: list[int]
+    """The proxy's, of the settings that were read at the start; connections to others are left alone."""
     netfilter: str
     """The backend: `iptables` or `nftables`."""
     paced: bool
