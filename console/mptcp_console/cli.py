@@ -12,9 +12,9 @@ from mptcp_common.certificates import obstacle
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_console.first_token import make_first_token
 from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings, settings_without_a_file
-from mptcp_console.unit_user import unreadable_by_unit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,8 @@ from typing import Final
 
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
+from mptcp_common.unit_user import GROUP
 from mptcp_console.settings import DEFAULT_SETTINGS, TOKEN_NAME, default_token_is_meant
-from mptcp_console.unit_user import GROUP
 
 _MODE: Final = 0o640
 

@@ -6,10 +6,13 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
+from mptcp_common.problems import DocumentError
+from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_portal.settings import DEFAULT_SETTINGS, read_settings
 
 
@@ -49,6 +52,10 @@ def _check(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     services(settings, Asker(settings.status_socket))
+    captive = settings.captive
+    files = (captive.certificate, captive.key) if captive else ()
+    if problems := list(unreadable_by_unit([options.config, *(Path(each) for each in files if each is not None)])):
+        raise DocumentError(problems)
     print(f"{options.config}: no errors")
     return DONE
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from certificates import encrypted, self_signed
 
+from mptcp_common import unit_user
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
-from mptcp_console import unit_user
 from mptcp_console.cli import main
 
 GROUP = "nogroup"

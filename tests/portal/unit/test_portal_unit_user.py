@@ -1,0 +1,77 @@
+"""What root, who checks the portal's settings, is told of files that its unit cannot read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from certificates import self_signed
+
+from mptcp_common import unit_user
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_portal.cli import main
+
+GROUP = "nogroup"
+"""One that every host has, in place of the throttler's."""
+CREDENTIAL = Path("/run/credentials/mptcp-portal.service/key")
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Settings with a certificate and a key, all of which the unit can read, in a directory that others may enter."""
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: only root can find out what others can read")
+    monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
+    with tempfile.TemporaryDirectory(prefix="mptcp-portal-test-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        certificate, key = self_signed(directory)
+        for path in (certificate, key):
+            shutil.chown(path, group=GROUP)
+            path.chmod(0o640)
+        file = directory / "portal.yaml"
+        file.write_text(
+            "check: {squid_user: root}\n"
+            f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {key}}}\n"
+        )
+        file.chmod(0o644)
+        yield file
+
+
+def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(settings)]) == DONE
+    assert capsys.readouterr().out == f"{settings}: no errors\n"
+
+
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "portal.yaml"])
+def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Defect: check found no errors, as root, and the unit failed."""
+    file = settings.parent / name
+    file.chmod(0o600)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    words = f"the unit, whose group is {GROUP}, cannot read it; chgrp {GROUP} and chmod 0640"
+    assert capsys.readouterr().err == f"{file}: {words}\n"
+
+
+def test_settings_without_files_are_asked_about_alone(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.write_text("check: {squid_user: root}\n")
+    settings.chmod(0o600)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    assert capsys.readouterr().err.startswith(f"{settings}: the unit, ")
+
+
+def test_what_systemd_hands_to_the_unit_alone_is_left_out(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own user may read it, whose number nobody knows before."""
+    asked: list[Path] = []
+
+    def unreadable(paths: list[Path], *_: object) -> list[Path]:
+        asked.extend(paths)
+        return []
+
+    monkeypatch.setattr(unit_user, "unreadable", unreadable)
+    assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL])) == []
+    assert asked == [settings]
