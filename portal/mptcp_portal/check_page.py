@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_portal.asking import Asker
@@ -19,6 +19,8 @@ from mptcp_portal.squid_socket import client_end, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
 """Says of a connection, by our end and theirs, whether Squid opened it."""
+USE: Final = "/use/"
+"""Where the page for new clients is, below the check page."""
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 
@@ -42,9 +44,13 @@ class ForSquidAlone:
 
 
 def check_app(
-    asker: Asker, from_squid: FromSquid, onboarding_url: str | None, kernel_view: KernelQuestion = kernel_view
+    asker: Asker, from_squid: FromSquid, onboarding: ASGIApp | None, kernel_view: KernelQuestion = kernel_view
 ) -> ASGIApp:
-    """Return the application. *onboarding_url*: where it says how to use the proxy, for a link; None: nowhere."""
+    """Return the application. *onboarding*: the page for new clients, which is served here too, for a link.
+
+    Under this name, since it is a browser with the proxy that is here: to other addresses of this host the proxy lets
+    nobody go (own_addresses in squid.conf).
+    """
 
     new_connections = NewConnections(kernel_view)
 
@@ -62,7 +68,7 @@ def check_app(
         if found is None:
             return PlainTextResponse(_REFUSED, 403)
         values: dict[str, Any] = {"report": found, "Transport": Transport, "carried": carried, "limit": limit}
-        return page("check.html.jinja", onboarding_url=onboarding_url, **values)
+        return page("check.html.jinja", use=None if onboarding is None else USE[1:], **values)
 
     async def as_json(request: Request) -> Response:
         found = await look(request)
@@ -70,9 +76,11 @@ def check_app(
             return JSONResponse({"error": _REFUSED.strip()}, 403)
         return JSONResponse(found.as_json(time.time()))
 
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/", as_html),
         Route("/check.json", as_json),
         *statics(static("check.js", "text/javascript")),
     ]
+    if onboarding is not None:
+        routes.append(Mount(USE, app=onboarding))
     return SecureHeaders(ForSquidAlone(routed(routes), from_squid))

@@ -1,6 +1,7 @@
 """The page for new clients, and the files that configure them. It knows the operator's settings and nothing else.
 
-Nothing in it comes from the request: not its Host header, not its address.
+Nothing in it comes from the request: not its Host header, not its address. Its links are relative: it is served below
+another path, too (``check_page``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY: Final = {
@@ -49,7 +49,7 @@ class SecureHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def routed(routes: Sequence[Route]) -> Starlette:
+def routed(routes: Sequence[BaseRoute]) -> Starlette:
     """Return the application of *routes*: another path is not found."""
     app = Starlette(routes=routes)
     # Starlette would lead from /x/ to /x, on the host that the request names.

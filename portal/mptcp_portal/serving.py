@@ -58,11 +58,11 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
             [Problem(settings.source, 0, 0, "check.squid_user", settings.squid_user, message)]
         ) from None
     onboarding = settings.onboarding
-    url = onboarding.url if onboarding else None
-    check = check_app(asker, partial(is_squid, uid), url)
+    page = onboarding_app(onboarding) if onboarding else None
+    check = check_app(asker, partial(is_squid, uid), page)
     found = {"the check page": Service(settings.check, check, _OF_A_PROXY)}
-    if onboarding is not None:
-        found["the page for new clients"] = Service(onboarding.listen, onboarding_app(onboarding), Bounds())
+    if onboarding is not None and page is not None:
+        found["the page for new clients"] = Service(onboarding.listen, page, Bounds())
     if captive := settings.captive:
         files = (captive.certificate, captive.key) if captive.certificate and captive.key else None
         if files is not None:

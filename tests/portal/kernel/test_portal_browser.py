@@ -223,6 +223,13 @@ def test_the_check_page_without_multipath(site: PortalSite) -> None:
         assert "What speaks Multipath TCP" in text_of(browser, "#systems")
         judge(browser)
         keep(browser, "check-plain")
+        # Defect: the link led to the page at an address of the proxy's host, which the proxy denies.
+        browser.execute_script("document.querySelector('#systems a').click()")
+        wait_until(lambda: browser.current_url == f"{CHECK}use/", "the link is followed", timeout=90)
+        wait_until(lambda: "Set it up" in text_of(browser, "main"), "the steps are there", timeout=90)
+        assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
+        assert "Get the profile" in str(browser.execute_script("return document.body.textContent"))
+        judge(browser)
 
 
 MADE_UP = """

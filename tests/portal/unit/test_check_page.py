@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from answering_socket import answering
+from portal_settings import onboarding
 from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
@@ -20,8 +21,10 @@ from mptcp_portal.asking import MOST_PAGES, MOST_SYSTEMS, Asker
 from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, Throttler
 from mptcp_portal.netlink import Address
+from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.own_connection import NewConnections
 
+WITH_PROFILE = "profile: {wifi: Home}"
 SQUID = ("127.0.0.1", 50000)
 MINE, OTHER = "10.77.1.2 40000", "10.77.3.2 40001"
 KNOWN: dict[str, dict[str, Any]] = {
@@ -38,7 +41,9 @@ def kernel(client: tuple[Address, int]) -> KernelView:
 def served(
     path: Path, peer: tuple[str, int] = SQUID, look: Callable[[tuple[Address, int]], KernelView | None] = kernel
 ) -> Iterator[TestClient]:
-    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", look)
+    app = check_app(
+        Asker(path, pause=0), lambda _, theirs: theirs == SQUID, onboarding_app(onboarding(WITH_PROFILE)), look
+    )
     yield TestClient(app, client=peer)
 
 
@@ -189,9 +194,41 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
         "portal.css",
         "icon.svg",
         "check.js",
-        "http://10.0.0.1:3181/",
+        "use/",
     }
     assert not re.search(r"<style|style=|<script>|\\son\w+=", page)
+
+
+def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_proxy(throttler: Path) -> None:
+    """Defect: its link led to an address of the proxy's host, where the proxy lets nobody go: who had set the proxy by
+    hand, as the steps there say, was denied them."""
+    for_squid = {"MPTCP-Client": MINE}
+    with served(throttler) as client:
+        text = client.get("/", headers=for_squid).text
+        (link,) = re.findall(r'<a href="([^"]+)">How to use the proxy</a>', text)
+        assert not re.match("[a-z]+:|/", link)
+        page = client.get(f"/{link}", headers=for_squid)
+        assert page.status_code == 200
+        assert "<h2>Set it up</h2>" in page.text
+        beside = [each for each in re.findall(r'(?:src|href)="([^"]+)"', page.text) if ":" not in each]
+        assert {"qr.svg", "proxy.mobileconfig", "portal.css"} <= set(beside)
+        itself = TestClient(onboarding_app(onboarding(WITH_PROFILE)))
+        for name in ("", "proxy.pac", "wpad.dat", *beside):
+            answer, expected = client.get(f"/{link}{name}", headers=for_squid), itself.get(f"/{name}")
+            assert (answer.status_code, answer.content) == (200, expected.content), name
+            assert answer.headers == expected.headers, name
+        # Others are refused, and with a slash too many, or too few, nobody is led to where a client claims to be.
+        headers = for_squid | {"Host": "evil.example"}
+        for name in ("use", "use//", "use/proxy.pac/", "use/check.json"):
+            assert client.get(f"/{name}", headers=headers, follow_redirects=False).status_code == 404, name
+    with served(throttler, ("127.0.0.1", 50001)) as client:
+        assert client.get(f"/{link}", headers=for_squid).status_code == 403
+
+
+def test_without_a_page_for_new_clients_there_is_no_link_to_one(throttler: Path) -> None:
+    client = TestClient(check_app(Asker(throttler, pause=0), lambda *_: True, None, kernel), client=SQUID)
+    assert "<a " not in client.get("/", headers={"MPTCP-Client": MINE}).text
+    assert client.get("/use/", headers={"MPTCP-Client": MINE}).status_code == 404
 
 
 @pytest.mark.parametrize(("via", "headline"), [("1.1 relay, 1.1 proxy", "2 subflows"), ("1.1 proxy", "1 subflow so")])

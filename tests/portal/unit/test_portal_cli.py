@@ -215,6 +215,10 @@ def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_t
         answer = _asked(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
         assert "content-type: application/captive+json" in answer
         assert answer.endswith('{"captive":false}')
+        # Through the proxy, too, for whom it lets go nowhere else on this host.
+        found = _asked(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
+        assert " 200 " in found.splitlines()[0]
+        assert "Set it up" in found
         for port, connections in held.items():
             connections += [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_OF_ONE)]
             if port == check:
