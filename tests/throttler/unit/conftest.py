@@ -1,7 +1,9 @@
-"""Fixtures of the tracker's unit tests, and of those that replay captures."""
+"""Fixtures of the tracker's unit tests, of those that replay captures, and of those that look what is freed."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,18 @@ def tracker() -> Tracker:
 @pytest.fixture
 def host() -> Host:
     return Host()
+
+
+@pytest.fixture
+def collected_by_hand() -> Iterator[None]:
+    """The garbage collector finds nothing by itself, as in the daemon."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 @pytest.fixture

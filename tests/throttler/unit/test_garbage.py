@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -18,17 +17,6 @@ class Node:
 
     def __init__(self) -> None:
         self.itself = self
-
-
-@pytest.fixture
-def collected_by_hand() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        gc.enable()
 
 
 @pytest.mark.usefixtures("collected_by_hand")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from mptcp_common.units import format_rate
@@ -197,10 +197,11 @@ class CompiledPolicy:
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._answers: dict[Direction, dict[_Situation, _Answer]] = {direction: {} for direction in directions}
         every = [rule for kinds in self._rules.values() for rules in kinds.values() for rule in rules]
-        self._by_clients = tuple({rule.index: rule for rule in every if rule.clients is not None}.values())
-        """The rules with a condition on clients, each once whatever its directions and kinds."""
-        self._paths = [_CompiledPath(path) for path in policy.paths]
-        self._facts = lru_cache(_REMEMBERED)(self._find_facts)
+        # Those with a condition on clients, each once whatever its directions and kinds.
+        by_clients = tuple({rule.index: rule for rule in every if rule.clients is not None}.values())
+        paths = tuple((path.name, _CompiledPath(path)) for path in policy.paths)
+        # A method here would refer to this object, which then is never freed: a policy for each reload.
+        self._facts = lru_cache(_REMEMBERED)(partial(_find_facts, paths, by_clients))
         self._scheduled = any(rule.windows is not None for rule in policy.rules)
         self._open = (True,) * len(policy.rules)
         self._open_since = self._open_until = -math.inf
@@ -330,19 +331,6 @@ class CompiledPolicy:
         """Return, of several paths by which a rule catches a subflow, the first."""
         return self.policy.paths[_lowest_bit(path_bits & situation.path_bits)].name
 
-    def _find_facts(
-        self, remote: bytes, interface: str | None, remote_id: int | None, initial: bool, backup: bool
-    ) -> _Facts:
-        path_bits = rule_bits = 0
-        for position, path in enumerate(self._paths):
-            if path.holds(remote, interface, remote_id, initial, backup):
-                path_bits |= 1 << position
-        for rule in self._by_clients:
-            if rule.clients is not None and rule.clients.holds(remote):
-                rule_bits |= rule.client_bit
-        first = self.policy.paths[_lowest_bit(path_bits)].name if path_bits else None
-        return _Facts(first, path_bits, rule_bits)
-
     def _read_clock(self, now: float) -> None:
         change = next_change(self.policy, now)
         self._open = open_rules(self.policy, now)
@@ -350,6 +338,26 @@ class CompiledPolicy:
         self._open_until = math.inf if change is None else change
         for answers in self._answers.values():
             answers.clear()
+
+
+def _find_facts(
+    paths: Sequence[tuple[str, _CompiledPath]],
+    by_clients: Iterable[_CompiledRule],
+    remote: bytes,
+    interface: str | None,
+    remote_id: int | None,
+    initial: bool,
+    backup: bool,
+) -> _Facts:
+    path_bits = rule_bits = 0
+    for position, (_, path) in enumerate(paths):
+        if path.holds(remote, interface, remote_id, initial, backup):
+            path_bits |= 1 << position
+    for rule in by_clients:
+        if rule.clients is not None and rule.clients.holds(remote):
+            rule_bits |= rule.client_bit
+    first = paths[_lowest_bit(path_bits)][0] if path_bits else None
+    return _Facts(first, path_bits, rule_bits)
 
 
 def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:

@@ -189,6 +189,10 @@ class Flow:
         self.path.rate += rate - self.rate
         self.rate = rate
 
+    def part(self) -> None:
+        """Have the path not refer to this subflow any more: else each keeps the other, and neither is ever freed."""
+        self.path.flows.discard(self)
+
     def leave(self) -> None:
         """The subflow has no socket any more, or is not used; until it is sampled again."""
         if self.present:
@@ -228,7 +232,7 @@ class Paths:
         if flow.present:
             self._left.add(path)
         flow.leave()
-        path.flows.discard(flow)
+        flow.part()
         if not path.flows:
             del self._used[path.address]
             if path.baseline >= MIN_RATE:

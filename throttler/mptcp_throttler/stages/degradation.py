@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Guard
@@ -103,6 +104,13 @@ class Candidate:
         return self.idle_samples >= MAX_IDLE_SAMPLES and self.relaxation is None and now - self.resumed > TRIAL
 
 
+class Kept(Protocol):
+    """What is kept of a connection, and refers to paths that refer to it."""
+
+    def part(self) -> None:
+        """Have no path refer to it any more, so that it is freed when nobody else does."""
+
+
 class GuardedConnection:
     """One connection with guarded caps."""
 
@@ -114,6 +122,11 @@ class GuardedConnection:
         self.flows = flows
         """The uncapped subflows, with their rates."""
         self.candidate: Candidate | None = None
+
+    def part(self) -> None:
+        """Have no path refer to the subflows any more."""
+        for flow in self.flows:
+            flow.part()
 
 
 class DegradationDetector:
@@ -130,7 +143,7 @@ class DegradationDetector:
         """Of each subflow that is to be sampled: the uncapped ones, and all of candidates."""
         self._paths = Paths()
 
-    def connections(self) -> Iterable[object]:
+    def kept(self) -> Iterable[Kept]:
         """Return what is kept of each connection."""
         return self._connections.values()
 

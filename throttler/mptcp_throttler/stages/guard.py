@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Final
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
-from mptcp_throttler.stages.degradation import DegradationDetector, Relaxation
+from mptcp_throttler.stages.degradation import DegradationDetector, Kept, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
+
+KEPT_OF_EACH: Final = 3
+"""What detectors keep of one connection at the most: as a download and as an upload, and of its demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +78,18 @@ class GuardStage:
         self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
         self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
         """Of each guarded connection, by its token, the rules whose caps are guarded."""
-        self._retired: list[object] = []
+        self._retired: list[Kept] = []
         """What earlier detectors kept of connections."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
-        self._retired += [*self._down.connections(), *self._up.connections()]
+        self._retired += [*self._down.kept(), *self._up.kept()]
         self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* without the caps that are relaxed."""
         del now
-        if self._retired:
-            # To free ten thousand at once takes as long as the loop may be silent.
-            self._retired.pop()
+        self._free_some()
         token = connection.token
         guarded = {each.direction for each in verdicts if _guarded(each)} if self._down.guard.enabled else ()
         for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
@@ -110,9 +112,16 @@ class GuardStage:
 
     def forget(self, token: int) -> None:
         """Connection *token* has ended."""
+        self._free_some()
         for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
             detector.forget(token)
             self._rules.pop((token, direction), None)
+
+    def _free_some(self) -> None:
+        """Free what earlier detectors kept of a connection: ten thousand at once would take as long as the loop may be
+        silent. Every connection is decided after a new policy, so that then nothing of them is left."""
+        for _ in range(min(KEPT_OF_EACH, len(self._retired))):
+            self._retired.pop().part()
 
     def watched(self) -> Collection[FourTuple]:
         """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all that are urgent."""

@@ -26,7 +26,7 @@ from mptcp_throttler.policy.model import Guard, ScopeKey
 from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.upload_transitions import ahead
 from mptcp_throttler.stages.baseline import MIN_SPAN, Flow, Path
-from mptcp_throttler.stages.degradation import Candidate, DegradationDetector, GuardedConnection
+from mptcp_throttler.stages.degradation import Candidate, DegradationDetector, GuardedConnection, Kept
 from mptcp_throttler.stages.history import Sample
 from mptcp_throttler.stages.stage import Samples
 
@@ -78,6 +78,11 @@ class _Demand:
         """The subflows that counted last,"""
         self._first = self._least = 0
         """the data sequence when they first did, and the least that was missing since."""
+
+    def part(self) -> None:
+        """Have no path refer to the subflows any more."""
+        for flow, _ in self.caps:
+            flow.part()
 
     def missing(self, there: list[KernelSubflow], top: int) -> int:
         """Return at least how many bytes below *top*, the greatest data sequence, did not come."""
@@ -131,6 +136,9 @@ class UploadDegradationDetector(DegradationDetector):
         self._shared: dict[ScopeKey, Path] = {}
         """What comes under each cap."""
 
+    def kept(self) -> Iterable[Kept]:
+        return [*super().kept(), *self._demands.values()]
+
     def watch_caps(self, token: int, uncapped: tuple[FourTuple, ...], capped: Mapping[FourTuple, Capped]) -> None:
         """As :meth:`watch`, with the caps of those that are *capped*, relaxed or not."""
         self.watch(token, uncapped, tuple(capped))
@@ -156,7 +164,7 @@ class UploadDegradationDetector(DegradationDetector):
     def _leave_caps(self, caps: Iterable[tuple[Flow, Capped]]) -> None:
         for flow, cap in caps:
             flow.leave()
-            flow.path.flows.discard(flow)
+            flow.part()
             if not flow.path.flows:
                 self._shared.pop(cap.scope, None)
 
