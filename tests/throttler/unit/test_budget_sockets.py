@@ -23,7 +23,7 @@ def test_metering_that_ends_and_begins_again_within_a_sweep_goes_on() -> None:
     subject = MeteredSockets(lambda _, octets: came.append(octets), lambda parts, _: parts)
     name = four_tuple("10.77.1.2")
     (budget,) = MONTHLY.budgets
-    parts = (Volume(Account("lte", "", 0), budget, 0).part,)
+    parts = ((Volume(Account("lte", "", 0), budget, 0), True, True),)
     socket = KernelSubflow(1, name, True, 0, 0, False, 0.0, cookie=1)
     subject.meter(name, 1, parts, seen=False)
     subject.meter(name, 1, (), seen=True)

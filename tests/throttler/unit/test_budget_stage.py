@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from metering import LTE, MB, MONTHLY, STEPS, Host, at, policy
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, ScopeKey, Share
+from mptcp_throttler.policy.model import Budget, Policy, ScopeKey, Share
+from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.stage import Samples
 
@@ -65,6 +67,29 @@ def test_a_new_period_begins_anew_whoever_asks_first() -> None:
     assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other one hears of it all the same"
     assert host.decide(2)[0].throttle is None
     assert host.stage.advance(host.now, host.clock) == set()
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: each referred to itself, and nothing in the daemon frees such: one stayed for each client and period."""
+    volumes: list[weakref.ref[budget_accounts.Volume]] = []
+
+    class Noted(budget_accounts.Volume):
+        def __init__(self, key: Account, budget: Budget, used: int) -> None:
+            super().__init__(key, budget, used)
+            volumes.append(weakref.ref(self))
+
+    monkeypatch.setattr(budget_accounts, "Volume", Noted)
+    host = Host(policy(LTE % "period: day"))
+    host.connect(1, "10.77.1.2")
+    for _ in range(3):
+        host.carry(1, 2 * MB)
+        for token in host.sweep():
+            host.decide(token)
+        host.used()
+        host.now += 86_400
+    assert [each() is None for each in volumes] == [True, True, False]
+    assert host.used() == {"lte": 6 * MB}
 
 
 def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_used() -> None:

@@ -132,10 +132,11 @@ class BudgetStage:
             if rule is None or rule.budget is None:
                 result.append(verdict)
                 continue
-            volume = self._accounts.volume(rule.budget, verdict.four_tuple.remote)
+            part = self._accounts.part(rule.budget, verdict.four_tuple.remote)
+            volume = part[0]
             basis.add(volume)
-            if volume.part not in counted:
-                parts[verdict.four_tuple] = (*counted, volume.part)
+            if part not in counted:
+                parts[verdict.four_tuple] = (*counted, part)
             result.append(self._with_cap(verdict, rule, volume, token))
         self._meter(connection, parts, now)
         self._accounts.depend(token, basis)

@@ -58,7 +58,6 @@ class Volume:
         "budget",
         "key",
         "over",
-        "part",
         "percent",
         "sentence",
         "step",
@@ -83,7 +82,6 @@ class Volume:
     def take_over(self, budget: Budget) -> None:
         """Take *budget* as the account's, as the policy in force has it."""
         self.budget = budget
-        self.part: Part = (self, Direction.DOWN in budget.counted, Direction.UP in budget.counted)
         self.find_level()
 
     def find_level(self) -> None:
@@ -120,8 +118,11 @@ class Accounts:
         self._dry_run = False
         self._periods = Periods((), None)
         self._volumes: dict[Account, Volume] = {}
-        self._by_client: dict[tuple[str, bytes], Volume] = {}
-        """The same by the budget's name and the packed address, which is empty for all clients together."""
+        self._by_client: dict[tuple[str, bytes], Part] = {}
+        """The same by the budget's name and the packed address, which is empty for all clients together.
+
+        Parts are kept here, for all who count there: an account that had its own would refer to itself, and never be
+        freed where the garbage collector is off."""
         self._known: dict[Account, int] = {}
         """What the ledger has of accounts that nobody has asked for yet."""
         self._left: dict[Account, int] = {}
@@ -195,24 +196,25 @@ class Accounts:
                 self._left[volume.key] = volume.used
                 self._stale |= volume.tokens
 
-    def volume(self, budget: Budget, remote: bytes) -> Volume:
-        """Return the present account of *budget* for a client, whose address is packed."""
+    def part(self, budget: Budget, remote: bytes) -> Part:
+        """Return the present account of *budget* for a client, whose address is packed, and what counts there."""
         whose = remote if budget.per_client else b""
-        volume = self._by_client.get((budget.name, whose))
-        if volume is None:
+        part = self._by_client.get((budget.name, whose))
+        if part is None:
             account = self._periods.account(budget, remote)
             volume = self._volumes.get(account)
             if volume is None:
                 volume = self._volumes[account] = Volume(account, budget, self._known.pop(account, 0))
-            self._by_client[budget.name, whose] = volume
-        return volume
+            counted = volume.budget.counted
+            part = self._by_client[budget.name, whose] = volume, Direction.DOWN in counted, Direction.UP in counted
+        return part
 
     def renewed(self, parts: tuple[Part, ...], remote: bytes) -> tuple[Part, ...]:
         """Return *parts* with the present accounts in place of those whose period is over."""
         present = {budget.name: budget for budget in self._periods.budgets}
         found = ((part, present.get(part[0].budget.name)) for part in parts)
         return tuple(
-            part if not part[0].over or budget is None else self.volume(budget, remote).part for part, budget in found
+            part if not part[0].over or budget is None else self.part(budget, remote) for part, budget in found
         )
 
     def add(self, volume: Volume, octets: int) -> None:
