@@ -1,4 +1,4 @@
-"""Connections come and go through the whole daemon, from few clients: nothing of them is kept when they are over."""
+"""Connections come and go through the whole daemon, and so do policies: nothing of them is kept when they are over."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import gc
 import itertools
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
 from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
-from test_daemon import CAPPED, Scene, running, until
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 600, 1_000, 3
@@ -101,3 +102,42 @@ def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             assert min(kept) < MOST_KEPT * COUNT
 
     asyncio.run(scenario())
+
+
+METERED = BOTH_WAYS.replace("rules: [", "time_zone: Europe/Athens\nrules: [{name: all, budget: %s}, ")
+DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
+
+
+def cyclic_garbage() -> Counter[str]:
+    """Return how many objects of each class of ours nothing refers to but they themselves."""
+    gc.unfreeze()
+    gc.collect()
+    found = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
+    gc.garbage.clear()
+    return found
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
+    """Defect: paths, subflows and accounts did, and the compiled policy, and they are never freed in a daemon whose
+    garbage collector walks through young objects alone."""
+
+    async def scenario() -> None:
+        kernel = FakeKernel()
+        for token in range(1, 101):
+            kernel.sockets.connect(token, f"10.1.0.{token}", f"10.2.0.{token}")
+        async with running(tmp_path, METERED % DAILY, kernel) as scene:
+            cyclic_garbage()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            for policy in (METERED % DAILY, CAPPED, METERED % DAILY.replace("day", "week"), PATHS + "rules: []\n"):
+                sweeps = scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups
+                await until(lambda before=sweeps: scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups > before)
+                await scene.reload(policy)
+                assert cyclic_garbage() == {}
+            assert scene.daemon._reloads.as_json()["accepted"] == 4
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
