@@ -14,6 +14,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Budget, Policy, ScopeKey, Share
 from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.budget import Reached
+from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -182,8 +183,11 @@ def test_a_rule_whose_hours_begin_bills_what_comes_from_then_on() -> None:
     assert host.used() == {"by-day": 10}
 
 
+NO_BUDGET = policy("- {name: cap, throttle: {rate: 1mbit}}\n")
+
+
 def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
-    host = Host(policy("- {name: cap, throttle: {rate: 1mbit}}\n"))
+    host = Host(NO_BUDGET)
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
     host.now += 5
@@ -197,13 +201,50 @@ def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
     host.carry(1, 20)
     host.sweep()
     assert host.used() == {"lte": 320}
-    host.stage.set_policy(policy("- {name: cap, throttle: {rate: 1mbit}}\n"))
+    host.stage.set_policy(NO_BUDGET)
     host.carry(1, 1)
     host.sweep()
     host.carry(1, 9000)
     host.sweep()
     assert host.used() == {"lte": 321}
     assert not host.stage.watched()
+
+
+@pytest.mark.parametrize("when", ["before the next sample", "before the reload", "unseen"])
+def test_nothing_is_watched_for_a_budget_that_a_reload_took_away_when_its_sockets_are_gone(when: str) -> None:
+    """Defect: a socket that closed before its next sample was watched for ever, by a sweep a second."""
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 300)
+    host.sweep()
+    host.carry(1, 40)
+    (socket,) = host.sockets.values()
+    if when == "before the reload":
+        host.report(socket)
+    host.policy = NO_BUDGET
+    host.stage.set_policy(NO_BUDGET)
+    host.decide(1)
+    host.close(1, report=when == "before the next sample")
+    host.sweep()
+    host.sweep(FORGET_SECONDS + 1)
+    assert not host.stage.watched()
+    assert host.used() == {"lte": 300 if when == "unseen" else 340}
+
+
+def test_a_budget_that_is_taken_away_and_comes_back_before_a_sample_meters_on() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    for subject in (NO_BUDGET, MONTHLY):
+        host.policy = subject
+        host.stage.set_policy(subject)
+        host.decide(1)
+    host.carry(1, 300)
+    host.sweep()
+    host.sockets.clear()
+    host.sweep()
+    host.sweep(FORGET_SECONDS + 1)
+    assert host.stage.watched(), "its connection is there"
+    assert host.used() == {"lte": 300}
 
 
 EXAMPLE = Path(__file__).parents[3] / "conf/examples/office-hours-and-volume.yaml"
@@ -309,9 +350,6 @@ def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].reason.startswith("rule lte would cap what exceeds 1.00 MB")
-
-
-NO_BUDGET = policy("- {name: cap, throttle: {rate: 1mbit}}\n")
 
 
 @pytest.mark.parametrize(("new", "told"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["the same", "without the budget"])

@@ -140,9 +140,11 @@ class MeteredSockets:
                 self._drop(metered)
 
     def end_all(self) -> None:
-        """Nothing is metered any more."""
-        for metered in self.metered.values():
-            metered.coming = ()
+        """Nothing is metered any more, and of no subflow anybody will say that it has ended."""
+        for metered in list(self.metered.values()):
+            metered.coming, metered.active = (), False
+            if metered.reported and metered.cookie is None:
+                self._drop(metered)
 
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
         """Count what *sockets* have more than before, and yield after every slice. *now* is monotonic."""
