@@ -28,6 +28,12 @@ paths:
 """
 STEPS = "steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}, {after: 3 MB, throttle: {rate: 64 kbit/s}}]"
 LTE = "- {name: lte, paths: [lte], budget: {%s, " + STEPS + "}}\n"
+HOURS = f"""\
+- name: by-day
+  paths: [lte]
+  when: {{hours: ["08:00-18:00"]}}
+  budget: {{period: month, {STEPS}}}
+"""
 
 
 def policy(rules: str, top: str = "") -> Policy:
@@ -85,6 +91,7 @@ class Host:
         self.now += seconds
         self.clock += seconds
         stale = set(self.stage.advance(self.now, self.clock))
+        self.stage.forget_unlisted(self.clock, lambda: {socket.cookie for socket in self.sockets.values()})
         return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
 
     def close(self, token: int, report: bool = True) -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from metering import LTE, MB, MONTHLY, Host, at, four_tuple, policy
+from metering import HOURS, LTE, MB, MONTHLY, Host, at, four_tuple, policy
 from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.stages.budget import NOTHING_USED, Usage
 from mptcp_throttler.stages.budget_accounts import Volume
-from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, MeteredSockets
+from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS, MeteredSockets
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -143,12 +143,34 @@ def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
     assert host.sweep() == {1}, "it went on from what the ledger had"
 
 
-def test_counters_of_sockets_that_nobody_sees_go() -> None:
-    host = Host()
-    host.stage.restore({}, {99: Counters(5000, 10)})
+def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_nothing_meters_yet() -> None:
+    """Defect: they went ten minutes after a start, so that a socket whose metering began later counted from its first
+    byte again."""
+    host = Host(policy(HOURS), now="2026-11-20 06:00")
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 5000)
+    host.stage.restore({}, {1: Counters(4000, 0), 99: Counters(5000, 10)})
     host.sweep()
-    host.sweep(601)
+    host.sweep(LOOK_SECONDS + 1)
     assert host.stage.take_pending().closed == {99}
+    assert [host.stage.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [set()] * 3
+    # New to the stage, it counts from the first byte that the ledger does not know.
+    host.stage.forget(1)
+    host.now = at("2026-11-20 08:00")
+    host.decide(1)
+    host.sweep()
+    assert host.used() == {"by-day": 1000}
+    (socket,) = host.sockets.values()
+    host.close(1)
+    assert host.stage.take_pending().closed == {socket.cookie}
+
+
+def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
+    host = Host(policy(HOURS), now="2026-11-20 06:00")
+    host.connect(1, "10.77.1.2")
+    host.stage.restore({}, {1: Counters(4000, 0)})
+    host.close(1)
+    assert host.stage.take_pending().closed == {1}
 
 
 def test_a_reset_by_somebody_else_is_taken_over() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from metering import LTE, MB, MONTHLY, STEPS, Host, at, policy
+from metering import HOURS, LTE, MB, MONTHLY, STEPS, Host, at, policy
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy
@@ -143,14 +143,6 @@ def test_shares_of_a_cap_are_those_of_a_rule(share: str, members: int) -> None:
     host = Host(policy(f"- {{name: lte, paths: [lte], budget: {{period: day, {steps}}}}}\n"))
     found = [host.connect(1, "10.77.1.2"), host.connect(2, "10.77.1.3"), host.connect(3, "10.77.1.3")]
     assert len({verdict.scope for (verdict,) in found}) == members
-
-
-HOURS = f"""\
-- name: by-day
-  paths: [lte]
-  when: {{hours: ["08:00-18:00"]}}
-  budget: {{period: month, {STEPS}}}
-"""
 
 
 def test_a_rule_whose_hours_end_is_billed_no_more() -> None:

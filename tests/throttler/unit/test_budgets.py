@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import metering
 import pytest
 from fake_kernel import FakeMeter
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +28,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage, Usage
+from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 from mptcp_throttler.views.budget_table import quotas
@@ -55,7 +57,7 @@ class Host:
         """A daemon begins; one from before is not there any more."""
         self.heard.clear()
         self.stage = BudgetStage()
-        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda: self.now)
+        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda: {self.cookie}, lambda: self.now)
         self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
@@ -308,7 +310,7 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
 
 def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
     async def play() -> None:
-        budgets = Budgets(path, BudgetStage(), lambda _: None)
+        budgets = Budgets(path, BudgetStage(), lambda _: None, frozenset)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
         await budgets.close()
 
@@ -345,6 +347,29 @@ def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
         await host.count()
 
     assert played(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
+
+
+def test_a_socket_that_a_daemon_did_not_meter_for_long_does_not_count_again_for_the_next_one(path: Path) -> None:
+    """Defect: ten minutes after the start the ledger forgot it, though it was there."""
+
+    async def play(host: Host) -> None:
+        host.kill()
+        host.policy = metering.policy(metering.HOURS)
+        await host.start()
+        host.acked = 4000
+        await host.count()
+        host.now = at("2026-11-21 19:00")
+        host.kill()
+        await host.start()
+        for _ in range(3):
+            await host.count(LOOK_SECONDS + 1)
+        host.now = at("2026-11-22 09:00")
+        host.kill()
+        await host.start()
+        host.acked += 100
+        await host.count()
+
+    assert played(path, play).used() == 4100
 
 
 def test_counters_of_another_boot_are_not_ours(path: Path) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -41,19 +41,22 @@ T = TypeVar("T")
 
 
 class Budgets:
-    """One daemon's budgets. *changed* hears whose verdicts are to be made anew."""
+    """One daemon's budgets. *changed* hears whose verdicts are to be made anew; *listed* returns the cookies of all
+    sockets that the last sweep found."""
 
     def __init__(
         self,
         path: Path,
         stage: BudgetStage,
         changed: Callable[[Collection[int]], None],
+        listed: Callable[[], Set[int]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._clock = clock
         self._stage = stage
         self._changed = changed
+        self._listed = listed
         self._thread: ThreadPoolExecutor | None = None
         self._ledger: Ledger | None = None
         """Used in that thread alone."""
@@ -106,6 +109,7 @@ class Budgets:
     async def tick(self, now: float) -> None:
         """Do what is due at *now*, monotonic seconds."""
         self._pass_on(self._stage.advance(self._clock(), now))
+        self._stage.forget_unlisted(now, self._listed)
         counters, closed = self._stage.pending
         pause = 0.0 if closed else min(counters / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause:

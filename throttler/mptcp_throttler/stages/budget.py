@@ -9,7 +9,7 @@ somebody fetches it (:meth:`BudgetStage.take_pending`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Final
@@ -99,6 +99,11 @@ class BudgetStage:
         self._sockets.forget_old(monotonic)
         self._accounts.begin_periods(now)
         return self._accounts.take_stale()
+
+    def forget_unlisted(self, monotonic: float, listed: Callable[[], Set[int]]) -> None:
+        """Forget what the ledger knows of sockets that are gone without a word. *listed*, which is asked rarely,
+        returns the cookies of all sockets that the last sweep found."""
+        self._sockets.forget_unlisted(monotonic, listed)
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes; *end* is the client's address and port and our port."""

@@ -8,7 +8,7 @@ counters the ledger knows, from those. A closed socket says its cookie and the c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
@@ -18,8 +18,8 @@ from mptcp_throttler.stages.stage import SLICE
 
 FORGET_SECONDS: Final = 120.0
 """How long the counters of a subflow whose socket is in no sweep are waited for: it may be closing."""
-KEEP_COUNTERS_SECONDS: Final = 600.0
-"""Longer: a socket of which the ledger knows and that nobody has seen since is gone."""
+LOOK_SECONDS: Final = 600.0
+"""Between two looks whether sockets are still there of which the ledger knows and that nothing meters."""
 
 
 class Metered:
@@ -85,8 +85,8 @@ class MeteredSockets:
         self._departed: dict[End, Metered] = {}
         """Subflows that lost their four-tuple before any sample of their socket, which is yet to report."""
         self._restored: dict[int, Counters] = {}
-        """What the ledger knows of sockets that have not been seen yet."""
-        self._restored_at: float | None = None
+        """What the ledger knows of sockets that have not been metered since."""
+        self._looked_at: float | None = None
         self._rows: set[int] = set()
         """The sockets of which the ledger has counters."""
         self._done: set[int] = set()
@@ -278,8 +278,15 @@ class MeteredSockets:
         for end, metered in list(self._departed.items()):
             if metered.missing_since is not None and now - metered.missing_since > FORGET_SECONDS:
                 del self._departed[end]
-        if self._restored_at is None:
-            self._restored_at = now
-        elif self._restored and now - self._restored_at > KEEP_COUNTERS_SECONDS:
-            self.closed |= self._restored.keys()
-            self._restored.clear()
+
+    def forget_unlisted(self, now: float, listed: Callable[[], Set[int]]) -> None:
+        """Forget, now and then, what the ledger knows of sockets that are in no sweep: *listed* returns the cookies of
+        all that the last one found. One that nothing meters now may be metered later, and must not count anew then."""
+        if self._looked_at is None:
+            self._looked_at = now
+        elif self._restored and now - self._looked_at > LOOK_SECONDS:
+            self._looked_at = now
+            gone = self._restored.keys() - listed()
+            self.closed |= gone
+            for cookie in gone:
+                del self._restored[cookie]
