@@ -190,11 +190,16 @@ def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_dae
         assert host.verdict.throttle is None
         await host.count()
         periods = [("lte", old.start), ("lte", past.start)]
+        assert ledger.used(periods) == {old: 3_000_000, past: 3_000_000}
+        host.now += 86_400
+        await host.count(86_400 - 1)
         assert ledger.used(periods) == {past: 3_000_000}
         ledger.write(BOOT, usage({old: 1}))
-        await host.count(3600)
+        host.now += 3600
+        await host.count(3600 - 1)
         assert old in ledger.used(periods)
-        await host.count(86_400)
+        host.now += 86_400 - 3600
+        await host.count(86_400 - 3600 - 1)
         assert old not in ledger.used(periods)
         ledger.close()
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
+from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
@@ -34,6 +35,7 @@ MAX_WRITE_SECONDS = 5.0
 COUNTERS_PER_SECOND = 4000
 """So many counters of sockets are written in a second at the most: some 0.5 % of a processor."""
 PRUNE_SECONDS = 86_400.0
+"""Between two prunings, and before the first one: so long the wall clock must have gone on as the monotonic one."""
 KEPT_SECONDS = 400 * 86_400
 """How long what was used is kept: longer than a year of months."""
 
@@ -66,7 +68,12 @@ class Budgets:
         self._read: Collection[tuple[str, int]] = ()
         """The periods of which accounts were read last."""
         self._writing = asyncio.Lock()
-        self._written_at = self._pruned_at = -math.inf
+        self._written_at = -math.inf
+        self._ahead = math.inf
+        """By how much the wall clock was ahead of the monotonic one at the last tick."""
+        self._waits_since = math.inf
+        """Since when the next pruning is waited for, monotonic: the first tick, the last pruning, or when the wall
+        clock was set."""
         self.trouble: str | None = None
         """Why what budgets count cannot be written just now."""
 
@@ -108,7 +115,9 @@ class Budgets:
 
     async def tick(self, now: float) -> None:
         """Do what is due at *now*, monotonic seconds."""
-        self._pass_on(self._stage.advance(self._clock(), now))
+        wall = self._clock()
+        self._note_clock(wall, now)
+        self._pass_on(self._stage.advance(wall, now))
         self._stage.forget_unlisted(now, self._listed)
         counters, closed = self._stage.pending
         pause = 0.0 if closed else min(counters / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
@@ -117,7 +126,7 @@ class Budgets:
         try:
             await self._write()
             self._written_at = now
-            await self._read_ledger(now)
+            await self._read_ledger(wall, now)
             if self.trouble is not None:
                 log.info("ledger %s: what budgets count is written again", self._path)
             self.trouble = None
@@ -125,6 +134,13 @@ class Budgets:
             if self.trouble is None:
                 log.error("%s; what budgets count is written later", error)
             self.trouble = str(error)
+
+    def _note_clock(self, wall: float, now: float) -> None:
+        """Note whether the wall clock was set. One that is years ahead at the boot, until it is set by the network,
+        would have the whole ledger pruned."""
+        before, self._ahead = self._ahead, wall - now
+        if abs(self._ahead - before) > clock_step.LEAST:
+            self._waits_since = now
 
     async def close(self) -> None:
         """Write for the last time."""
@@ -155,19 +171,20 @@ class Budgets:
                 await self._call(self._write_in_thread, self._waiting)
                 self._waiting = NOTHING_USED
 
-    async def _read_ledger(self, now: float) -> None:
+    async def _read_ledger(self, wall: float, now: float) -> None:
         """Read accounts where somebody else has changed them or a period began, and prune daily. Raises LedgerError."""
         periods = self._stage.periods()
-        prune = now - self._pruned_at >= PRUNE_SECONDS
+        prune = now - self._waits_since >= PRUNE_SECONDS
+        before = int(wall - KEPT_SECONDS) if prune else None
         async with self._writing:
             if not self._waiting.is_empty:
                 return  # A write in between failed: what is read would lack it.
-            used = await self._call(self._read_in_thread, periods, periods != self._read, prune)
+            used = await self._call(self._read_in_thread, periods, periods != self._read, before)
             if used is not None:
                 self._pass_on(self._stage.refresh(used))
         self._read = periods
         if prune:
-            self._pruned_at = now
+            self._waits_since = now
 
     def _pass_on(self, tokens: Collection[int]) -> None:
         if tokens:
@@ -214,10 +231,10 @@ class Budgets:
         self._ledger.write(self._boot, usage)
 
     def _read_in_thread(
-        self, periods: Collection[tuple[str, int]], anew: bool, prune: bool
+        self, periods: Collection[tuple[str, int]], anew: bool, before: int | None
     ) -> dict[Account, int] | None:
         assert self._ledger is not None
-        if prune:
-            self._ledger.prune(int(self._clock() - KEPT_SECONDS))
+        if before is not None:
+            self._ledger.prune(before)
         changed = self._ledger.changed_by_others()
         return self._ledger.used(periods) if periods and (changed or anew) else None

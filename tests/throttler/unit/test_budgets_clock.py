@@ -1,0 +1,59 @@
+"""The ledger under a wall clock that is set: what is kept of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from short_budgets import at
+from test_budgets import BOOT, Host, played, usage
+
+from mptcp_throttler.policy.budget import Account
+from mptcp_throttler.storage.budget_ledger import Ledger
+
+DAY = 86_400
+USED = Account("lte", "10.77.1.2", int(at("2026-11-01 00:00")))
+OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
+
+
+@pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
+def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, setting: int) -> None:
+    """Defect: the first tick after the start pruned by whatever the clock said, and all that was used was forgotten."""
+    path = tmp_path / "lib" / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
+
+    def there() -> set[Account]:
+        return set(ledger.used([(each.budget, each.start) for each in (USED, OLD)]))
+
+    async def pass_time(host: Host, seconds: float) -> None:
+        host.now += seconds
+        await host.count(seconds - 1)
+
+    async def play(host: Host) -> None:
+        right = host.now
+        for _ in range(setting):
+            await pass_time(host, 5)
+        # The hour that the network takes to come up.
+        host.now = right + 500 * DAY
+        await pass_time(host, 1)
+        await pass_time(host, 3600)
+        host.now = right + 3600
+        await pass_time(host, 1)
+        host.decide()
+        assert host.verdict.throttle is not None, "what was used still counts"
+        await pass_time(host, DAY - 2)
+        assert there() == {USED, OLD}
+        await pass_time(host, 2)
+        assert there() == {USED}
+        # A daemon that has run for days is told another day, and then the right one again.
+        await pass_time(host, DAY - 2)
+        host.now += 500 * DAY
+        await pass_time(host, 1)
+        await pass_time(host, 1)
+        host.now -= 500 * DAY
+        await pass_time(host, 1)
+        assert there() == {USED}
+
+    played(path, play, "period: month")
+    ledger.close()
