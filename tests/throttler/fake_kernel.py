@@ -53,7 +53,7 @@ class FakeSockets:
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
         return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.there}
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         for each in four_tuples:
             self.there.pop(each, None)
         return {}

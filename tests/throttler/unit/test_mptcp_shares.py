@@ -17,7 +17,6 @@ from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, anno
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.shares import Shares
 from mptcp_throttler.mptcp.tracker import Tracker
@@ -352,10 +351,10 @@ class Sockets:
         self.closed: list[FourTuple] = []
         self._keeps = keeps
 
-    def close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
+    def close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         stayed = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
         self.closed += [each for each in four_tuples if each not in stayed]
-        return dict.fromkeys(stayed, refusal(struct.pack("=i", -95), "close TCP sockets"))
+        return dict.fromkeys(stayed, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
 
 
 def reported(count: int = 1, time: float = 60.0) -> list[Event]:
@@ -364,7 +363,7 @@ def reported(count: int = 1, time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, KernelError]], *, dry_run: bool = False) -> Excess:
+def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, str]], *, dry_run: bool = False) -> Excess:
     return Excess(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
 
 

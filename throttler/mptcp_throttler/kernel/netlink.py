@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import Any
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
@@ -162,8 +163,7 @@ class NetlinkSocket:
 
     def requests(self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         """Send many requests; all are attempted, then the first failure is raised as :class:`KernelError`."""
-        for error in self.refused(batch, what, ignore).values():
-            raise error
+        raise_first(self.refused(batch, what, ignore))
 
     def refused(
         self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
@@ -254,6 +254,12 @@ class NetlinkSocket:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
             raise KernelError(f"{what}: {reason(error)}") from error
+
+
+def raise_first(refused: dict[Any, KernelError]) -> None:
+    """Raise the first of what was *refused*, if anything was, and take it out (see ``runtime.garbage``)."""
+    for each in refused:
+        raise refused.pop(each)
 
 
 def check_done(body: bytes, what: str) -> None:

@@ -121,7 +121,7 @@ class Sockets(Protocol):
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
         """Return of those of *four_tuples* that have a socket what samples leave out."""
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         """Close those of *four_tuples* that have a socket, at both ends. Return those that stay, with the reason."""
 
     def close(self) -> None: ...

@@ -293,7 +293,7 @@ class Daemon:
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self._decisions.decide(tokens)
 
-    def _close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
+    def _close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         return self._sockets.close_sockets(four_tuples)
 
     def _plan_changed(self) -> None:

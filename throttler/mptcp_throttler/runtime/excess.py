@@ -35,10 +35,10 @@ class Excess:
         self,
         path_manager: UserspacePathManager,
         connections: Mapping[int, Connection],
-        close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, KernelError]],
+        close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, str]],
         is_dry_run: Callable[[], bool],
     ) -> None:
-        """*connections* is the tracker's live view by token; *close_sockets* returns those that stay."""
+        """*connections* is the tracker's live view by token; *close_sockets* returns why which stay."""
         self._path_manager = path_manager
         self._connections = connections
         self._close_sockets = close_sockets
@@ -80,8 +80,8 @@ class Excess:
         # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
         stayed = self._close_sockets([event.four_tuple for event in events if event.four_tuple is not None])
         for event in events:
-            error = None if event.four_tuple is None else stayed.get(event.four_tuple)
-            outcome = "closed" if error is None else f"{error}; nothing caps it"
+            why = None if event.four_tuple is None else stayed.get(event.four_tuple)
+            outcome = "closed" if why is None else f"{why}; nothing caps it"
             self._say("connections of its client", event, outcome)
 
     def _say(self, what: str, event: Event, outcome: str) -> None:

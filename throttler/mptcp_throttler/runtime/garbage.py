@@ -4,6 +4,10 @@ With ten thousand connections a full collection walks through half a million obj
 to nothing: what is dropped here is freed by its reference count. So young objects alone are collected, often, and
 what survives is set aside (``gc.freeze``). What makes objects by the thousand and no cycle among them, samples and
 verdicts, says so, and they are set aside unseen: to walk through those of one sweep would take 30 ms.
+
+An error refers to itself where a variable of a function has it that its traceback goes through. What the kernel refuses
+may be refused for days, and an error that is waited with is set aside meanwhile. So who keeps an error, to raise it
+when all else was tried, keeps it in a list, and takes it out of that as it is raised.
 """
 
 from __future__ import annotations

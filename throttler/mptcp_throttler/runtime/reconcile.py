@@ -130,9 +130,7 @@ class Reconciler:
         """
         async with self._lock:
             while not (self._closed or self._settled):
-                refused = await self._apply_once()
-                if refused is not None:
-                    raise refused
+                await self._apply_once()
 
     async def verify(self) -> None:
         """Compare the kernel with what we put there; where it differs, count that and put it right.
@@ -192,25 +190,25 @@ class Reconciler:
     def _settled(self) -> bool:
         return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
 
-    async def _apply_once(self) -> KernelError | None:
-        """Make the changes that are pending now; return the first refusal.
+    async def _apply_once(self) -> None:
+        """Make the changes that are pending now; raise the first refusal.
 
         It returns early where something came to be wanted meanwhile that has to be done first.
         """
         classes, entries = self.planner.classes, self.planner.entries
-        refused: KernelError | None = None
+        refused: list[KernelError] = []  # the first alone: see ``garbage``
         if not self._tc.settled:
             try:
                 await self._tc.settle()
             except KernelError as error:
-                refused = error
+                refused = [error]
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
         for gone in _batches(entries.deletes, _BATCH, lambda key: key in entries.deletes):
             try:
                 with self._changing(entries=gone):
                     await self._netfilter.delete_entries(gone)
             except KernelError as error:
-                refused = refused or error
+                refused = refused or [error]
                 continue
             entries.deleted(gone)
             self.counters.entries_deleted += len(gone)
@@ -221,7 +219,7 @@ class Reconciler:
                 with self._changing(classes=minors):
                     await self._tc.upsert_classes(specs.values())
             except KernelError as error:
-                refused = refused or error
+                refused = refused or [error]
                 continue
             classes.upserted(specs)
             self.counters.classes_upserted += len(specs)
@@ -229,35 +227,36 @@ class Reconciler:
         for keys in _batches(entries.upserts, _BATCH, lambda key: key in entries.upserts):
             # Their class has to be there first.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
-            if len(batch) < len(keys) and refused is None:
-                return None  # a class came to be wanted meanwhile
+            if len(batch) < len(keys) and not refused:
+                return  # a class came to be wanted meanwhile
             if not batch:
                 continue
             try:
                 with self._changing(entries=batch):
                     await self._netfilter.upsert_entries(batch)
             except KernelError as error:
-                refused = refused or error
+                refused = refused or [error]
                 continue
             entries.upserted(batch)
             self.counters.entries_upserted += len(batch)
             await asyncio.sleep(0)
-            if entries.deletes and refused is None:
-                return None  # by the next round
+            if entries.deletes and not refused:
+                return  # by the next round
         if entries.settled:
             for minors in _batches(classes.deletes, _CLASS_BATCH, lambda minor: minor in classes.deletes):
                 try:
                     with self._changing(classes=minors):
                         await self._tc.delete_classes(minors)
                 except KernelError as error:
-                    refused = refused or error
+                    refused = refused or [error]
                     continue
                 classes.deleted(minors)
                 self.counters.classes_deleted += len(minors)
                 await asyncio.sleep(0)
                 if not entries.settled:
                     break
-        return refused
+        if refused:
+            raise refused.pop()
 
     @contextmanager
     def _changing(self, classes: Iterable[int] = (), entries: Iterable[FourTuple] = ()) -> Iterator[None]:

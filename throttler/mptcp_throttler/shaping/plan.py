@@ -110,7 +110,7 @@ class Planner:
         has none. All others are as *verdicts* say.
         """
         capped, uncapped, exempt = set(), set(), set()
-        refused: PlanError | None = None
+        refused: list[PlanError] = []  # the first alone: see ``runtime.garbage``
         for verdict in verdicts:
             if verdict.direction is not self.direction or self._dry_run:
                 continue
@@ -125,7 +125,7 @@ class Planner:
             try:
                 self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now, verdict.four_tuple in young)
             except PlanError as error:
-                refused = refused or error
+                refused = refused or [error]
                 if verdict.four_tuple not in self._cap_of:
                     uncapped.add(verdict.four_tuple)
                     self._end_of_linger(verdict.four_tuple)
@@ -142,8 +142,8 @@ class Planner:
                 self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
         if capped or exempt:
             self._connections[token] = (*capped, *exempt)
-        if refused is not None:
-            raise refused
+        if refused:
+            raise refused.pop()
 
     def forget(self, token: int, now: float) -> None:
         self.set_verdicts(token, (), now)

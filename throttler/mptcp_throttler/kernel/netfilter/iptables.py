@@ -169,15 +169,15 @@ class IptablesNetfilter:
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         """Make all requests; where some are refused, raise the first such KernelError afterwards."""
-        failure = None
+        failures: list[KernelError] = []  # the first alone: see ``runtime.garbage``
         while chunk := list(islice(requests, _CHUNK)):
             try:
                 self._netlink.requests(chunk, what, ignore)
             except KernelError as error:
-                failure = failure or error
+                failures = failures or [error]
             await asyncio.sleep(0)
-        if failure is not None:
-            raise failure
+        if failures:
+            raise failures.pop()
 
     async def remove(self) -> None:
         for is_ipv6 in registered():

@@ -19,6 +19,7 @@ from mptcp_throttler.kernel.netlink import (
     NetlinkSocket,
     check_done,
     messages_with_flags,
+    raise_first,
     refusal,
 )
 from mptcp_throttler.kernel.ports import KernelError
@@ -66,8 +67,7 @@ class SocketDiagnostics:
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return those of the subflows that there are. Raises KernelError if the question fails."""
         found, refused = self._look_up(four_tuples)
-        for error in refused.values():
-            raise error
+        raise_first(refused)
         return found
 
     def _look_up(
@@ -100,35 +100,35 @@ class SocketDiagnostics:
                     found.append(each)
             return None
 
-        for error in self._ask(four_tuples, take).values():
-            raise error
+        raise_first(self._ask(four_tuples, take))
         asked = set(four_tuples)
         return {four_tuple: each for four_tuple, each in found if four_tuple in asked}
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Have the kernel close those of the subflows that there are, which resets them at both ends.
 
         Whatever fails, the others are tried. Return those that were not closed, or perhaps were not, with the reason.
         """
-        stayed: dict[FourTuple, KernelError] = {}
+        stayed: dict[FourTuple, str] = {}
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
             try:
                 stayed |= self._close(batch)
             except KernelError as error:
-                stayed |= dict.fromkeys(batch, error)
+                stayed |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
                     # Each batch would wait as long, and the event loop with it.
-                    return stayed | dict.fromkeys(four_tuples[start:], error)
+                    return stayed | dict.fromkeys(four_tuples[start:], str(error))
         return stayed
 
-    def _close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
+    def _close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Close one batch; return those that were not closed. Raises KernelError where that is not known of any."""
-        found, stayed = self._look_up(four_tuples)
+        found, unknown = self._look_up(four_tuples)
         there = list(found.values())
         requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
         refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
-        return stayed | {there[place].four_tuple: error for place, error in refused.items()}
+        stayed = unknown | {there[place].four_tuple: error for place, error in refused.items()}
+        return {four_tuple: str(error) for four_tuple, error in stayed.items()}
 
     def _ask(
         self, four_tuples: Sequence[FourTuple], take: Callable[[bytes, int], tuple[int, int, bytes] | None]

@@ -214,13 +214,13 @@ def _is_full_speed(found: htb_wire.HtbClass, parent: int) -> bool:
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
     """Make requests; where some are refused, raise the first such KernelError afterwards."""
-    failure = None
+    failures: list[KernelError] = []  # the first alone: see ``runtime.garbage``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # The kernel takes up to a millisecond for a class where there are ten thousand.
         async for what, flags, kind, payload in in_turns(requests):
             try:
                 netlink.request(kind, flags, payload, what, ignore)
             except KernelError as error:
-                failure = failure or error
-    if failure is not None:
-        raise failure
+                failures = failures or [error]
+    if failures:
+        raise failures.pop()

@@ -1,0 +1,209 @@
+"""What is refused again and again leaves no cycle: the daemon sets cycles aside with all else, and never frees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from zoneinfo import ZoneInfo
+
+import pytest
+from fakes import FakeNetfilter, FakeTrafficControl
+from test_netlink import FakeKernel, connected, message
+from test_reconcile import CAP, NOW, uncapped, verdict
+
+from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
+from mptcp_throttler.kernel.netlink import NLMSG_ERROR, NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.kernel.tc import htb
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime import reconcile
+from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
+
+TIMES = 200
+SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 2)]
+
+
+@pytest.fixture(autouse=True)
+def _collected_by_hand() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def assert_no_cycle_of(once: Callable[[], object]) -> None:
+    """Have something refused so many times: what is left then only the collector frees."""
+    gc.collect()
+    for _ in range(TIMES):
+        with contextlib.suppress(KernelError, PlanError):
+            once()
+    assert gc.collect() < TIMES
+
+
+class Refusing(FakeTrafficControl):
+    """Refuses each change to a class, or each of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        if "make class" in self.refused:
+            raise KernelError("make class: refused")
+        await super().upsert_classes(specs)
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        if "remove class" in self.refused:
+            raise KernelError("remove class: refused")
+        await super().delete_classes(minors)
+
+    async def settle(self) -> None:
+        raise KernelError("limit segments: refused")
+
+
+class RefusingEntries(FakeNetfilter):
+    """Removes no entry."""
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        raise KernelError("remove entry: refused")
+
+
+async def refused_one(what: str) -> Reconciler:
+    """Return a reconciler of which one change is refused: what is to be done was, but for that."""
+    tc, netfilter = Refusing(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
+    planner = Planner(Ownership())
+    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    reconciler = Reconciler(planner, tc, netfilter)
+    await reconciler.prepare()
+    tc.refused = {what}
+    netfilter.refused = {1000} if what == "make entry" else set()
+    if what == "limit segments":
+        tc.want_gso(lambda before: before // 2)
+        return reconciler
+    planner.set_verdicts(1, [verdict(1000)], NOW)
+    with contextlib.suppress(KernelError):
+        await reconciler.apply()
+    if what in ("remove entry", "remove class"):
+        planner.set_verdicts(1, [uncapped(1000)], NOW)
+        planner.expire(NOW + IDLE_SECONDS)
+    return reconciler
+
+
+@pytest.mark.parametrize("what", ["limit segments", "make class", "make entry", "remove entry", "remove class"])
+def test_a_change_that_the_reconciler_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """Defect: each retry left some 1.5 kB, 27 MB a day: the error, and by its traceback a frame that had the error."""
+    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+    caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each error with its line
+
+    async def scenario() -> None:
+        reconciler = await refused_one(what)
+        gc.collect()
+        running = asyncio.create_task(reconciler.run())
+        reconciler.wake()
+        async with asyncio.timeout(60):
+            while reconciler.counters.failures < TIMES:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0)
+        assert gc.collect() < TIMES
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+
+
+def denied(number: int) -> list[bytes]:
+    return [message(NLMSG_ERROR, number, struct.pack("=i", -errno.EPERM))]
+
+
+def test_a_request_to_the_kernel() -> None:
+    """Defect: as above."""
+    netlink = connected(NetlinkSocket(0), denied)
+    assert_no_cycle_of(lambda: netlink.request(9, 0, b"", "do it"))
+    netlink.close()
+
+
+def test_look_ups_of_sockets() -> None:
+    """Defect: as above."""
+    diagnostics = SocketDiagnostics((3128,))
+    connected(diagnostics._look_ups, denied)
+    assert_no_cycle_of(lambda: diagnostics.look_up(SUBFLOWS))
+    assert_no_cycle_of(lambda: diagnostics.details(SUBFLOWS))
+    diagnostics.close()
+
+
+@pytest.mark.parametrize("failure", [OSError, TimeoutError])
+def test_sockets_that_are_not_closed(failure: type[OSError]) -> None:
+    """Defect: as above, by the errors that were returned."""
+
+    class Unreadable(FakeKernel):
+        def recv(self, _size: int) -> bytes:
+            raise failure(errno.ENOBUFS, "No buffer space available")
+
+    diagnostics = SocketDiagnostics((3128,))
+    diagnostics._look_ups._socket.close()
+    diagnostics._look_ups._socket = Unreadable(lambda _: [])  # type: ignore[assignment]
+    assert_no_cycle_of(lambda: diagnostics.close_sockets(SUBFLOWS))
+    diagnostics.close()
+
+
+class RefusingSocket:
+    """Refuses each request, by an error of its own."""
+
+    def __init__(self, *_: object) -> None:
+        self._numbers = count()
+
+    def __enter__(self) -> RefusingSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def request(self, *_: object) -> None:
+        raise KernelError(f"refused {next(self._numbers)}")
+
+    requests = request
+
+
+def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: as above."""
+    monkeypatch.setattr(htb, "NetlinkSocket", RefusingSocket)
+    netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # else it opens netlink sockets
+
+    async def scenario() -> None:
+        gc.collect()
+        for _ in range(TIMES):
+            with pytest.raises(KernelError, match="refused 0"):
+                await htb._request([("set class", 0, 0, b"")] * 2)
+            netfilter._netlink = RefusingSocket()  # type: ignore[assignment]
+            with pytest.raises(KernelError, match="refused 0"):
+                await netfilter._request(iter([(0, 0, b"")] * 2000), "add")
+        assert gc.collect() < TIMES
+
+    asyncio.run(scenario())
+
+
+def test_caps_for_which_no_class_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: as above, whenever such a connection was decided."""
+    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    planner = Planner(Ownership())
+    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    planner.set_verdicts(1, [verdict(1000)], NOW)
+    with pytest.raises(PlanError):
+        planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW)
+    assert_no_cycle_of(lambda: planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW))
