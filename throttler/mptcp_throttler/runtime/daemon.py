@@ -122,12 +122,13 @@ class Daemon:
             self._close_sockets,
             lambda: self._decisions.policy.dry_run,
         )
-        # The order in which they are prepared; they are closed in the reverse order.
+        # The order in which they are prepared; they are closed in the reverse order. A start that the ledger refuses is
+        # to change nothing in the kernel: who has taken over there what a killed daemon left removes it when closed.
         self._components: tuple[Component, ...] = (
+            self._budgets,
             self._downloads,
             self._uploads,
             self._path_manager,
-            self._budgets,
             self._closed_sockets,
         )
         self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy, self._reloaded)

@@ -1,0 +1,56 @@
+"""The daemon against a kernel of fakes: a start that is refused leaves what a killed daemon left as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import CAPPED, running, scenario
+
+from mptcp_throttler.kernel.ports import KernelError
+
+COUNTED = CAPPED.replace(
+    "]\n",
+    ", {name: volume, budget: {period: month, per: client, steps: [{after: 5 GB, throttle: {rate: 2 Mbit/s}}]}}]\n",
+)
+
+
+async def left_by_a_killed_daemon(tmp_path: Path) -> FakeKernel:
+    """Return a kernel in which a daemon capped a download before it was killed."""
+    before, kernel = FakeKernel(), FakeKernel()
+    before.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, before):
+        kernel.sockets.there = dict(before.sockets.there)
+        kernel.traffic_control.classes = dict(before.traffic_control.classes)
+        kernel.netfilter.entries = dict(before.netfilter.entries)
+    return kernel
+
+
+@scenario
+async def test_one_that_the_ledger_refuses(tmp_path: Path) -> None:
+    """Defect: it had taken the classes and entries over by then, and removed them: downloads went on without caps."""
+    kernel = await left_by_a_killed_daemon(tmp_path)
+    classes, entries = dict(kernel.traffic_control.classes), dict(kernel.netfilter.entries)
+    assert entries.keys() == {four_tuple("10.1.0.1")}
+    (tmp_path / "ledger.sqlite").write_text("no database, long enough to be looked at" * 40)
+    with pytest.raises(KernelError, match="file is not a database"):
+        async with running(tmp_path, COUNTED, kernel):
+            pass
+    assert kernel.log == []
+    assert (kernel.traffic_control.classes, kernel.netfilter.entries) == (classes, entries)
+    (tmp_path / "ledger.sqlite").unlink()
+    async with running(tmp_path, COUNTED, kernel):
+        assert kernel.netfilter.entries == entries, "the next start takes them over"
+
+
+@scenario
+async def test_what_sockets_carried_until_the_stop_is_written(tmp_path: Path) -> None:
+    """The ledger, which is opened first, is closed last: after what tells it of sockets that have closed."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, COUNTED, kernel):
+        kernel.sockets.carry(four_tuple("10.1.0.1"), 70_000)
+        kernel.sockets.disconnect(kernel.meter, four_tuple("10.1.0.1"))
+    async with running(tmp_path, COUNTED) as scene:
+        assert sum(scene.daemon._budget_stage.accounts().values()) == 70_000
