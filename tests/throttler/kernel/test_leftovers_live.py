@@ -25,8 +25,8 @@ from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_
 pytestmark = pytest.mark.kernel
 
 CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit/s}}]\n"
-AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once")
-"""No pacing limit: only what subflows begin with."""
+AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate: false\n"
+"""No pacing limit: only what subflows begin with. Were it anticipated, that would be the class alone."""
 ONE_PATH = 100.0
 """Mbit/s of the path that is capped."""
 TCP_NOTSENT_LOWAT, MAP_UPDATE = 25, 2

@@ -7,7 +7,20 @@ from dataclasses import replace
 from ipaddress import ip_network
 from zoneinfo import ZoneInfo
 
-from mptcp_throttler.policy.model import Direction, Kind, Network, PathMatch, Policy, Rule, ScopeKey, Share, Throttle
+import pytest
+
+from mptcp_throttler.policy.model import (
+    Direction,
+    Kind,
+    Network,
+    Onset,
+    PathMatch,
+    Policy,
+    Rule,
+    ScopeKey,
+    Share,
+    Throttle,
+)
 from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, births, of_clients, under_cap
 from mptcp_throttler.shaping.model import Birth
 
@@ -71,6 +84,64 @@ def test_an_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
     paths = (PathMatch("office", clients=(office,)), *PATHS)
     exempt = Rule("exempt", ("office",), None, exempts=frozenset({Kind.THROTTLE}))
     assert found(exempt, RULE, paths=paths)[office] == AS_USUAL
+
+
+def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
+    """Defect: they kept the small bound for life, also those of a client with a single path that was released."""
+    at_once = replace(RULE, throttle=replace(CAP, onset=Onset.AT_ONCE))
+    assert found(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
+    assert found(replace(at_once, throttle=replace(CAP, onset=Onset.AT_ONCE, share=Share.CLIENT))) == {}
+    assert found(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
+
+
+def test_a_cap_that_some_connections_never_have_is_not_expected() -> None:
+    """Defect: a connection with more subflows kept the small bound for life, for no cap took it back."""
+    assert found(replace(RULE, max_subflows=2)) == {}
+
+
+NONE_FOR = Rule("none", ("other",), None, exempts=frozenset({Kind.THROTTLE}))
+INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PathMatch("other", clients=(ETHERNET,), initial=False),
+        PathMatch("other", clients=(WIFI, ETHERNET)),
+        PathMatch("other", clients=(OUTER,)),
+        PathMatch("other", clients=(ip_network("0.0.0.0/0"),), backup=True),
+        PathMatch("other", interfaces=frozenset({"eth1"})),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMatch, last: bool) -> None:
+    """Defect: what it exempted was accepted into the class of the cap, and kept the small bound for life."""
+    paths = (*PATHS, other) if last else (other, *PATHS)
+    assert found(NONE_FOR, RULE, paths=paths) == {}
+    capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000), exempts=frozenset())
+    assert found(capped_otherwise, RULE, paths=paths).get(ETHERNET, AS_USUAL) != under_cap(5_000_000, CLASS)
+    assert found(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), "it is below"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PathMatch("other", clients=(INNER,), initial=False),
+        PathMatch("other", clients=(ip_network("10.77.3.0/24"),)),
+        PathMatch("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
+    ],
+)
+def test_a_rule_above_that_is_for_other_prefixes_changes_nothing(other: PathMatch) -> None:
+    """Of two prefixes of which one is in the other the longer one decides."""
+    births = found(NONE_FOR, RULE, paths=(*PATHS, other))
+    assert births[ETHERNET] == under_cap(5_000_000, CLASS)
+    assert all(births[each] == AS_USUAL for each in other.clients or ())
+
+
+def test_of_several_prefixes_only_those_are_left_out_on_which_a_rule_above_may_decide() -> None:
+    v6 = ip_network("fd77:1::/64")
+    paths = (PathMatch("ethernet", clients=(ETHERNET, v6)), PathMatch("other", clients=(v6,), initial=False))
+    assert found(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: AS_USUAL}
 
 
 def test_a_client_with_a_single_path_begins_as_usual() -> None:

@@ -6,15 +6,18 @@ alone that a path is capped, its subflows are accepted like that, and into the c
 of hundreds that begin at a time the entries would come after the first segments. A client that is known to have a
 single path is not, but for a bound on what waits that costs nothing: should a second path come up, the cap finds
 little to drain.
+
+The small bound is taken back from a socket that leaves a cap with a soft start, and from no other. So it is given to
+prefixes alone of which, by the policy, every subflow comes to such a cap. One that falls at once gives its class alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_network
 
 from mptcp_throttler.policy.anticipation import ANTICIPATED
-from mptcp_throttler.policy.model import Direction, Kind, Network, PathMatch, Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.model import Direction, Kind, Network, Onset, PathMatch, Policy, Rule, ScopeKey, Share
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 
 UNSENT_SECONDS = 0.001
@@ -57,14 +60,11 @@ def births(
     rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
     found: dict[Network, Birth] = {}
     for path in policy.paths:
-        rule = _capping(path, rules) if _by_address_alone(path) else None
-        birth = AS_USUAL
-        if rule is not None and rule.throttle is not None:
-            shared = rule.throttle.share is Share.PATH
-            class_id = class_of(ScopeKey(rule.name, Share.PATH)) if shared else None
-            birth = under_cap(rule.throttle.ceil, class_id) if policy.anticipate else UNANTICIPATED
+        rule, names = _capping(path, rules) if _by_address_alone(path) else (None, frozenset[str]())
+        birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of)
+        others = [_Prefixes(each.clients) for each in policy.paths if each.name in names]
         for network in path.clients or ():
-            found.setdefault(network, birth)
+            found.setdefault(network, AS_USUAL if any(each.hold(network) for each in others) else birth)
     # Without any cap there is nothing to do; with one, the other prefixes are exceptions within it.
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
@@ -83,9 +83,41 @@ def _by_address_alone(path: PathMatch) -> bool:
     return path.clients is not None and all(each is None for each in others)
 
 
-def _capping(path: PathMatch, rules: Sequence[Rule]) -> Rule | None:
-    """Return the rule that decides about every connection on a path; None where there is none, or not for every one."""
-    first = next((rule for rule in rules if rule.paths is None or path.name in rule.paths), None)
-    if first is None or first.clients is not None or first.least(Kind.THROTTLE) > ANTICIPATED:
-        return None
-    return first
+def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, frozenset[str]]:
+    """Return the rule that caps every subflow on a path, None where it leaves some connections alone or there is none,
+    and the names of the paths of rules above it, which decide about what is on those as well."""
+    above: list[str] = []
+    for rule in rules:
+        if rule.paths is not None and path.name not in rule.paths:
+            above += rule.paths
+            continue
+        conditional = (
+            rule.clients is not None or rule.max_subflows is not None or rule.least(Kind.THROTTLE) > ANTICIPATED
+        )
+        return (None if conditional or rule.throttle is None else rule), frozenset(above)
+    return None, frozenset()
+
+
+def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None]) -> Birth:
+    """Return with what the subflows that *rule* caps begin."""
+    throttle = rule.throttle
+    assert throttle is not None
+    if not anticipates:
+        return UNANTICIPATED
+    class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
+    return under_cap(throttle.ceil, class_id) if throttle.onset is Onset.SOFT else Birth(class_id=class_id)
+
+
+class _Prefixes:
+    """The clients of a path, asked by look-ups: there may be thousands."""
+
+    def __init__(self, clients: Iterable[Network] | None) -> None:
+        self._networks = None if clients is None else frozenset(clients)
+        self._lengths = {each.prefixlen for each in self._networks or ()}
+
+    def hold(self, network: Network) -> bool:
+        """Tell whether all of *network* is in them. Of what is in them in part, that part has a birth of its own."""
+        if self._networks is None:
+            return True
+        shorter = (length for length in self._lengths if length <= network.prefixlen)
+        return any(network.supernet(new_prefix=length) in self._networks for length in shorter)
