@@ -82,11 +82,11 @@ class Site(ThrottledSite):
         kind = socket.AF_INET if v4 else socket.AF_INET6
         return attribute(FAMILY, struct.pack("=H", kind)) + attribute(ADDRESS_4 if v4 else ADDRESS_6, packed)
 
-    def ports(self) -> set[int]:
-        """Return the client's ports of the subflows that the proxy's kernel has."""
+    def ends(self) -> set[tuple[bytes, int]]:
+        """Return the client's address and port of each subflow that the proxy's kernel has: two may have one port."""
         with self.node.entered():
             diagnostics = SocketDiagnostics((3128,))
-            found = {each.four_tuple.remote_port for each in diagnostics.subflows()}
+            found = {(each.four_tuple.remote, each.four_tuple.remote_port) for each in diagnostics.subflows()}
             diagnostics.close()
         return found
 
@@ -118,13 +118,18 @@ def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_other
         assert site.is_served(connected)
         site.join(connected, family, WANTED - 1)
         wait_until(lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == accepted + WANTED - 1, "the kernel took them all")
-        wait_until(lambda: len(site.ports()) == MOST, "those beyond are closed")
+        wait_until(lambda: len(site.ends()) == MOST, "those beyond are closed")
 
-        def capped() -> dict[int, Any]:
+        def capped() -> dict[tuple[bytes, int], Any]:
             (connection,) = throttler.status()["connections"]
-            return {int(each["remote"].rpartition(":")[2]): each["rate"] for each in connection["subflows"]}
+            ends = (each["remote"].rpartition(":") for each in connection["subflows"])
+            rates = (each["rate"] for each in connection["subflows"])
+            return {
+                (ip_address(end[0].strip("[]")).packed, int(end[2])): rate
+                for end, rate in zip(ends, rates, strict=True)
+            }
 
-        wait_until(lambda: capped().keys() == site.ports(), "all that is left is known")
+        wait_until(lambda: capped().keys() == site.ends(), "all that is left is known")
         assert set(capped().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == WANTED - MOST
         assert site.is_served(connected), "the connection lives on"
@@ -153,6 +158,6 @@ def test_so_it_is_where_the_listener_is_of_ipv4_alone(site: Site) -> None:
                 wait_until(
                     lambda: throttler.process.output().count("too many subflows") == WANTED - MOST, "they are closed"
                 )
-                wait_until(lambda: len(site.ports()) == MOST, "those beyond are closed")
+                wait_until(lambda: len(site.ends()) == MOST, "those beyond are closed")
                 assert "nothing caps it" not in throttler.process.output()
         throttler.process.stop(60)
