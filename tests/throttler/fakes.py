@@ -85,6 +85,8 @@ class FakeNetfilter:
         """Entries cannot be made at once."""
         self.refused: set[int] = set()
         """Ports of clients whose entries are refused, and with them all of the same call."""
+        self.ports: set[int] | None = None
+        """Of the proxy, for which there are sets; None for any."""
         self.changed = False
         """Somebody else changed something, as can be seen by a glance."""
         self.reading: Callable[[], Awaitable[None]] = _nothing
@@ -106,8 +108,7 @@ class FakeNetfilter:
         return found | {key: value for key, value in self.entries.items() if key not in found}
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
-        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
-            raise KernelError("add set entries: refused")
+        self._refuse_some(entries)
         for four_tuple, target in entries.items():
             if four_tuple not in self.entries and len(self.entries) >= self.room:
                 raise KernelError("add set entries: the set is full")
@@ -115,13 +116,17 @@ class FakeNetfilter:
             self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
-        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
-            raise KernelError("add set entries: refused")
+        self._refuse_some(entries)
         if self.only_in_turns:
             return False
         self.entries.update(entries)
         self.log += [f"{four_tuple.remote_port} at once to {target.minor:x}" for four_tuple, target in entries.items()]
         return True
+
+    def _refuse_some(self, entries: Iterable[FourTuple]) -> None:
+        for each in entries:
+            if each.remote_port in self.refused or (self.ports is not None and each.local_port not in self.ports):
+                raise KernelError("add set entries: refused")
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         for four_tuple in four_tuples:

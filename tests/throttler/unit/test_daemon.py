@@ -115,6 +115,24 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
 
 
 @scenario
+async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
+    """Defect: the status had a rate for it, and nothing capped it."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
+    known = four_tuple("10.1.0.2")
+    elsewhere = known._replace(local_port=4000)
+    kernel.sockets.there[elsewhere] = kernel.sockets.there.pop(known)._replace(four_tuple=elsewhere)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
+        (connection,) = scene.status()["connections"]
+        shown = {each["local"]: (each["rate"], each["reason"]) for each in connection["subflows"]}
+        assert shown["10.77.0.1:4000"] == (None, "its local port 4000 is not among listen_ports")
+        (explained,) = scene.ask(query="explain", token="00000007")["connections"]
+        (why,) = (each["reason"] for each in explained["subflows"] if each["local"] == "10.77.0.1:4000")
+        assert why == "its local port 4000 is not among listen_ports"
+
+
+@scenario
 async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_another_is_capped(tmp_path: Path) -> None:
     """Defect: whoever filled the table had what came next go without a cap."""
     kernel = FakeKernel()

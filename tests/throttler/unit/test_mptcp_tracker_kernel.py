@@ -123,6 +123,29 @@ class TestEvents:
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
         assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
 
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_of_one_that_no_dump_lists_the_kernel_is_asked_when_it_is_silent(
+        self, tracker: Tracker, host: Host, is_there: bool
+    ) -> None:
+        """Defect: it was forgotten as idle after six hours, and a resync was wanted each second from the third on."""
+        initial, path = opened(tracker, host), host.join()
+        path.four_tuple = path.four_tuple._replace(local_port=4000)
+        feed(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
+        began = host.time
+        for minutes in range(1, 6 * 60 + 7):
+            now = began + 60 * minutes
+            tracker.resync([initial.dumped()], now)
+            assert tracker.expire(now) == []
+            assert not tracker.wants_resync
+            assert bool(tracker.questions(now)) is (minutes >= 3 * 60)
+        assert states(tracker, host)[path.four_tuple] is SubflowState.ACTIVE
+        found = {path.four_tuple: path.dumped()} if is_there else {}
+        assert kinds(tracker.answer([path.four_tuple], found, now)) == ([] if is_there else [CLOSED])
+        for _ in range(3):  # one is asked up to three times
+            tracker.questions(now := now + 1)
+        tracker.expire(now)
+        assert not tracker.questions(now + 60), "it was seen just now, or has ended"
+
     def test_a_forged_end_does_not_lift_a_cap(self, tracker: Tracker, host: Host) -> None:
         """Sequence numbers cannot be checked; a client could send a RST that its own host never sent."""
         path = opened(tracker, host)

@@ -107,6 +107,23 @@ def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_subflow_of_a_port_without_a_set_keeps_no_other_from_its_entry() -> None:
+    """Defect: the kernel refused it for ever, and the entries of all others came with the next try, up to 5 s late."""
+
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.netfilter.ports = set(bench.planner.ownership.listen_ports)
+        elsewhere = verdict(1001)
+        elsewhere = replace(elsewhere, four_tuple=elsewhere.four_tuple._replace(local_port=4000))
+        bench.planner.set_verdicts(1, [verdict(1000), elsewhere], NOW)
+        await bench.reconciler.apply()
+        bench.planner.set_verdicts(1, [verdict(1000), elsewhere, verdict(1002)], NOW)
+        bench.reconciler.wake()
+        return bench
+
+    assert asyncio.run(scenario()).log[-1] == "1002 at once to 10"
+
+
 def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
     async def scenario() -> Bench:
         bench = Bench()

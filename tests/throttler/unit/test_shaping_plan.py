@@ -105,6 +105,18 @@ def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent
     assert not planner.classes.desired
 
 
+def test_a_subflow_of_another_port_is_left_alone_beside_one_of_a_listening_port() -> None:
+    """Defect: it got an entry, for which there is no set: with iptables it was refused for ever."""
+    cap = rule()
+    planner = planner_for(cap)
+    elsewhere = replace(verdict(2, cap), four_tuple=subflow(2)._replace(local_port=4000))
+    planner.set_verdicts(1, [verdict(1, cap), elsewhere], NOW)
+    assert planner.entries.desired.keys() == {subflow(1)}
+    planner.set_verdicts(1, [elsewhere], NOW)
+    planner.expire(NOW + LINGER_SECONDS)
+    assert not planner.entries.desired
+
+
 def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lingering, "MAX_LINGERING", 2)
     cap = rule()

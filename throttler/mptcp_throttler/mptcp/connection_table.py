@@ -51,8 +51,9 @@ MAX_LOCALS: Final = 256
 class ConnectionTable:
     """Connections and subflows by token and four-tuple, within the limits."""
 
-    def __init__(self, limits: TrackerLimits) -> None:
+    def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
+        self._listen_ports = listen_ports
         self.counters = TrackerCounters()
         self.shares = Shares(limits.max_connections)
         self.events_arrive = True
@@ -277,6 +278,9 @@ class ConnectionTable:
                 events += self.apply(subflow, Signal.EXPIRED, time, detail)
         for subflow in self._next_idle_checks():
             if subflow.state is SubflowState.ACTIVE and subflow.last_seen <= time - limits.idle_timeout / 2:
+                if subflow.four_tuple.local_port not in self._listen_ports:
+                    self.questions.ask(subflow.four_tuple)  # no dump lists it, however alive it is
+                    continue
                 self.silent = True
                 if subflow.last_seen <= time - limits.idle_timeout:
                     counters.expired += 1

@@ -47,7 +47,7 @@ class Tracker:
 
     def __init__(self, listen_ports: Iterable[int], limits: TrackerLimits | None = None) -> None:
         ports = frozenset(listen_ports)
-        self._table = ConnectionTable(limits or TrackerLimits())
+        self._table = ConnectionTable(limits or TrackerLimits(), ports)
         self._wire = WireObserver(self._table, ports)
         self._kernel = KernelObserver(self._table, ports)
         self._connections = _Connections(self._table.opened)

@@ -100,7 +100,13 @@ class Daemon:
             lambda: self._decisions.policy.dry_run,
         )
         self._decisions = Decisions(
-            policy, self._tracker.connections, stages, planners, self._plan_changed, self._telemetry.listeners
+            policy,
+            self._tracker.connections,
+            stages,
+            planners,
+            self._plan_changed,
+            self._telemetry.listeners,
+            settings.ownership.listen_ports,
         )
         self._budgets = Budgets(
             settings.ledger,

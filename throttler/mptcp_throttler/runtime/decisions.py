@@ -15,6 +15,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.policy.other_ports import without_other_ports
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.logs import about
@@ -50,11 +51,13 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         changed: Callable[[], None],
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[Listener],
+        listen_ports: Collection[int],
     ) -> None:
         """*connections* is the tracker's live view by token; *changed* is called when plans may have changed.
 
-        *listeners* hear of each connection what was decided, before the planners do.
+        *listeners* hear of each connection what was decided, before the planners do. No rule acts on subflows of other
+        ports than *listen_ports*.
         """
         self.policy = policy
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
@@ -66,6 +69,7 @@ class Decisions:
         self.anticipation = Anticipation()
         self.cap_log = CapLog()
         self._listeners = tuple(listeners)
+        self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
@@ -153,6 +157,7 @@ class Decisions:
     def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then what each stage makes of them."""
         verdicts = evaluate(self.policy, connection, now, self.expected(connection, now))
+        verdicts = without_other_ports(verdicts, self._listen_ports)
         yield verdicts
         for stage in self._stages:
             verdicts = stage.apply(connection, verdicts, now)

@@ -104,7 +104,8 @@ class Planner:
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
     ) -> None:
         """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
-        those on the other direction are not ours. *young* subflows come to a cap without a transition.
+        those on the other direction are not ours, and of another port than a listening one there is no set that could
+        have an entry. *young* subflows come to a cap without a transition.
 
         Raises :class:`PlanError` where no class is left for some of them: each of these keeps the cap that it had, or
         has none. All others are as *verdicts* say.
@@ -113,6 +114,8 @@ class Planner:
         refused: list[PlanError] = []  # the first alone: see ``runtime.garbage``
         for verdict in verdicts:
             if verdict.direction is not self.direction or self._dry_run:
+                continue
+            if verdict.four_tuple.local_port not in self.ownership.listen_ports:
                 continue
             if self._owner.get(verdict.four_tuple, token) != token:
                 # A client that reuses a port soon has the same four-tuple in a newer connection: the older one has
