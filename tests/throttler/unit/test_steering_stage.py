@@ -145,6 +145,45 @@ def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_
     assert not scene.run(5)
 
 
+def another_standby() -> Flow:
+    """Return one more subflow over Ethernet."""
+    more = capped(100 * MBIT)
+    more.four_tuple = more.four_tuple._replace(remote_port=7)
+    return more
+
+
+def test_of_a_connection_that_was_refused_no_other_subflow_is_asked_for() -> None:
+    """Defect: each standby was asked for, and all of them again when a subflow came or went."""
+    scene = Scene(STANDBY, willing=False)
+    scene.flows.append(another_standby())
+    scene.apply()
+    began = len(scene.run(2))
+    assert began == 2
+    more = another_standby()
+    more.four_tuple = more.four_tuple._replace(remote_port=8)
+    scene.flows.append(more)
+    scene.apply()
+    scene.run(2)
+    scene.flows.pop(2)
+    scene.apply()
+    scene.run(2)
+    scene.set_policy(PRIORITY)
+    scene.run(2)
+    assert len(scene.effects) == began
+
+
+def test_a_refusal_of_a_subflow_that_had_ended_keeps_no_other_from_being_asked_for() -> None:
+    """The kernel says the same of it as of a connection that cannot be steered."""
+    scene = Scene(STANDBY, willing=False)
+    scene.apply()
+    assert len(scene.run(STEP)) == 1
+    scene.willing = True
+    scene.flows[0] = another_standby()
+    scene.apply()
+    scene.run(2)
+    assert scene.effects[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
+
+
 def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and_else_taken_back() -> None:
     scene = Scene(STANDBY)
     other = free(connection=2)

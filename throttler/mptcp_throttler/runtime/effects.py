@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection, KernelSubflow
@@ -18,8 +18,12 @@ from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.minute import Minute
 
 log = logging.getLogger(__name__)
+
+MOST_REFUSALS: Final = 20
+"""Lines in a minute on connections that cannot be steered: after a reload to a policy by order all of before are."""
 
 
 class Effects:
@@ -37,6 +41,7 @@ class Effects:
         self._connections = connections
         self._path_manager = path_manager
         self._steering = steering
+        self._refusals = Minute(MOST_REFUSALS)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
@@ -70,8 +75,9 @@ class Effects:
         try:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            text = "%s; a connection from before the policy steered cannot be steered"
-            log.warning(text, error, extra=self._about(effect.token, effect.rule))
+            if self._refusals.has_room(time.time()):
+                text = "%s; a connection from before the policy steered cannot be steered"
+                log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.refused(effect)
             return
         what = "backup" if effect.backup else "regular"

@@ -3,6 +3,10 @@
 A flag counts as set once the runtime has said that it is. Flags that no rule explains, because a rule ended, a path
 was left or an earlier daemon was killed, are taken back. Flags of sockets that are gone are forgotten at the next
 full sweep.
+
+Where the kernel refuses to make one subflow backup, no other of its connection is asked for: most often the connection
+is not under our path manager. But the kernel says the same of a subflow that ended a moment ago. So the refusal holds
+for as long as one that was refused is there.
 """
 
 from __future__ import annotations
@@ -47,8 +51,8 @@ class BackupFlags:
         """Those that nothing explains, or that wait for the first sample of a connection which may explain them."""
         self._fresh: set[FourTuple] = set()
         """Subflows of which something came since the last sweep: they may be younger than it."""
-        self._refused: set[FourTuple] = set()
-        """Subflows whose flag the kernel would not set: their connection is not under our path manager."""
+        self._refused: dict[int, set[FourTuple]] = {}
+        """By token, the subflows whose flag the kernel would not set."""
 
     @property
     def unexplained(self) -> Collection[FourTuple]:
@@ -75,7 +79,6 @@ class BackupFlags:
 
     def leave(self, four_tuple: FourTuple) -> None:
         """The subflow is steered no more, or not as it was."""
-        self._refused.discard(four_tuple)
         if four_tuple in self._set:
             self.to_take_back.add(four_tuple)
 
@@ -91,7 +94,10 @@ class BackupFlags:
         """Forget the flags of all subflows that have no socket."""
         for four_tuple in [each for each in self._set if each not in sockets and each not in self._fresh]:
             self._unset(four_tuple)
-        self._refused = {each for each in self._refused if each in sockets or each in self._fresh}
+        refused, self._refused = self._refused, {}
+        for token, four_tuples in refused.items():
+            if there := {each for each in four_tuples if each in sockets or each in self._fresh}:
+                self._refused[token] = there
         self._fresh.clear()
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
@@ -104,7 +110,7 @@ class BackupFlags:
             if backup:
                 self.to_take_back.discard(four_tuple)
                 self._rules[four_tuple] = rule
-            if action.backup is not backup and four_tuple not in self._refused:
+            if action.backup is not backup and not (action.backup and token in self._refused):
                 effects.append(SetBackup(token, four_tuple, action.backup, rule))
         return effects
 
@@ -136,10 +142,11 @@ class BackupFlags:
 
     def refused(self, effect: SetBackup) -> None:
         """The flag cannot be changed."""
-        self._fresh.add(effect.four_tuple)
-        self._refused.add(effect.four_tuple)
         if not effect.backup:
             self._unset(effect.four_tuple)
+            return
+        self._fresh.add(effect.four_tuple)
+        self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
 
     def release_all(self) -> Sequence[SetBackup]:
         """Return what takes all flags back."""

@@ -282,7 +282,7 @@ class SteeringStage:
         self._flags.confirmed(effect, explained=self._token_of.get(effect.four_tuple) == effect.token)
 
     def refused(self, effect: SetBackup) -> None:
-        """The kernel would not do what *effect* says; it is not tried again."""
+        """The kernel would not do what *effect* says; it is not tried again, nor on others of the connection."""
         self._flags.refused(effect)
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:

@@ -1,0 +1,57 @@
+"""What is done of what stages want, and what is said of it where the kernel refuses."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import cast
+
+import pytest
+from sampling import four_tuple
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime.effects import MOST_REFUSALS, Effects
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.chronicle import Chronicle
+
+
+class Refusing:
+    """A path manager under which no connection is."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
+        self.asked.append(token)
+        raise KernelError(f"make a subflow of connection {token:08x} backup: Invalid argument")
+
+
+@pytest.fixture
+def path_manager() -> Refusing:
+    return Refusing()
+
+
+@pytest.fixture
+def effects(path_manager: Refusing) -> Effects:
+    stage = SteeringStage(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
+    return Effects(cast(UserspacePathManager, path_manager), stage, cast(Chronicle, None), {})
+
+
+def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
+    effects: Effects, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: after a reload to a policy by order each connection from before had a line, and an event by it."""
+    now = 6_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]
+    with caplog.at_level(logging.WARNING):
+        effects.carry_out(wanted)
+        assert path_manager.asked == list(range(1, 101))
+        assert len(caplog.records) == MOST_REFUSALS
+        now += 60
+        effects.carry_out(wanted[:1])
+        assert len(caplog.records) == MOST_REFUSALS + 1
