@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mptcp_throttler.kernel import sysctl
-from mptcp_throttler.kernel.mptcp_pm import keeper
+from mptcp_throttler.kernel.mptcp_pm import flags_note, keeper
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.policy.load import load_policy
@@ -118,6 +118,32 @@ def test_somebody_listens_before_the_sysctl_is_set_and_until_it_is_back(host: Fa
 
     run(host, script)
     assert host.log == ["start while 0", "hold 0 while 0", "release while 0"]
+    assert not list(host.state.iterdir())
+
+
+def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the_end(host: FakeHost) -> None:
+    note = host.state / flags_note.NAME
+
+    async def script(manager: UserspacePathManager) -> None:
+        await manager.prepare(BALANCED)
+        await manager.commit(BALANCED)
+        assert not note.exists()
+        await manager.prepare(BY_ORDER)
+        assert note.exists(), "before a flag is set"
+        await manager.commit(BY_ORDER)
+        assert not manager.take_flags_over()
+        await manager.prepare(BALANCED)
+        await manager.commit(BALANCED)
+        assert note.exists(), "flags are taken back later"
+        await manager.close()
+        assert not note.exists()
+
+    run(host, script)
+
+
+def test_cleanup_removes_the_note(host: FakeHost) -> None:
+    flags_note.FlagsNote(host.state).write()
+    asyncio.run(module.end_keeper(host.state))
     assert not list(host.state.iterdir())
 
 

@@ -64,8 +64,12 @@ class Effects:
                     raise TypeError(f"nothing carries out {effect!r}")
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the backup flags that a killed daemon left: those that no rule explains are taken back."""
-        self._steering.adopt(subflows)
+        """Take over the backup flags that a killed daemon left: those that no rule explains are taken back.
+
+        Where none was killed that set any, somebody else did, whose they stay.
+        """
+        if self._path_manager.take_flags_over():
+            self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
         """Make all subflows regular again that were made backup."""
@@ -75,7 +79,8 @@ class Effects:
         try:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            if self._refusals.has_room(time.time()):
+            # Of a flag that an earlier daemon left, no policy in force says that it is to be changed.
+            if effect.rule is not None and self._refusals.has_room(time.time()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.refused(effect)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
+from mptcp_throttler.kernel.mptcp_pm.flags_note import FlagsNote, remove_note
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket, start_keeper
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
@@ -46,6 +47,7 @@ class UserspacePathManager:
         """Sysctls and notes that were put right."""
         self._state_directory = state_directory
         self._sysctls = OwnedSysctls(state_directory)
+        self._flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
         self.in_force = False
@@ -57,6 +59,7 @@ class UserspacePathManager:
 
     async def prepare(self, policy: Policy) -> None:
         """Set what *policy* needs, the listener before the sysctls. Raises KernelError with nothing changed."""
+        self._flags_note.find()
         if not needs_user_space(policy):
             return
         async with self._lock:
@@ -79,6 +82,10 @@ class UserspacePathManager:
         async with self._lock:
             if not self.in_force:
                 await self._drop()
+
+    def take_flags_over(self) -> bool:
+        """Return whether the backup flags that are set are a killed predecessor's."""
+        return self._flags_note.take_over()
 
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
         """Make one subflow backup, or regular again. Raises KernelError where it cannot be, as with a connection
@@ -114,13 +121,19 @@ class UserspacePathManager:
                 await asyncio.shield(self._replace_keeper())
 
     async def close(self) -> None:
-        """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
+        """Put the sysctls back; no flag is set any more. The keeper ends with the last connection that needs it.
+
+        Raises KernelError.
+        """
         if self._commands is not None:
             self._commands.close()
             self._commands = None
         async with self._lock:
             self.in_force = False
-            await self._drop()
+            try:
+                await self._drop()
+            finally:
+                self._flags_note.remove()
 
     def _open_commands(self) -> SubflowCommands:
         if self._commands is None:
@@ -147,6 +160,7 @@ class UserspacePathManager:
             await self._find_keeper()
         assert self._keeper is not None
         await self._keeper.hold(put_back)
+        self._flags_note.write()
         self._sysctls.hold(SYSCTLS)
 
     async def _find_keeper(self) -> None:
@@ -175,7 +189,8 @@ class UserspacePathManager:
 
 
 async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was one.
+    """End the keeper that a killed daemon left, put the sysctls back, and remove the note of backup flags; return
+    whether there was a keeper.
 
     Of one that was killed as well the socket is removed. Raises KernelError.
     """
@@ -186,5 +201,8 @@ async def end_keeper(state_directory: Path) -> bool:
         else:
             remove_socket(state_directory)
     finally:
-        OwnedSysctls(state_directory).restore()
+        try:
+            OwnedSysctls(state_directory).restore()
+        finally:
+            remove_note(state_directory)
     return keeper is not None

@@ -1,0 +1,104 @@
+"""Backup flags that are set when the daemon starts: a predecessor's are taken back, somebody else's are left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import UNCAPPED, Scene, running, until
+
+from mptcp_throttler.kernel.mptcp_pm import flags_note
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.stages import backup_flags
+
+SPARE = four_tuple("10.2.0.1")
+Asked = list[tuple[int, FourTuple, bool]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the kernel is asked for; no flag has to wait for a decision."""
+    found: Asked = []
+    monkeypatch.setattr(UserspacePathManager, "set_backup", lambda _, *words: found.append(words))
+    monkeypatch.setattr(backup_flags, "UNDECIDED_SECONDS", 0.0)
+    return found
+
+
+def flagged() -> FakeKernel:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    kernel.sockets.there[SPARE] = kernel.sockets.there[SPARE]._replace(made_backup=True)
+    return kernel
+
+
+@pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
+def test_flags_that_somebody_else_set_are_left(tmp_path: Path, asked: Asked, policy: str) -> None:
+    """Defect: each start took them back some seconds later, whatever its policy."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, policy, flagged()) as scene:
+            await two_sweeps(scene)
+            assert not scene.daemon._steering.watched()
+
+    asyncio.run(scenario())
+    assert asked == []
+
+
+def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, asked: Asked) -> None:
+    flags_note.FlagsNote(tmp_path).write()
+
+    async def scenario() -> None:
+        async with running(tmp_path, UNCAPPED, flagged()):
+            await until(lambda: asked)
+            assert (tmp_path / flags_note.NAME).exists(), "until the stop"
+
+    asyncio.run(scenario())
+    assert asked == [(7, SPARE, False)]
+    assert not (tmp_path / flags_note.NAME).exists()
+
+
+def test_a_refusal_of_such_a_flag_is_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: a throttler whose policy steers nothing said that a connection cannot be steered."""
+    flags_note.FlagsNote(tmp_path).write()
+
+    def refuse(_: object, *words: object) -> None:
+        asked.append(words)  # type: ignore[arg-type]
+        raise KernelError("Invalid argument")
+
+    monkeypatch.setattr(UserspacePathManager, "set_backup", refuse)
+
+    async def scenario() -> None:
+        async with running(tmp_path, UNCAPPED, flagged()):
+            await until(lambda: asked)
+
+    asyncio.run(scenario())
+    assert "cannot be steered" not in caplog.text
+
+
+def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, asked: Asked) -> None:
+    flags_note.FlagsNote(tmp_path).write()
+    kernel = flagged()
+
+    def fail() -> None:
+        raise KernelError("list TCP sockets: refused")
+
+    kernel.sockets.pieces = fail  # type: ignore[method-assign, assignment]
+
+    async def scenario() -> None:
+        async with running(tmp_path, UNCAPPED, kernel):
+            pass
+
+    with pytest.raises(KernelError, match="list TCP sockets"):
+        asyncio.run(scenario())
+    assert (tmp_path / flags_note.NAME).exists()
+
+
+async def two_sweeps(scene: Scene) -> None:
+    for _ in range(2):
+        await scene.daemon._sampler.sweep()
