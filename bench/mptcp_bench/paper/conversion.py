@@ -55,11 +55,13 @@ def runs(
     repetitions: int,
     seed: int,
     advance: Callable[[float], None] = lambda seconds: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Run]:
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
     Each repetition yields one run of each protocol with all workloads. What is no data point is yielded with its
-    reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done.
+    reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done; *check* raises
+    TestbedError where the emulation of the paths failed since it was called last.
 
     :raises TestbedError: origin or proxy does not start
     """
@@ -77,6 +79,8 @@ def runs(
                 for _ in range(ATTEMPTS):
                     try:
                         got = measure(lab, proxy.url(), origin, workload, multipath=protocol == MPTCP)
+                        # At once: it is this workload of this protocol that is no data point.
+                        check()
                     except TestbedError as error:
                         yield Run(protocol, number, valid=False, reason=str(error))
                     else:

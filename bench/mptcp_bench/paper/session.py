@@ -157,17 +157,6 @@ class Rerun:
     """Does it, and calls back with how many of these seconds are done."""
 
 
-def checked(runs: Iterator[Run], check: Callable[[], None]) -> Iterator[Run]:
-    """Yield *runs*, those during which the emulation failed as no data points."""
-    for done in runs:
-        try:
-            check()
-        except TestbedError as error:
-            yield replace(done, valid=False, reason=str(error))
-        else:
-            yield done
-
-
 def prepare(name: str, order: Order) -> Rerun:
     """Return the paper's experiment *name* as *order* wants it."""
     parameters, emulated = order.parameters, order.hosts is None
@@ -192,15 +181,13 @@ def prepare(name: str, order: Order) -> Rerun:
                 **common,
             ),
             conversion.estimate(repetitions, emulated=emulated),
-            lambda where, advance: checked(
-                conversion.runs(
-                    where.lab,
-                    congestion_control=parameters.congestion_control,
-                    repetitions=repetitions,
-                    seed=order.seed,
-                    advance=advance,
-                ),
-                where.check,
+            lambda where, advance: conversion.runs(
+                where.lab,
+                congestion_control=parameters.congestion_control,
+                repetitions=repetitions,
+                seed=order.seed,
+                advance=advance,
+                check=where.check,
             ),
         )
     scenario = SCENARIOS[name]
