@@ -16,6 +16,7 @@ from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
@@ -187,7 +188,9 @@ class Bed:
         }
         file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
-        process.wait(PATIENCE * 5)
+        # One that has no end would download on beside the next batch.
+        with undone_on_error(process.kill):
+            process.wait(PATIENCE * 5)
         if process.returncode != 0:
             raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
         answers: list[dict[str, Any]] = json.loads(process.output())

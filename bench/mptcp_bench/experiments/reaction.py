@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
@@ -67,8 +68,10 @@ def probed(testbed: Testbed, count: int, port: int = PROXY_PORT) -> list[dict[st
     asked = [str(count), str(output), str(port), client.address("eth0")]
     probe = proxy.popen([sys.executable, "-I", "-m", module, *asked], name="probe")
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
-    client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
-    if probe.wait(60) != 0:
-        raise TestbedError(f"the probe failed{probe.tail()}")
+    # The next one is to have the port, which a process of its own listens on.
+    with undone_on_error(probe.kill_tree):
+        client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
+        if probe.wait(60) != 0:
+            raise TestbedError(f"the probe failed{probe.tail()}")
     samples: list[dict[str, float]] = json.loads(Path(output).read_text())
     return samples

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.commands import TestbedError, undone_on_error
 from mptcp_lab.testbed.host import Host, Program
 from mptcp_lab.testbed.services import wait_until
 
@@ -108,5 +108,7 @@ def _start(host: Host, device: str, expression: str) -> Capture:
     options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
     argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]
     process = host.popen(argv, name="tcpdump")
-    wait_until(lambda: "listening on" in process.output(), f"tcpdump on {host.name}:{device} listens", process=process)
+    listens = f"tcpdump on {host.name}:{device} listens"
+    with undone_on_error(process.stop):
+        wait_until(lambda: "listening on" in process.output(), listens, process=process)
     return Capture(host, device, file, process)

@@ -55,13 +55,20 @@ def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
 
 
 @contextmanager
-def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* at the end of the scope, as :func:`undo_after` does."""
+def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call *undo* where the scope raises, as :func:`undo_after` does."""
     try:
         yield
     except BaseException as error:
         undo_after(error, undo)
         raise
+
+
+@contextmanager
+def undone(undo: Callable[[], object]) -> Iterator[None]:
+    """Call *undo* at the end of the scope, as :func:`undo_after` does."""
+    with undone_on_error(undo):
+        yield
     undo()
 
 

@@ -1,7 +1,8 @@
 """The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that speak MPTCP.
 
-Each start function takes any :class:`~.host.Host` and returns once the program answers there, or raises with the end
-of its log. Files that it is given are files of this machine, or below the host's own directory.
+Each start function takes any :class:`~.host.Host` and returns once the program answers there, or ends it and raises
+with the end of its log: who tries again is to have one of it, and who goes on without it none. Files that it is given
+are files of this machine, or below the host's own directory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from mptcp_common.status_client import ask
 
 from ..agent.processes import TMPFS
-from .commands import TestbedError
+from .commands import TestbedError, undone_on_error
 from .host import Host, Program
 from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 from .node import LiveNode
@@ -171,12 +172,13 @@ def start_origin(
     config = host.write(f"{root.name}/apache.conf", text)
     argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
     process = host.popen(mptcp_command(argv) if multipath else argv, name="apache")
-    address = host.service_address()
-    wait_until(
-        lambda: accepts(host, address, *ports),
-        f"Apache on {host.name} answers on ports {', '.join(map(str, ports))}",
-        process=process,
-    )
+    with undone_on_error(process.stop):
+        address = host.service_address()
+        wait_until(
+            lambda: accepts(host, address, *ports),
+            f"Apache on {host.name} answers on ports {', '.join(map(str, ports))}",
+            process=process,
+        )
     return Origin(host, process, json.loads(made.stdout), dict(files), root)
 
 
@@ -194,8 +196,9 @@ class Sink:
 def start_sink(host: Host, port: int = 8081) -> Sink:
     """Start a server on *host* that discards the body of every PUT."""
     process = host.popen(host.agent("sink", str(port)), name="sink")
-    address = host.service_address()
-    wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)
+    with undone_on_error(process.stop):
+        address = host.service_address()
+        wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)
     return Sink(host, port)
 
 
@@ -264,12 +267,13 @@ def _start_squid(
     process = host.popen(argv, name=role, mounts=mounts, env=env)
     # Squid's orderly end waits for its clients, and nobody waits for it: all its state goes with the testbed.
     host.at_end(process.kill_tree)
-    address = host.service_address()
-    wait_until(
-        lambda: accepts(host, address, PROXY_PORT),
-        f"the {role} on {host.name} answers on port {PROXY_PORT}",
-        process=process,
-    )
+    with undone_on_error(process.kill_tree):
+        address = host.service_address()
+        wait_until(
+            lambda: accepts(host, address, PROXY_PORT),
+            f"the {role} on {host.name} answers on port {PROXY_PORT}",
+            process=process,
+        )
     return Proxy(host, process, state, logs)
 
 
@@ -321,11 +325,13 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
-    wait_until(
-        lambda: _answers(host, ASKING, f"unix:{socket}"),
-        f"the throttler on {host.name} answers on its status socket",
-        process=process,
-    )
+    # In order, and not killed: it takes its caps away.
+    with undone_on_error(process.stop):
+        wait_until(
+            lambda: _answers(host, ASKING, f"unix:{socket}"),
+            f"the throttler on {host.name} answers on its status socket",
+            process=process,
+        )
     return Throttler(host, process, state, settings)
 
 

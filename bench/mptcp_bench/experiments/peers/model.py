@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_lab.testbed import LiveNode, Program, TestbedError
-from mptcp_lab.testbed.commands import run
+from mptcp_lab.testbed import LiveNode, Program
+from mptcp_lab.testbed.commands import run, undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, mptcp_command, wait_until
 
 PORT = PROXY_PORT
@@ -87,12 +87,9 @@ def program(name: str) -> str | None:
 def answers(setup: PeerSetup, process: Program, name: str) -> Program:
     """Return *process* once it takes connections on ``PORT``. Raises TestbedError, with the end of its log."""
     address = setup.host.service_address()
-    try:
+    # The next one is to have the port.
+    with undone_on_error(process.kill_tree):
         wait_until(
             lambda: accepts(setup.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30
         )
-    except TestbedError:
-        # The next one is to have the port.
-        process.kill_tree()
-        raise
     return process

@@ -1,0 +1,72 @@
+"""A program of a measurement that failed is ended: the next one is not to be made beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from mptcp_bench.experiments.pages_bed import Bed
+from mptcp_bench.experiments.pages_cells import cells
+from mptcp_bench.experiments.reaction import probed
+from mptcp_bench.wire.capture import captured
+from mptcp_lab.testbed import TestbedError
+
+
+def failing(*_: object, **__: object) -> NoReturn:
+    raise TestbedError("no end")
+
+
+class FailingHost:
+    """A host on which programs start, and everything that is awaited then fails; *ends* has how they were ended."""
+
+    name = "proxy"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ends: list[str] = []
+        self.run = self.agent = lambda *of, **options: []
+
+    def popen(self, argv: object, *, name: str) -> Any:
+        ways = {way: lambda way=way: self.ends.append(way) for way in ("stop", "kill", "kill_tree")}
+        return SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways)
+
+    def address(self, device: str) -> str:
+        return "192.0.2.1"
+
+    def write(self, name: str, text: str) -> Path:
+        return self.directory / name
+
+
+def capture(host: Any) -> None:
+    with captured(host, ["wan0"], "tcp"):
+        pass
+
+
+def probe(host: Any) -> None:
+    class Lab(dict[str, Any]):
+        directory = host.directory
+
+    probed(Lab(proxy=host, client=host), 4)
+
+
+def fetch(host: Any) -> None:
+    [cell, *_] = cells({}, quick=True)
+    origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
+    lab: Any = type("Lab", (dict,), {"directory": host.directory})(client=host)
+    Bed(lab, origin, "192.0.2.1")._by_agent(cell)
+
+
+@pytest.mark.parametrize(("measure", "ended"), [(capture, "stop"), (probe, "kill_tree"), (fetch, "kill")])
+def test_what_a_measurement_started_ends_with_it(tmp_path: Path, measure: Callable[[Any], None], ended: str) -> None:
+    """Defect: tcpdump, the probe of joins and the client of many files lived on when nobody waited for them any more.
+
+    The probe's listener is a process below it.
+    """
+    host = FailingHost(tmp_path)
+    with pytest.raises(TestbedError, match=r"^no end$"):
+        measure(host)
+    assert host.ends == [ended]
