@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.congestion import select
+from mptcp_lab.testbed.congestion import lacking_here, select
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, Sample, rates
 from mptcp_lab.testbed.services import PROXY_PORT, wait_until
@@ -37,7 +37,7 @@ from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
-from .options import count
+from .options import OptionError, count
 from .payload import payload_share
 from .setup import Setup
 from .tables import mean, new_table
@@ -74,6 +74,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
     chosen, variants = cells(options, quick), variants_of(options)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    for control in dict.fromkeys(cell.control for cell in chosen):
+        if (why := lacking_here(control)) is not None:
+            raise OptionError(f"--set cc={control}: {why}")
     measured: list[Measured] = []
     attempts = Attempts(console)
     for number, cell in enumerate(chosen, 1):

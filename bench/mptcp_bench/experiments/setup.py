@@ -48,7 +48,7 @@ class Setup:
         host = testbed["proxy"]
         policy = host.write("policy.yaml", policy_text)
         throttler = start_throttler(host, write_throttler_config(host, policy))
-        proxy = start_proxy(host, arguments=("--congestion-control", control) if control else ())
+        proxy = start_proxy(host, control=control)
         curl = mptcp_command(["curl", "-s", "-m", str(TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
         download = [*curl, start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")] if down else []
         upload: list[str] = []

@@ -100,7 +100,7 @@ class _Site:
         if variant == UNDER_POLICY:
             start_throttler(host, write_throttler_config(host, host.write("policy.yaml", layout.policy())))
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
-        proxy = crowd.proxy if crowd else start_proxy(host, arguments=("--congestion-control", "bbr"))
+        proxy = crowd.proxy if crowd else start_proxy(host, control="bbr")
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
         through = f"http://[::ffff:{host.service_address()}]:{PROXY_PORT}" if layout.mapped else proxy.url()

@@ -63,14 +63,12 @@ def runs(
     reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done; *check* raises
     TestbedError where the emulation of the paths failed since it was called last.
 
-    :raises TestbedError: origin or proxy does not start
+    :raises TestbedError: origin or proxy does not start, or the proxy's kernel lacks the *congestion_control*
     """
     todo = workloads(emulated=lab.emulated)
     draw = random.Random(seed)
     origin = start_origin(lab.origin, {f"{w.down}.bin": w.down for w in todo}, ports=(ORIGIN_PORT,))
-    proxy = start_proxy(
-        lab.proxy, squid_configuration(lab.proxy), arguments=("--congestion-control", congestion_control)
-    )
+    proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=congestion_control)
     done = 0.0
     for number in range(1, repetitions + 1):
         measured: dict[str, dict[str, Conversions]] = {protocol: {} for protocol in PROTOCOLS}

@@ -257,11 +257,11 @@ class Engine:
     def runs(self, lab: Lab) -> Iterator[Run]:
         """Start origin and proxy on *lab*, run everything that is planned, and yield each run when it is over.
 
-        Raises TestbedError where origin or proxy do not start.
+        Raises TestbedError where origin or proxy do not start, or the proxy's kernel lacks its congestion control.
         """
         sizes = {self._plan.size(trial) for trials in self._plan.rounds for trial in trials}
         origin = start_origin(lab.origin, {f"{size}.bin": size for size in sorted(sizes)}, ports=(80,))
-        proxy = start_proxy(lab.proxy, arguments=("--congestion-control", self._parameters.congestion_control))
+        proxy = start_proxy(lab.proxy, control=self._parameters.congestion_control)
         done = 0.0
         for number, trials in enumerate(self._plan.rounds, 1):
             rtts = round_trips(lab, origin.url(f"{min(sizes)}.bin"))

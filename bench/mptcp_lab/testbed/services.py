@@ -19,6 +19,7 @@ from mptcp_common.status_client import ask
 
 from ..agent.processes import TMPFS
 from .commands import TestbedError, undone_on_error
+from .congestion import AVAILABLE_KEY, lacking
 from .host import Host, Program
 from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 from .node import LiveNode
@@ -223,9 +224,23 @@ def start_proxy(
     *,
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    control: str | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run`` on *host* with run, log and shared-memory directories of its own."""
-    return _start_squid(host, "proxy", config, arguments, env, {})
+    """Start ``mptcp-proxy run`` on *host* with run, log and shared-memory directories of its own.
+
+    *control* is its congestion control towards clients, which the kernel must have: the proxy itself would serve with
+    the host's own, and what was measured would be called by the name of another. None: the proxy's default, or that.
+    """
+    if control is not None:
+        arguments = ("--congestion-control", control, *arguments)
+    proxy = _start_squid(host, "proxy", config, arguments, env, {})
+    if control is not None:
+        # Not before: the proxy has the kernel load one that is a module.
+        with undone_on_error(proxy.process.kill_tree):
+            why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
+            if why is not None:
+                raise TestbedError(f"the proxy on {host.name}: {why}")
+    return proxy
 
 
 def start_relay(

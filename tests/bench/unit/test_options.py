@@ -141,7 +141,7 @@ SENSELESS = {
     "middleboxes": ("behaviour=nat,nat",),
     "onset": (
         "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "cap=100-0", "cap=0-0", "cap=5-100", "cc=",
-        "cap=100-5,100-5",
+        "cc=bbrr", "cap=100-5,100-5",
     ),
     "overshoot": ("cap=900", "cap=17", "cap=0.0000001"),
     "pages": (

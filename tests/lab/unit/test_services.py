@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from fake_host import FakeHost
 
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import TestbedError, services
 from mptcp_lab.testbed.services import (
+    REPOSITORY,
     start_origin,
     start_proxy,
     start_relay,
@@ -64,3 +65,33 @@ def test_a_program_that_answers_goes_on(tmp_path: Path, service: str) -> None:
     host = FakeHost(tmp_path)
     STARTS[service][0](host)
     assert [program.running for program in host.started] == [True]
+
+
+def proxy_host(directory: Path) -> FakeHost:
+    """Return a host whose kernel has reno and cubic."""
+    asked = ["sysctl", "-n", "net.ipv4.tcp_available_congestion_control"]
+    return FakeHost(directory, lambda argv: "reno cubic\n" if argv == asked else "{}")
+
+
+def test_a_congestion_control_that_the_proxys_kernel_lacks_is_refused(tmp_path: Path) -> None:
+    """Defect: the proxy served with the host's own, and the result had the name of the one that was asked for."""
+    host = proxy_host(tmp_path)
+    with pytest.raises(TestbedError) as raised:
+        start_proxy(host, control="bbr")
+    assert str(raised.value) == "the proxy on proxy: the kernel has no congestion control bbr; it has reno, cubic"
+    assert [program.ends for program in host.started] == [["kill_tree"]]
+
+
+@pytest.mark.parametrize("control", ["cubic", "keep", None])
+def test_one_that_it_has_is_the_proxys(tmp_path: Path, control: str | None) -> None:
+    host = proxy_host(tmp_path)
+    assert start_proxy(host, control=control).process.running
+    [command] = host.commands
+    assert command[4:] == (["--congestion-control", control] if control else [])
+
+
+def test_whoever_asks_for_a_congestion_control_has_it_looked_for() -> None:
+    sources = {
+        source for source in (REPOSITORY / "bench").rglob("*.py") if "--congestion-control" in source.read_text()
+    }
+    assert sources == {Path(services.__file__)}
