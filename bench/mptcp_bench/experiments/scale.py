@@ -156,11 +156,13 @@ def window(crowd: Crowd, pid: int | None, seconds: float) -> Window:
     time.sleep(seconds)
     span = time.monotonic() - begin
     after = crowd.processor_seconds()
+    owed = standing * TRICKLE * span
     shares = {name: (after[name] - programs[name]) / span for name in programs}
     return Window(
         daemon=(_cpu(pid) - daemon) / span if pid is not None and Path(f"/proc/{pid}").exists() else math.nan,
         machine=(_machine_seconds() - machine) / span,
-        trickled=(crowd.client.read().octets - octets) / (standing * TRICKLE * span),
+        # Where no tunnel stands any more, it is no share, and misses its aim.
+        trickled=(crowd.client.read().octets - octets) / owed if owed else math.nan,
         **shares,
     )
 

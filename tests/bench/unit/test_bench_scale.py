@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mutants_of_console import in_phases
 from mutants_of_scale_and_emulation import ASKED, NONE, REACTIONS, held, rig
 
+from mptcp_bench.experiments import scale
 from mptcp_bench.experiments.aims import missed
+from mptcp_bench.experiments.console_load_judging import BEFORE
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.scale import plan, shown
-from mptcp_bench.experiments.scale_crowd import NODE, sockets, with_crowd
+from mptcp_bench.experiments.scale import plan, shown, window
+from mptcp_bench.experiments.scale_crowd import NODE, TRICKLE, sockets, with_crowd
 from mptcp_bench.experiments.scale_judging import Held, Rig, judge, judge_soft, nothing, table
 from mptcp_bench.experiments.scale_policy import CAPPED, FULL, UNCAPPED
 from mptcp_bench.result_file import finite
@@ -125,3 +130,20 @@ def test_quick_is_less_of_everything() -> None:
     assert max(quick.numbers) < 1_000
     assert quick.reactions < full.reactions
     assert plan({"n": "7", "throttler": "no"}, quick=False).throttler is False
+
+
+@pytest.mark.parametrize(("standing", "met"), [(10, True), (0, False)])
+def test_tunnels_that_are_all_gone_are_a_missed_aim(monkeypatch: pytest.MonkeyPatch, standing: int, met: bool) -> None:
+    """Defect: the share of what they were to receive was a division by zero, and all that was measured was lost."""
+    clock = iter((0.0, 10.0))
+    octets = itertools.count(0, standing * TRICKLE * 5)
+    monkeypatch.setattr(scale, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    crowd: Any = SimpleNamespace(
+        client=SimpleNamespace(read=lambda: SimpleNamespace(standing=standing, octets=next(octets))),
+        processor_seconds=lambda: {"proxy": 0.0, "client": 0.0, "origin": 0.0},
+    )
+    trickled = window(crowd, None, 10.0).trickled
+    aims = judge([replace(rig(100), alone=replace(rig(100).alone, trickled=trickled))], (), (), REACTIONS, ASKED)
+    assert [aim.what for aim in aims if not aim.met] == ([] if met else ["100 held: trickled, of what it should"])
+    in_console = [aim for aim in in_phases(BEFORE, trickled=trickled)() if not aim.met]
+    assert [aim.what for aim in in_console] == ([] if met else [f"{BEFORE}: trickled, of what it should"])
