@@ -262,11 +262,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    cleaned = [remove_stale()]
+    places = [remove_stale]
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 
-        cleaned.append(cleanup(read_inventory(arguments.inventory)))
+        # It is read before anything is removed: where it is wrong, what was removed would not be said.
+        places.append(partial(cleanup, read_inventory(arguments.inventory)))
+    cleaned = [clean() for clean in places]
     done = [line for each in cleaned for line in each.done]
     left = [line for each in cleaned for line in each.left]
     for line in done or ([] if left else ["nothing was left behind"]):

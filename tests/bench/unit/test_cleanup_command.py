@@ -1,0 +1,34 @@
+"""``mptcp-bench cleanup``: what it does before it says what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_bench import cli
+from mptcp_lab.testbed.ownership import Cleaned
+
+
+@pytest.mark.parametrize("text", [None, "client: here\n"])
+def test_with_an_inventory_that_cannot_be_read_nothing_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    """Defect: this host was cleared first, and of what was removed nothing was said."""
+    removed: list[str] = []
+
+    def remove_stale() -> Cleaned:
+        removed.append("testbed")
+        return Cleaned(("testbed a1b2c3: removed",), ())
+
+    monkeypatch.setattr(cli, "remove_stale", remove_stale)
+    inventory = tmp_path / "hosts.yaml"
+    if text is not None:
+        inventory.write_text(text)
+    assert cli.main(["cleanup", "--inventory", str(inventory)]) == 1
+    said = capsys.readouterr()
+    assert removed == []
+    assert said.out == ""
+    assert said.err.startswith(f"mptcp-bench: {inventory}")
+    assert cli.main(["cleanup"]) == 0
+    assert capsys.readouterr().out == "testbed a1b2c3: removed\n"
