@@ -96,6 +96,22 @@ async def test_it_tells_the_ports_that_it_looks_at(tmp_path: Path) -> None:
         assert scene.ask(query="head")["listen_ports"] == [3128]
 
 
+def test_addresses_of_ipv6_are_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: "[fd77:1::2]" was taken for a style and left out, and ":a:" within an address became a picture."""
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "fd77:1::2", "2001:db8:a:1::2")
+        async with running(path, CAPPED.replace("10.1.0.0/16", "fd77:1::/64"), kernel) as scene:
+            print_status(scene.status())
+            shown = capsys.readouterr().out
+            assert " [fd77:1::2]:40000 " in shown
+            assert " [2001:db8:a:1::2]:40000 " in shown
+
+    test(tmp_path)
+
+
 def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:

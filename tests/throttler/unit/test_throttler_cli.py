@@ -84,20 +84,31 @@ def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(f'--at: "{at}" is not a time; write e.g. ')
 
 
-def test_quota_takes_an_ipv4_address_in_ipv6_form(
-    settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings.write_text(settings.read_text() + f"ledger: {tmp_path}/ledger.sqlite\n")
+def fill_ledger(settings: Path, client: str) -> None:
+    """Have *client* use 7 bytes of a budget."""
+    directory = settings.parent
+    settings.write_text(settings.read_text() + f"ledger: {directory}/ledger.sqlite\n")
     step = "{after: 1 GB, throttle: {rate: 1 Mbit/s}}"
     text = f"version: 1\nrules: [{{name: a, budget: {{period: day, steps: [{step}]}}}}]\n"
-    (settings.parent / "policy.yaml").write_text(text)
+    (directory / "policy.yaml").write_text(text)
     policy = load_policy(text, "policy.yaml")
-    account = Account("a", "10.1.0.1", period(policy.budgets[0], policy.time_zone, time.time())[0])
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    account = Account("a", client, period(policy.budgets[0], policy.time_zone, time.time())[0])
+    ledger = Ledger(directory / "ledger.sqlite")
     ledger.write("boot", Usage({account: 7}, {}, frozenset()))
     ledger.close()
+
+
+def test_quota_takes_an_ipv4_address_in_ipv6_form(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill_ledger(settings, "10.1.0.1")
     assert main(["quota", "show", "--config", str(settings), "--client", "::ffff:10.1.0.1", "--json"]) == 0
     assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [7]
+
+
+def test_quota_shows_addresses_as_they_are(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: ":a:" and ":b:" in an address of IPv6 became pictures."""
+    fill_ledger(settings, "fd77:a::b:1")
+    assert main(["quota", "show", "--config", str(settings)]) == 0
+    assert " fd77:a::b:1 " in capsys.readouterr().out
 
 
 def test_plan_says_for_whom_no_class_is_left(

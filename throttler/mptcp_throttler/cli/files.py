@@ -127,7 +127,9 @@ def quota(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(as_json(found), indent=2))
         else:
-            print_quotas(found, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
+            width = None if sys.stdout.isatty() else 120
+            # Within an address of IPv6 ":a:" would be a picture.
+            print_quotas(found, Console(width=width, markup=False, emoji=False, highlight=False))
     except LedgerError as error:
         complain(error)
         return FAILED

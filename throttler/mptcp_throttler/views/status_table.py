@@ -15,7 +15,8 @@ from mptcp_common.units import approximate_size, counted, format_rate
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the answer of the status socket to stdout."""
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    # Without markup and emoji: "[fd77:1::2]" would be a style, and ":a:" within an address a picture.
+    console = Console(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False, highlight=False)
     policy = status["policy"]
     counters = status["counters"]
     console.print(
@@ -25,13 +26,11 @@ def print_status(status: dict[str, Any]) -> None:
     refused = status["reloads"]["last_refused"]
     if refused is not None:
         when = datetime.fromtimestamp(refused["time"]).astimezone().isoformat(" ", "seconds")
-        console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:", markup=False)
+        console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:")
         for line in refused["errors"]:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
     if status.get("ledger_error") is not None:  # a daemon from before it
-        console.print(
-            f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later", markup=False
-        )
+        console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later")
     table = Table()
     for title in ("connection", "client", "state", "kind", "path", "cap", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
