@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import signal
 import socket
 import time
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
-from test_daemon import CAPPED, PATHS, UNCAPPED, running, scenario, until
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
+from test_daemon_births import happens
 
+from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import cap_log as cap_log_module
 from mptcp_throttler.runtime.logs import Lines
+from mptcp_throttler.shaping.model import Target
 from mptcp_throttler.views.ask import ask, ask_head, reload_outcome
 from mptcp_throttler.views.status_table import print_status
 
@@ -70,6 +74,58 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
             time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
             assert manager.told() == []
             await until(lambda: "WATCHDOG=1" in manager.told())
+
+    test(tmp_path)
+
+
+def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what the table and the line for the service manager say alike."""
+    print_status(scene.status())
+    (table,) = re.findall(r"^\d+ connections?, (\d+ capped subflows?),", capsys.readouterr().out, re.MULTILINE)
+    assert f", {table} on w0 " in scene.daemon._summary()
+    return str(table)
+
+
+def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: entries were counted, also those of ended subflows, and those that send a subflow which lost its cap past
+    the class in which it began."""
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+        async with running(path, CAPPED, kernel) as scene:
+            assert shown_as_capped(scene, capsys) == "1 capped subflow"
+            happens(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
+            assert kernel.netfilter.entries, "it has its entry for a while"
+            assert shown_as_capped(scene, capsys) == "0 capped subflows"
+            happens(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
+            assert shown_as_capped(scene, capsys) == "1 capped subflow"
+            await until(lambda: Target(0xFFFF, 0) in kernel.netfilter.entries.values())
+            assert shown_as_capped(scene, capsys) == "0 capped subflows"
+
+    test(tmp_path)
+
+
+def test_a_subflow_with_two_caps_is_one_capped_subflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: one with a cap on its upload alone was none."""
+    of_upload = CAPPED.replace("paths: [a],", "paths: [a], direction: up,")
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+        async with running(path, UNCAPPED, kernel) as scene:
+            for policy, capped in (
+                (BOTH_WAYS, "1 capped subflow"),
+                (BOTH_WAYS.replace("[a]", "[a, b]"), "2 capped subflows"),
+                (of_upload, "1 capped subflow"),
+                (of_upload + "dry_run: true\n", "0 capped subflows"),
+                (CAPPED, "1 capped subflow"),
+                (UNCAPPED, "0 capped subflows"),
+            ):
+                await scene.reload(policy)
+                assert shown_as_capped(scene, capsys) == capped
 
     test(tmp_path)
 

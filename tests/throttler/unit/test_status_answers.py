@@ -117,6 +117,8 @@ async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: 
             active = [each for each in subflows if each["state"] == "active"]
             paths = Counter(each["path"] for each in active)
             assert {each["path"]: each["subflows"] for each in found["paths"] if each["subflows"]} == paths
+            ways = [[each, each["upload"] or each] for each in active]
+            assert scene.daemon._telemetry.capped == sum(any(way["ceil"] for way in each) for each in ways)
             capped = Counter((each["rule"], each["path"], "down") for each in active if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")

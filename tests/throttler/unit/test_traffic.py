@@ -342,6 +342,7 @@ def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[t
         assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
         caps = Counter(CapKey("cap", each.path, each.direction) for each in there if each.scope is not None)
         assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps
+        assert bench.traffic.capped == len({each.four_tuple for each in there if each.scope is not None})
 
 
 def test_the_socket_of_a_connection_before_it_counts_for_none_that_has_its_four_tuple() -> None:

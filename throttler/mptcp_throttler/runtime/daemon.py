@@ -378,9 +378,9 @@ class Daemon:
     def _summary(self) -> str:
         """Return in one line what the daemon does, for ``systemctl status``."""
         policy, refused = self._decisions.policy, self._reloads.last_refused
-        capped = len(self._downloads.planner.entries.actual)
         text = (
-            f"{counted(len(self._tracker.connections), 'connection')}, {counted(capped, 'capped subflow')} on "
+            f"{counted(len(self._tracker.connections), 'connection')}, "
+            f"{counted(self._telemetry.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
             f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
         )

@@ -35,6 +35,7 @@ class Telemetry:
         """
         self._connections = connections
         self._download = download
+        self._is_dry = is_dry
         self.traffic = Traffic(time.monotonic, sweep_seconds)
         self.clients = Clients()
         self.reaction = Reaction()
@@ -42,6 +43,11 @@ class Telemetry:
         self.chronicle = Chronicle(self.traffic)
         download.entries.told = partial(self._entries, Direction.DOWN)
         upload.entries.told = partial(self._entries, Direction.UP)
+
+    @property
+    def capped(self) -> int:
+        """How many subflows have a cap. More have an entry in the kernel: ended ones, and some that have no cap."""
+        return 0 if self._is_dry() else self.traffic.capped
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

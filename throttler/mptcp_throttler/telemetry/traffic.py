@@ -112,6 +112,10 @@ class _Carried:
         self.place = place
         place.subflows += 1
 
+    @property
+    def is_capped(self) -> bool:
+        return self.down_class is not None or self.up_class is not None
+
     def leave(self, classes: CapClasses) -> None:
         """It is no subflow any more; what it carried last may still come."""
         self.place.subflows -= 1
@@ -137,6 +141,8 @@ class Traffic:
         """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
+        self.capped = 0
+        """Subflows with a cap, as decided; one with caps on both directions once."""
         self._classes = CapClasses()
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: dict[int | End, tuple[_Carried, float]] = {}
@@ -218,6 +224,7 @@ class Traffic:
             before_it, class_before = (subflow.down, subflow.down_class) if down else (subflow.up, subflow.up_class)
             if cap is before_it and cap_class is class_before:
                 continue
+            was_capped = subflow.is_capped
             if cap is not None and cap_class is not None:
                 self._classes.enter(cap, cap_class)
             if before_it is not None and class_before is not None:
@@ -227,6 +234,7 @@ class Traffic:
                 subflow.down, subflow.down_class, subflow.down_since = cap, cap_class, since
             else:
                 subflow.up, subflow.up_class, subflow.up_since = cap, cap_class, since
+            self.capped += subflow.is_capped - was_capped
         if len(before) == len(after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
         ):
@@ -244,6 +252,7 @@ class Traffic:
                 continue
             self._classes.leave(subflow.up, subflow.up_class)
             subflow.up, subflow.up_class, subflow.up_since = None, None, now
+            self.capped -= not subflow.is_capped
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes."""
@@ -316,6 +325,7 @@ class Traffic:
         subflow.count(acked, received)
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
+        self.capped -= subflow.is_capped
         subflow.leave(self._classes)
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         key: int | End = end if subflow.cookie is None else subflow.cookie

@@ -34,8 +34,10 @@ def print_status(status: dict[str, Any]) -> None:
     table = Table()
     for title in ("connection", "client", "state", "kind", "path", "cap", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
+    capped = 0
     for connection in status["connections"]:
         for index, subflow in enumerate(connection["subflows"]):
+            capped += any(each["ceil"] for each in (subflow, subflow["upload"]) if each is not None)
             table.add_row(
                 connection["token"] if index == 0 else "",
                 subflow["remote"],
@@ -49,7 +51,8 @@ def print_status(status: dict[str, Any]) -> None:
             )
     console.print(table)
     console.print(
-        f"{counted(len(status['connections']), 'connection')}, {counted(counters['entries'], 'capped subflow')}, "
+        f"{counted(len(status['connections']), 'connection')}, "
+        f"{counted(0 if policy['dry_run'] else capped, 'capped subflow')}, "
         f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
         + ("" if status["in_step"] else "; the kernel is not yet in step")
