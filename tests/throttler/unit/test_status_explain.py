@@ -194,6 +194,58 @@ def test_what_hours_began_is_as_old_as_their_opening(
     asyncio.run(scene_of_an_evening())
 
 
+DAILY = (
+    PATHS
+    + """\
+rules:
+  - {name: volume, paths: [b], budget: {per: client, period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}
+"""
+)
+TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
+
+
+@pytest.mark.parametrize("beside", ["", TIGHTER], ids=["alone", "tighter"])
+def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str
+) -> None:
+    """Defect: under half of it was used "since" it was used up the day before, and what a reload had changed was so
+    "since" an event before that."""
+    start, ahead = time.monotonic(), 0.0
+    midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(time, "time", lambda: midnight - 3600 + ahead + time.monotonic() - start)
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    daily = DAILY + beside
+
+    async def scene_of_two_days() -> None:
+        nonlocal ahead
+        async with running(tmp_path, daily, kernel) as scene:
+
+            def state() -> tuple[str, float]:
+                (stage,) = explained(scene, token="7")[1]["stages"]
+                return str(stage["what"]), float(stage["since"])
+
+            await sampled(scene)
+            kernel.sockets.carry(four_tuple(LTE), 1_200_000)
+            await sampled(scene)
+            what, used_up = state()
+            assert " 1.00 MB until 2026-11-21" in what
+            assert midnight - 3600 < used_up < midnight
+            await scene.reload(f"{daily}anticipate: false\n")
+            assert state() == (what, used_up), "the reload changed nothing of it"
+            ahead = 1200.0
+            reloaded = time.time()
+            await scene.reload(daily.replace("after: 1 MB", "after: 1.1 MB"))
+            what, since = state()
+            assert " 1.10 MB until 2026-11-21" in what
+            assert since >= reloaded
+            ahead = 5400.0
+            await until(lambda: state()[0].startswith("budget of rule volume: under 50 % of 1.10 MB used"))
+            assert state()[1] == midnight
+
+    asyncio.run(scene_of_two_days())
+
+
 @scenario
 async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
     kernel = FakeKernel()

@@ -17,6 +17,8 @@ MAX_EVENTS: Final = 30_000
 """At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows takes eight to ten."""
 LONGEST_DETAIL: Final = 150
 """Characters."""
+CUT: Final = "..."
+"""What a longer one ends with: one character beyond Latin-1 would take as much as all."""
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
@@ -82,7 +84,7 @@ class EventRing:
     ) -> None:
         """Keep one event; the oldest goes where there are too many."""
         if len(detail) > LONGEST_DETAIL:
-            detail = f"{detail[: LONGEST_DETAIL - 3]}..."  # one character beyond Latin-1 would take as much as all
+            detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
         self._events.append((time, kind, token, *(four_tuple or _NOWHERE), path, rule, direction, detail))
 

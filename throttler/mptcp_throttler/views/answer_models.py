@@ -201,8 +201,9 @@ class StageWords(Part):
     stage: Literal["budgets", "guard", "steering"]
     what: str
     since: Moment | None
-    """When it last did something here, by its events. Without any: when the subflow began, the policy was taken, or the
-    clock last opened the rule or closed one before it, whichever is latest; null where events do not go back so far."""
+    """When it last did something here, by its events. Without any that says what is so now: when the subflow began, the
+    policy was taken, the budget's period began, or the clock last opened the rule or closed one before it, whichever is
+    latest; null where events do not go back so far."""
 
 
 class ExplainedSubflow(Part):

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.explanation import ExplainedPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import event_ring
-from mptcp_throttler.telemetry.event_ring import EventRing, Happened
+from mptcp_throttler.telemetry.event_ring import CUT, EventRing, Happened
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.landing import is_landing
 from mptcp_throttler.views.own_client import connection_with
@@ -128,34 +129,36 @@ class _Explained:
                 }
                 for each in tried
             ],
-            "stages": list(self._stages(key, verdict, tried)),
+            "stages": list(self._stages(key, tried)),
             "cap_state": self._cap_state(subflow.four_tuple, verdict),
         }
 
-    def _stages(
-        self, key: tuple[FourTuple, Direction], verdict: Verdict, tried: Sequence[Tried]
-    ) -> Iterator[dict[str, Any]]:
+    def _stages(self, key: tuple[FourTuple, Direction], tried: Sequence[Tried]) -> Iterator[dict[str, Any]]:
         for stage, before, after in zip(STAGES, self._steps[:-1], self._steps[1:], strict=True):
             old, new = before[key], after[key]
             what = _added(old.reason, new.reason, BEFORE[key[1]])
             if what:
-                yield {"stage": stage, "what": what, "since": self._since(stage, key, verdict, tried)}
+                yield {"stage": stage, "what": what, "since": self._since(stage, key, new, tried)}
 
     def _since(
         self, stage: str, key: tuple[FourTuple, Direction], verdict: Verdict, tried: Sequence[Tried]
     ) -> float | None:
-        """Return when the stage last did something to the subflow; None where that is not known.
+        """Return when the stage last did something to the subflow; None where that is not known. *verdict* is its.
 
-        What there is no event of began with the subflow, with the policy, or when hours last opened its rule or closed
-        one before that: of steering there are events of backup flags alone, and it began with the last subflow among
-        which data are spread. That an event began it which is kept no more cannot be ruled out.
+        What there is no event of began with the subflow, with the policy, with the budget's period, or when hours last
+        opened its rule or closed one before that: of steering there are events of backup flags alone, and it began with
+        the last subflow among which data are spread. That an event began it which is kept no more cannot be ruled out.
         """
         four_tuple, _ = key
         opened = max((each.since or 0.0 for each in tried if each.kind is _KINDS.get(stage)), default=0.0)
         of_stage = (each for each in self._events if each.kind == _EVENTS[stage])
-        found = [each.time for each in of_stage if self._concerns(each, four_tuple, verdict)]
-        if found:
-            return max(found[-1], opened)
+        found = [each for each in of_stage if self._concerns(each, four_tuple, verdict)]
+        if found and (stage != "budgets" or _says(verdict, found[-1])):
+            return max(found[-1].time, opened)
+        if stage == "budgets" and verdict.budget is not None and verdict.budget.budget is not None:
+            # A period and a policy begin without an event.
+            begin, _ = period(verdict.budget.budget, self._known.policy.time_zone, self._known.now)
+            opened = max(opened, begin, found[-1].time if found else 0.0)
         subflows = self._connection.subflows
         if stage == "steering":
             began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
@@ -184,6 +187,13 @@ class _Explained:
 
 _EVENTS: Final = {"budgets": event_ring.BUDGET, "guard": event_ring.GUARD, "steering": event_ring.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
+
+
+def _says(verdict: Verdict, event: Happened) -> bool:
+    """Tell whether what an event said of a budget is what is said now: its step, and until when its period lasts."""
+    sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
+    reasons = verdict.reason, "" if verdict.beside is None else verdict.beside.reason
+    return any(sentence.removesuffix(CUT) in each for each in reasons)
 
 
 def _added(before: str, after: str, beginning: str) -> str | None:
