@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from fake_kernel import IDLE, four_tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
-from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.telemetry import traffic
 from mptcp_throttler.telemetry.cap_totals import CapKey
 from mptcp_throttler.telemetry.traffic import PathKey, Rates, Traffic
@@ -256,6 +257,32 @@ def test_uploads_count_for_no_cap_once_a_policy_says_nothing_of_them() -> None:
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 2_000, 20))
     assert (bench.cap(), bench.cap(Direction.UP)) == (2_000, 10)
+
+
+def test_a_cap_is_as_old_as_its_rate() -> None:
+    """Defect: one of 2 Mbit/s was so "since" the subflow got that of 5 Mbit/s, by a reload or the next step of a
+    budget."""
+    bench = Bench()
+    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, onset=Onset.AT_ONCE)
+
+    def age(throttle: Throttle, **scope: object) -> float:
+        """Decide that both subflows have a cap, ten seconds later; return since when that is so."""
+        bench.now += 10.0
+        capped = [
+            replace(each, throttle=throttle, scope=replace(each.scope, **scope))
+            for each in (verdict(ONE), verdict(OTHER))
+        ]
+        bench.decide(7, *capped)
+        one, other = (bench.traffic.since(each, Direction.DOWN) for each in (ONE, OTHER))
+        assert one == other
+        assert one is not None
+        return bench.now - one
+
+    assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
+    assert [age(slower), age(slower)] == [0, 10], "as after a reload"
+    assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
+    balanced = {"share": Share.CONNECTION, "member": (7, "a")}
+    assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], "that changes many times a minute"
 
 
 def test_those_that_moved_to_another_interface_count_there() -> None:

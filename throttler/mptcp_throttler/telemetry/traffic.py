@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Verdict
-from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal
+from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.03
@@ -63,6 +63,7 @@ class _Carried:
         "cookie",
         "down",
         "down_class",
+        "down_limits",
         "down_since",
         "place",
         "received",
@@ -72,6 +73,7 @@ class _Carried:
         "token",
         "up",
         "up_class",
+        "up_limits",
         "up_since",
     )
 
@@ -87,7 +89,10 @@ class _Carried:
         """The class in which it has it; None once it is no subflow any more. So with these:"""
         self.up_class: CapClass | None = None
         self.down_since = self.up_since = now
-        """When it came to that cap, or lost one; seconds since the epoch."""
+        """When it came to that cap, or lost one, or the cap got another rate; seconds since the epoch."""
+        self.down_limits: Limits | None = None
+        """Those of the cap then; None of one that balances loads, which change all the time."""
+        self.up_limits: Limits | None = None
         self.cookie: int | None = None
         """None before its first sample."""
         self.acked = self.received = 0
@@ -167,7 +172,8 @@ class Traffic:
         return (0, 0) if known is None else (known.acked, known.received)
 
     def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return since when the subflow has had the cap that it has, or none; None for one that is not known."""
+        """Return since when the subflow has had the cap that it has, at its rate, or none; None for one that is not
+        known."""
         known = self._subflows.get(four_tuple)
         if known is None:
             return None
@@ -216,24 +222,26 @@ class Traffic:
                 path, interface = subflow.place.key
                 if verdict.path != path or interfaces.get(four_tuple) != interface:
                     subflow.move(self._place(verdict.path, interfaces.get(four_tuple)))
-            cap = cap_class = None
+            cap = cap_class = limits = None
             if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
                 cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
                 cap_class = self._classes.of(verdict.scope, verdict.throttle)
+                if not isinstance(verdict.scope.member, tuple):
+                    limits = cap_class.limits
             down = verdict.direction is Direction.DOWN
             before_it, class_before = (subflow.down, subflow.down_class) if down else (subflow.up, subflow.up_class)
-            if cap is before_it and cap_class is class_before:
+            limits_before = subflow.down_limits if down else subflow.up_limits
+            if cap is before_it and cap_class is class_before and limits == limits_before:
                 continue
             was_capped = subflow.is_capped
             if cap is not None and cap_class is not None:
                 self._classes.enter(cap, cap_class)
             if before_it is not None and class_before is not None:
                 self._classes.leave(before_it, class_before)
-            since = (subflow.down_since if down else subflow.up_since) if cap is before_it else now
             if down:
-                subflow.down, subflow.down_class, subflow.down_since = cap, cap_class, since
+                subflow.down, subflow.down_class, subflow.down_limits, subflow.down_since = cap, cap_class, limits, now
             else:
-                subflow.up, subflow.up_class, subflow.up_since = cap, cap_class, since
+                subflow.up, subflow.up_class, subflow.up_limits, subflow.up_since = cap, cap_class, limits, now
             self.capped += subflow.is_capped - was_capped
         if len(before) == len(after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
@@ -251,7 +259,7 @@ class Traffic:
             if subflow is None or subflow.token != token or subflow.up is None or subflow.up_class is None:
                 continue
             self._classes.leave(subflow.up, subflow.up_class)
-            subflow.up, subflow.up_class, subflow.up_since = None, None, now
+            subflow.up, subflow.up_class, subflow.up_limits, subflow.up_since = None, None, None, now
             self.capped -= not subflow.is_capped
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:

@@ -219,7 +219,7 @@ class ExplainedSubflow(Part):
     ceil: Rate | None
     rule: str | None
     since: Moment
-    """Since when it has had this rule's cap, or none."""
+    """Since when it has had this rule's cap at this rate, or none. A rate that balances loads changes meanwhile."""
     tried: list[Tried]
     """In order, question by question; none after the one that decided."""
     stages: list[StageWords]
