@@ -164,6 +164,20 @@ def test_every_expression_of_the_dashboard_is_of_the_chosen_instances() -> None:
             assert all('instance=~"$instance"' in selector for selector in selectors), target["expr"]
 
 
+def test_every_range_of_the_dashboard_has_two_samples() -> None:
+    """Defect: the mark of a new policy was looked for in Grafana's interval, the distance of two points of the graph.
+    That is often no longer than the one of two scrapes: no change is within it, and there was no mark."""
+    ranges = set(re.findall(r"\[[^][]*\](?=\))", " ".join(query["expr"] for query in queries())))
+    assert ranges == {"[$__rate_interval]"}
+
+
+def queries() -> Iterator[dict[str, Any]]:
+    """Yield what asks Prometheus for numbers: panels' targets and annotations."""
+    for panel in panels():
+        yield from panel["targets"]
+    yield from dashboard()["annotations"]["list"]
+
+
 def test_panels_do_not_cover_one_another() -> None:
     boxes = [panel["gridPos"] for panel in dashboard()["panels"]]
     assert len({panel["id"] for panel in dashboard()["panels"]}) == len(boxes)
