@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from status_answers import NOW, capped, connection, many, page, subflow
 
 from mptcp_throttler.cli import main
+from mptcp_throttler.cli.top import _Screen
 from mptcp_throttler.views import compact
 from mptcp_throttler.views.top import DOWN, END, HOME, PAGE_DOWN, UP, Page, View, keys, press, request
 from mptcp_throttler.views.top_rows import body, rates_between
@@ -138,6 +141,24 @@ def test_scrolling_goes_through_all_connections_and_no_further() -> None:
         found = Page(answer(request(view, rows)), request(view, rows)["offset"])
         view = press(replace(view, cursor=0), key, found, rows) or view
         assert view.first == first
+
+
+@pytest.mark.parametrize(
+    ("there", "asked_for", "first"), [(300, [233], 250), (240, [233], 239), (2, [233, 0], 1), (0, [233], 0)]
+)
+def test_what_is_shown_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, asked_for: list[int], first: int
+) -> None:
+    """Where the answer has none of them, it is asked again at once."""
+    with answering(tmp_path / "s", many(there)) as asked:
+        terminal = _Screen(tmp_path / "s", View(first=250, cursor=1))
+        monkeypatch.setattr(terminal, "_console", SimpleNamespace(height=23))
+        monkeypatch.setattr(terminal, "_draw", lambda: None)
+        asyncio.run(terminal._ask())
+    assert [each["offset"] for _, each in asked] == asked_for
+    assert terminal._view == View(first=first, cursor=1 if first == 250 else 0)
+    assert terminal._page is not None
+    assert bool(terminal._page.from_first(terminal._view)) == (there > 0)
 
 
 def test_a_screen_asks_for_little_however_many_there_are() -> None:

@@ -137,6 +137,25 @@ def test_keys_sort_filter_scroll_and_pause(tmp_path: Path) -> None:
     assert all(request["query"] == "connections" and request["limit"] <= 200 for request in requests)
 
 
+def test_where_connections_end_below_the_first_one_shown_the_others_are_shown(tmp_path: Path) -> None:
+    """Defect: the screen stayed empty until somebody pressed a key."""
+    count = 300
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        return many(count)(request)
+
+    with shown(tmp_path, answer) as (terminal, _):
+        terminal.wait_for("300 connections")
+        terminal.type("\x1b[F")
+        terminal.wait_for("from 300")
+        count = 2
+        terminal.wait_for("2 connections", "from 2", "10.77.1.3:40000")
+        count = 0
+        terminal.wait_for("0 connections")
+        terminal.type("q")
+        assert terminal.end() == 0
+
+
 def test_a_pause_asks_nothing(tmp_path: Path) -> None:
     """While another one, which does not pause, goes on asking the same daemon."""
     with shown(tmp_path) as (terminal, asked):

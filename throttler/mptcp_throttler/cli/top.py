@@ -148,23 +148,27 @@ class _Screen:
         self._draw()
 
     async def _ask(self) -> None:
-        await self._ask_once()
+        if await self._ask_once():
+            await self._ask_once()
         self._draw()
 
-    async def _ask_once(self) -> None:
+    async def _ask_once(self) -> bool:
+        """Take an answer; return whether it has none of what is to be shown: so many connections have ended since."""
         view, rows = self._view, top_screen.body_height(self._console.height)
         request = keyboard.request(view, rows)
         try:
             answer = await ask_async(self._path, request, PATIENCE_SECONDS)
         except OSError as error:
             self._fault = no_answer(self._path, error)
-            return
+            return False
         self._fault = _fault(answer)
-        if self._fault is None:
-            before = None if self._page is None else self._page.answer
-            self._rates = rates_between(before, answer)
-            self._page = Page(answer, request["offset"], request)
-            self._view = keyboard.press(self._view, "", self._page, rows) or self._view
+        if self._fault is not None:
+            return False
+        before = None if self._page is None else self._page.answer
+        self._rates = rates_between(before, answer)
+        self._page = Page(answer, request["offset"], request)
+        self._view = keyboard.within(self._view, self._page)
+        return self._page.total > 0 and not self._page.from_first(self._view)
 
     def _draw(self) -> None:
         width, height = self._console.size

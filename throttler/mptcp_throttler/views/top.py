@@ -91,6 +91,12 @@ def request(view: View, rows: int) -> dict[str, Any]:
     }
 
 
+def within(view: View, page: Page) -> View:
+    """Return *view* with a first connection that there is: those from it on may have ended since."""
+    last = max(0, page.total - 1)
+    return view if view.first <= last else replace(view, first=last, cursor=0)
+
+
 def press(view: View, key: str, page: Page | None, rows: int) -> View | None:
     """Return what the view is after *key* was pressed; None: the end. *rows* are those of the table's body."""
     if view.asking is not None:
