@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mptcp_common.accounts import fullest
-from mptcp_console.rates import PathKey, capping
+from mptcp_console.rates import PathKey, capping, present
 
 MOST_RULES: Final = 100
 """Of those that cap somebody; of more, those that cap most."""
@@ -29,7 +29,9 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
         "relaxed": summary["guard"]["relaxed"],
         "paths": [
             {"path": key.path, "direction": key.direction, "rate": round(rate)}
-            for key, rate in sorted(rates.items(), key=lambda item: (str(item[0].path), item[0].direction))
+            for key, rate in sorted(
+                present(summary, rates).items(), key=lambda item: (str(item[0].path), item[0].direction)
+            )
         ],
         "rules": active[:MOST_RULES],
         "more_rules": max(0, len(active) - MOST_RULES),

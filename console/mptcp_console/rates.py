@@ -57,6 +57,18 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
     return found
 
 
+def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
+    """Return the *rates* of paths that the policy of *summary* has, and of others that somebody is on or that carry
+    something: the throttler goes on to count for those that a reload renamed or removed."""
+    named = summary["policy"].get("paths_in_words")
+    if named is None:  # a throttler from before it
+        return dict(rates)
+    shown: set[str | None] = {each["path"] for each in named} or {None}
+    shown |= {each["path"] for each in summary["paths"] if each["subflows"]}
+    shown |= {key.path for key, rate in rates.items() if rate}
+    return {key: rate for key, rate in rates.items() if key.path in shown}
+
+
 def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return what caps somebody of the *summary*'s rules: in a dry run nothing does, whatever was decided."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
@@ -119,7 +131,7 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
     now = int(summary["time"])
     tracks.advance(now)
     first = min(now, int(since) + 1)
-    for path, rate in meter.paths.items():
+    for path, rate in present(summary, meter.paths).items():
         tracks.put(path, first, rate, mean)
     for each in capping(summary):
         if each["ceil"] is not None:

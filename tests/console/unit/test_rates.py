@@ -9,7 +9,7 @@ from fake_throttler import World
 
 from mptcp_console.history import Tracks
 from mptcp_console.overviews import overview, whole
-from mptcp_console.rates import LONGEST_PAUSE, Meter, PathKey, columns, record
+from mptcp_console.rates import LONGEST_PAUSE, Meter, PathKey, columns, present, record
 
 START = 1_795_000_000
 
@@ -80,6 +80,40 @@ def test_while_nobody_watches_a_rate_holds_for_all_seconds_between(world: World,
 def test_of_a_long_pause_nothing_is_said(world: World, clock: Clock) -> None:
     found = seen(world, clock, 1, LONGEST_PAUSE + 1, 1)
     assert [value for value in rates(found, "wifi") if value is not None] == [30_000_000] * 2
+
+
+def test_a_path_that_a_reload_removed_is_gone_once_nothing_goes_over_it(world: World, clock: Clock) -> None:
+    """Defect: it was on the page, with 0 bit/s, for as long as the throttler ran."""
+    tracks, meter, ethernet_in_use = Tracks(), Meter(), True
+
+    def look(carried: int, *names: str) -> set[str | None]:
+        """Return the paths of a policy's overview, a second later."""
+        clock.now += 1
+        world.carry(carried, 0)
+        found = summary(world)
+        found["policy"]["paths_in_words"] = [{"path": each, "conditions": []} for each in names]
+        for each in found["paths"]:
+            each["subflows"] = each["path"] != "ethernet" or ethernet_in_use
+        record(tracks, meter, found)
+        return {each["path"] for each in overview(found, meter.paths)["paths"]}
+
+    look(0, "ethernet", "wifi")
+    assert look(0, "ethernet", "wifi") == {"ethernet", "wifi"}
+    assert look(0, "wifi") == {"ethernet", "wifi"}, "there are subflows that began on it"
+    ethernet_in_use = False
+    assert look(1000, "wifi") == {"ethernet", "wifi"}, "what these carried last"
+    assert look(0, "wifi") == {"wifi"}
+    assert look(0, "wifi", "ethernet") == {"ethernet", "wifi"}
+    assert rates(columns(tracks, START + 2, int(clock.now), 1), "ethernet") == [0, 0, 8000, None, 0]
+
+
+@pytest.mark.parametrize(("names", "shown"), [([], True), (["wifi"], False), (None, True)])
+def test_subflows_on_no_path_are_shown_where_there_are_some_or_no_paths(names: list[str] | None, shown: bool) -> None:
+    policy = {} if names is None else {"paths_in_words": [{"path": each} for each in names]}
+    totals = {"path": None, "subflows": 0}
+    rates = {PathKey(None, "down"): 0.0}
+    assert bool(present({"policy": policy, "paths": [totals]}, rates)) == shown
+    assert present({"policy": policy, "paths": [totals | {"subflows": 1}]}, rates) == rates
 
 
 def rates_between(before: dict[str, Any], after: dict[str, Any]) -> dict[PathKey, float]:
