@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,89 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
     assert all(found[minor].same_as(spec) for minor, spec in CLASSES.items()), found
     assert dump(link) == before
     assert not list(tmp_path.glob("*.json"))
+
+
+def renamed(host: LiveNode, name: str, new: str) -> None:
+    """Rename an interface, which before Linux 6.2 has to be down for it."""
+    for words in (f"{name} down", f"{name} name {new}", f"{new} up"):
+        host.run(["ip", "link", "set", *words.split()])
+
+
+async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
+    """Return what a start with *interfaces* has prepared, with smaller segments."""
+    tc = HtbTrafficControl(interfaces, Ownership(), state)
+    async with tc.opened():
+        await tc.prepare()
+        await limit_gso(tc, 6250)
+    return tc
+
+
+def test_a_start_with_fewer_interfaces_puts_the_others_back(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: after a kill they stayed shaped, and their segments small, until the successor was stopped."""
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    before = dump(link)
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        assert dump(link) != before
+        asyncio.run(started(tmp_path, ["t1"]))
+    assert dump(link) == before
+    assert json.loads((tmp_path / "replaced.json").read_text()).keys() == {"t1"}
+    assert "htb 4d50: root" in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
+
+
+def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_stop(
+    link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = dump(link)
+
+    def refuses(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
+        raise KernelError("refused")
+
+    async def stop() -> None:
+        tc = HtbTrafficControl(["t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        with monkeypatch.context() as patched:
+            patched.setattr(root_qdisc, "restore", refuses)
+            assert asyncio.run(started(tmp_path, ["t1"])).prepared
+        assert "t0, which is not among 'interfaces' any more: refused" in caplog.text
+        assert dump(link) != before
+        asyncio.run(stop())
+    assert dump(link) == before
+
+
+def test_a_start_that_is_refused_leaves_the_others_capped(link: LiveNode, tmp_path: Path) -> None:
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        left = dump(link)
+        with pytest.raises(KernelError, match="no interface nowhere0"):
+            asyncio.run(started(tmp_path, ["nowhere0"]))
+    assert dump(link) == left
+
+
+def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: its segments stayed small after the stop, for what was noted of it had its old name."""
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    before = dump(link)
+
+    async def successor() -> None:
+        tc = await started(tmp_path, ["t9", "t1"])
+        async with tc.opened():
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        renamed(link, "t0", "t9")
+        try:
+            asyncio.run(successor())
+        finally:
+            renamed(link, "t9", "t0")
+    assert dump(link) == before
 
 
 def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class HtbTrafficControl:
         if not links:
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         state = self._read_state()
+        if not self.prepared:
+            self._follow_names(state)
         taken: list[Link] = []
         try:
             for link in links:
@@ -74,6 +76,8 @@ class HtbTrafficControl:
             raise
         if self._noted and read_state(self._state_file) is None:
             self._write_state(state)
+        if not self.prepared:
+            self._put_back_others(state)
         self.prepared = True
         await self.settle()
 
@@ -95,6 +99,29 @@ class HtbTrafficControl:
         renamed = self._renamed(link.name)
         if renamed is not None and renamed != link.name:
             state[renamed] = state[link.name]
+
+    def _follow_names(self, state: dict[str, Any]) -> None:
+        """Note under its new name what an interface had that was renamed since a predecessor took it."""
+        for name in state.keys() - set(self._interfaces):
+            renamed = self._renamed(name)
+            if renamed in self._interfaces and renamed not in state:
+                state[renamed] = state.pop(name)
+                self._write_state(state)
+
+    def _put_back_others(self, state: dict[str, Any]) -> None:
+        """Put back what a killed predecessor replaced on interfaces that are not ours any more.
+
+        Last of all, for a start that is refused leaves them capped. What fails stays noted for the stop.
+        """
+        for name in sorted(state.keys() - set(self._interfaces)):
+            try:
+                link = find(self._renamed(name) or name)
+                if link is not None:
+                    self._restore_one(link, state[name], state)
+                del state[name]
+                self._write_state(state)
+            except KernelError as error:
+                log.error("%s, which is not among 'interfaces' any more: %s", name, error)
 
     def _give_back(self, link: Link, state: dict[str, Any]) -> None:
         try:
