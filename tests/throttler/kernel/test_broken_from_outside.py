@@ -85,7 +85,7 @@ EITHER_BACKEND = {
     "IFB device is down": "ip link set mptcp-up down",
     "root qdisc of the IFB device": "tc qdisc del dev mptcp-up root",
     "upload table": "nft delete table netdev mptcp_throttler",
-    "rules of the upload table": "nft flush chain netdev mptcp_throttler ingress_0",
+    "rules of the upload table": "nft flush chain netdev mptcp_throttler ingress_wan0",
     "path manager": "sysctl -w net.mptcp.pm_type=0",
     "stale count": "sysctl -w net.mptcp.stale_loss_cnt=4",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -161,10 +162,19 @@ class NftTable:
         if not self.interfaces:
             return {"postrouting": None}
         return {
-            f"ingress_{number}": interface
-            for number, interface in enumerate(self.interfaces)
+            nft_ingress_chain_name(interface): interface
+            for interface in self.interfaces
             if present is None or interface in present
         }
+
+    def unwanted_chains(self, hooked: Mapping[str, str | None], present: Container[str]) -> list[str]:
+        """Return which of the base chains that are there have to go before :meth:`table` is made.
+
+        *hooked* has the interface of each, None where it has none or several. A chain is not moved: before Linux 6.4
+        the kernel refuses one on another interface, and since then it adds that to those it has.
+        """
+        ours = self.base_chains()
+        return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
 
     def _base(self, chain: str, hook: str, ours: str, key: tuple[str, str, str, str]) -> Iterator[str]:
         ports = ", ".join(str(port) for port in self.ownership.listen_ports)
@@ -202,6 +212,14 @@ class NftTable:
         for four_tuple, target in sorted(entries.items()):
             map_name = f"v{6 if four_tuple.is_ipv6 else 4}"
             yield f"add element {self.name} {map_name} {{ {nft_key(four_tuple)} : jump {nft_chain_name(target)} }}"
+
+
+def nft_ingress_chain_name(interface: str) -> str:
+    """Return the name of the chain on *interface*, wherever in the settings it stands.
+
+    What nft(8) takes in no name is written as /HEX/; a slash itself is in the name of no interface.
+    """
+    return "ingress_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"/{ord(found[0]):x}/", interface)
 
 
 def nft_chain_name(target: Target) -> str:

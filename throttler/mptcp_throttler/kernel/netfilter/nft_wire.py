@@ -18,6 +18,7 @@ _GETCHAIN, _GETRULE, _GETSETELEM = _NFT | 4, _NFT | 7, _NFT | 13
 _FAMILIES = {"inet": 1, "netdev": 5}
 _NFGENMSG = struct.Struct("!BBH")
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY = 1, 3, 4, 5
+_HOOK_DEVICE = 3
 _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
 _ELEMENT_KEY, _ELEMENT_DATA = 1, 2
@@ -59,7 +60,7 @@ def _element(data: bytes, key: struct.Struct) -> Element | None:
     verdict = dict(attributes(dict(attributes(fields.get(_ELEMENT_DATA, b""))).get(_DATA_VERDICT, b"")))
     chain = None
     if verdict.get(_VERDICT_CODE) == _JUMP:
-        chain = verdict.get(_VERDICT_CHAIN, b"").rstrip(b"\0").decode(errors="replace")
+        chain = _read(verdict.get(_VERDICT_CHAIN))
     return Element(FourTuple(local, local_port, remote, remote_port), chain)
 
 
@@ -76,6 +77,18 @@ def base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, .
     return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *expressions
 
 
+def hooks(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each base chain of our table, and the interface it is on; None where that is none, or more than one.
+
+    Raises KernelError; what changes meanwhile may be left out.
+    """
+    question = _NFGENMSG.pack(_FAMILIES[family], 0, 0)
+    for chain in netlink.dump(_GETCHAIN, question, f"list the chains of table {family} {NFT_TABLE}"):
+        fields = dict(attributes(chain, _NFGENMSG.size))
+        if _CHAIN_HOOK in fields and _read(fields.get(_CHAIN_TABLE)) == NFT_TABLE:
+            yield _read(fields.get(_CHAIN_NAME)), _read(dict(attributes(fields[_CHAIN_HOOK])).get(_HOOK_DEVICE)) or None
+
+
 def rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield each rule of our table, as its chain and its expressions, in their order. Raises KernelError.
 
@@ -88,7 +101,11 @@ def rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iter
         what = f"list the chain {chain} of table {family} {NFT_TABLE}"
     for rule in netlink.dump(_GETRULE, question, what):
         fields = dict(attributes(rule, _NFGENMSG.size))
-        yield fields.get(_RULE_CHAIN, b"").rstrip(b"\0").decode(errors="replace"), fields.get(_RULE_EXPRESSIONS, b"")
+        yield _read(fields.get(_RULE_CHAIN)), fields.get(_RULE_EXPRESSIONS, b"")
+
+
+def _read(text: bytes | None) -> str:
+    return (text or b"").rstrip(b"\0").decode(errors="replace")
 
 
 def _text(kind: int, value: str) -> bytes:

@@ -20,7 +20,7 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from mptcp_throttler.kernel.netfilter import nft_wire
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
@@ -125,7 +125,8 @@ class NftablesNetfilter:
 
     async def prepare(self) -> None:
         present = [name for _, name in socket.if_nameindex()]
-        await self._run(self._table.table(present), f"make the nftables table {self._table.name}")
+        commands = [*await self._without_unwanted(present), *self._table.table(present)]
+        await self._run(commands, f"make the nftables table {self._table.name}")
         self._base = self._base_chains(present)
         _, whole = await self._read_entries()
         if whole:
@@ -138,6 +139,14 @@ class NftablesNetfilter:
             await self._run((line for target in part for line in self._table.chain(target)), "make chains of classes")
         self._made.clear()
         self._note_chains(targets)
+
+    async def _without_unwanted(self, present: Container[str]) -> list[str]:
+        """Return the commands that remove chains where ours hook in no more: a predecessor had other interfaces."""
+        if not self._table.interfaces:
+            return []  # the one chain of that table hooks in at the same place everywhere
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+            hooked = {name: on async for name, on in in_turns(nft_wire.hooks(netlink, self._table.family))}
+        return [f"delete chain {self._table.name} {name}" for name in self._table.unwanted_chains(hooked, present)]
 
     def _find_device(self) -> None:
         try:

@@ -1,0 +1,81 @@
+"""The table for uploads after a kill, when the settings have other interfaces: each has one chain, and no other has."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.shaping.commands import NftTable
+from mptcp_throttler.shaping.model import Ownership
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
+    """Interfaces u0, u1 and u@2, which nft(8) takes in no name of a chain, in the namespace of *host*."""
+    require("htb", "nftables", "ifb", "nft-ingress")  # type: ignore[operator]
+    for name, peer in (("u0", "v0"), ("u1", "v1"), ("u@2", "v2")):
+        host.run(["ip", "link", "add", name, "type", "veth", "peer", peer])
+    yield host
+    with host.entered():
+        asyncio.run(started(["u0"], stop=True))
+    host.run(["sh", "-c", "for each in v0 v1 v2; do ip link del $each; done"])
+
+
+async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
+    """Make the table as a start with *interfaces* does, and leave it as a kill would, or *stop*."""
+    tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable.upload(Ownership(), interfaces))
+    async with tc.opened():
+        await tc.prepare()
+        await netfilter.prepare()
+        complaints = await netfilter.check()
+        if stop:
+            await netfilter.remove()
+            await tc.restore()
+    netfilter.close()
+    return complaints
+
+
+def hooked(host: LiveNode) -> list[str]:
+    """Return the interface of each base chain."""
+    listed = host.run(["nft", "list", "table", "netdev", "mptcp_throttler"]).stdout
+    devices = re.findall(r"hook ingress devices? (?:= \{)?([^}]*?)\}? priority", listed)
+    return sorted(name.strip('" ') for each in devices for name in each.split(","))
+
+
+@pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
+def test_other_interfaces_after_a_kill_have_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
+    """Defect: u1's stayed, or was refused (before Linux 6.4), or u0 stayed hooked in the chain of u1."""
+    with links.entered():
+        asyncio.run(started(["u0", "u1"]))
+        assert hooked(links) == ["u0", "u1"]
+        assert asyncio.run(started(interfaces)) == []
+    assert hooked(links) == sorted(interfaces)
+
+
+def test_what_has_the_name_of_another_has_its_own_chain(links: LiveNode) -> None:
+    with links.entered():
+        asyncio.run(started(["u0", "u1"]))
+        for words in ("u0 name u9", "u1 name u0"):
+            links.run(["ip", "link", "set", *words.split()])
+        assert asyncio.run(started(["u0"])) == []
+        assert hooked(links) == ["u0"]
+        assert asyncio.run(started(["u0", "u9"])) == []
+    assert hooked(links) == ["u0", "u9"]
+
+
+def test_the_chains_of_a_version_that_numbered_them_go(links: LiveNode) -> None:
+    for number in (0, 1):
+        hook = f'type filter hook ingress device "u{number}" priority filter'
+        links.run(["nft", "add table netdev mptcp_throttler"])
+        links.run(["nft", f"add chain netdev mptcp_throttler ingress_{number} {{ {hook}; policy accept; }}"])
+    with links.entered():
+        assert asyncio.run(started(["u1", "u0"])) == []
+    assert hooked(links) == ["u0", "u1"]
