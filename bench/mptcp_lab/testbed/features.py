@@ -18,6 +18,11 @@ _PROTOCOL = getattr(socket, "IPPROTO_MPTCP", 262)
 _TRIALS: dict[str, tuple[str, str]] = {
     "namespaces": ("true", "network namespaces (CONFIG_NET_NS)"),
     "veth": ("ip link add veth0 type veth peer name veth1", "veth (CONFIG_VETH)"),
+    "vlan": ("ip link add link lo name vlan0 type vlan id 10", "VLANs (CONFIG_VLAN_8021Q)"),
+    "macvlan": (
+        "ip link add veth0 type veth peer name veth1 && ip link add link veth0 name macvlan0 type macvlan",
+        "macvlan (CONFIG_MACVLAN)",
+    ),
     "mptcp-pm": ("ip mptcp limits show", "the kernel's mptcp_pm netlink family or 'ip mptcp'"),
     "tbf": ("tc qdisc add dev lo root tbf rate 1mbit burst 4k limit 8k", "tc-tbf (CONFIG_NET_SCH_TBF)"),
     "htb": ("tc qdisc add dev lo root handle 1: htb default 1", "tc-htb (CONFIG_NET_SCH_HTB)"),

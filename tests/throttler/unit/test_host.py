@@ -10,8 +10,15 @@ import pytest
 from short_policies import CAP, rules
 
 from mptcp_throttler.config import host
-from mptcp_throttler.config.host import host_problems, library_problems, listening_ports, unreadable
+from mptcp_throttler.config.host import (
+    host_problems,
+    library_problems,
+    listening_ports,
+    stacked_interfaces,
+    unreadable,
+)
 from mptcp_throttler.config.settings import Settings, load_settings
+from mptcp_throttler.kernel.tc.link import Link, below
 from mptcp_throttler.policy.load import load_policy
 
 
@@ -80,6 +87,38 @@ TABLE = """\
 
 def test_who_listens_is_read_from_the_kernels_tables() -> None:
     assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}
+
+
+def stacked(interfaces: str, *links: Link) -> list[str]:
+    settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
+    return [str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, below(links))]
+
+
+ETH0 = Link("eth0", 2)
+VLAN = Link("eth0.10", 3, kind="vlan", below=2)
+
+
+def test_two_interfaces_of_which_one_stands_on_the_other_are_named() -> None:
+    """Defect: nothing was said; what came over both had half the rate of its cap on uploads."""
+    said = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
+    assert stacked("eth0, eth0.10", ETH0, VLAN) == stacked("eth0.10, eth0", VLAN, ETH0) == said
+    assert stacked("eth0", ETH0, VLAN) == stacked("eth0.10", ETH0, VLAN) == []
+
+
+def test_a_bridge_or_bond_stands_on_its_ports_and_a_vlan_of_it_too() -> None:
+    bond, port = Link("bond0", 4, kind="bond"), Link("eth1", 5, master=4)
+    above = Link("bond0.10", 6, kind="vlan", below=4)
+    assert stacked("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 stands on eth1"]
+    assert stacked("eth1, bond0.10", bond, port, above) == ["t.yaml:2: warning: interfaces: bond0.10 stands on eth1"]
+    assert stacked("eth0, bond0", ETH0, bond, port) == []
+
+
+def test_the_two_ends_of_a_veth_and_a_tunnel_stand_on_nothing() -> None:
+    ends = Link("v0", 7, kind="veth", below=8), Link("v1", 8, kind="veth", below=7)
+    assert stacked("v0, v1", *ends) == []
+    # Its packets are wrapped on eth0, where nothing looks into them.
+    assert stacked("eth0, gre1", ETH0, Link("gre1", 9, kind="gre", below=2)) == []
+    assert stacked("eth0, eth0.10", Link("eth0", 2), Link("eth0.10", 3, kind="vlan", below=77)) == []
 
 
 DOWNLOADS = rules(f"name: r, paths: [a], {CAP}")

@@ -21,6 +21,7 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.tc import link
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.shaping import class_numbers
@@ -50,6 +51,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
     monkeypatch.setattr(host, "loads", lambda name: True)
     monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
+    monkeypatch.setattr(link, "stands_on", dict)
     return names
 
 
@@ -153,6 +155,20 @@ def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: p
     assert main(["check", "--config", str(settings)]) == 0
     words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
     assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
+
+
+@pytest.mark.usefixtures("present")
+def test_check_warns_of_an_interface_that_stands_on_another(
+    settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: nothing was said; what came over both had half the rate of its cap on uploads."""
+    settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
+    monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
+    assert main(["check", "--config", str(settings)]) == 0
+    words = "warning: interfaces: wan1 stands on wan0, and its packets are seen on both"
+    (said,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
+    assert said.startswith(f"{settings}:1: {words}")
+    assert said.endswith("; list wan1 or wan0 alone")
 
 
 @pytest.mark.usefixtures("present")

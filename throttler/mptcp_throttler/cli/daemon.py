@@ -16,8 +16,9 @@ def run(options: argparse.Namespace) -> int:
     import logging
 
     from mptcp_throttler.config.files import read_settings
-    from mptcp_throttler.config.host import host_problems
+    from mptcp_throttler.config.host import host_problems, stacked_interfaces
     from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
     from mptcp_throttler.runtime.logs import log_to_stderr
     from mptcp_throttler.runtime.memory import keep_large_objects_apart
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     policy = policy_with_warnings(settings.policy, settings)
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
+    for warning in stacked_interfaces(settings, stands_on()):
+        journal.say(warning, journal.WARNING)
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 
     async def daemon() -> None:

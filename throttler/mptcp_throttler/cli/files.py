@@ -29,8 +29,10 @@ def check(options: argparse.Namespace) -> int:
         host_problems,
         library_problems_here,
         ports_without_listener,
+        stacked_interfaces,
         unreadable,
     )
+    from mptcp_throttler.kernel.tc import link
 
     if options.policy is not None:
         policy = policy_with_warnings(options.policy, None)
@@ -42,7 +44,8 @@ def check(options: argparse.Namespace) -> int:
     _print_notes(settings.policy, settings)
     libraries = list(library_problems_here(settings, policy))
     lacking = [each for each in libraries if each.severity is Severity.ERROR]
-    for warning in (*ports_without_listener(settings), *(each for each in libraries if each not in lacking)):
+    unfit = (*ports_without_listener(settings), *stacked_interfaces(settings, link.stands_on()))
+    for warning in (*unfit, *(each for each in libraries if each not in lacking)):
         journal.say(warning, journal.WARNING)
     if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)

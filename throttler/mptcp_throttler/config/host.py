@@ -9,7 +9,7 @@ import grp
 import os
 import pwd
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mptcp_common import readable
@@ -54,6 +54,28 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
             known = ", ".join(sorted(there)) or "none"
             message = f"there is no interface {name} on this host; there are: {known}"
             yield _problem(settings, "interfaces", name, message)
+
+
+def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
+    """Yield a warning for each two of the interfaces of which one stands on the other, by way of others, too.
+
+    *stands_on*: on which interfaces each of the host's stands. No error: where the policy tells the paths by clients
+    and caps downloads alone, or what it caps comes over the lower one alone, both may be listed.
+    """
+    for upper in settings.interfaces:
+        lower: set[str] = set()
+        waiting = [upper]
+        while waiting:
+            fresh = set(stands_on.get(waiting.pop(), ())) - lower
+            lower |= fresh
+            waiting += fresh
+        for name in settings.interfaces:
+            if name in lower - {upper}:
+                message = (
+                    f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
+                    f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
+                )
+                yield _problem(settings, "interfaces", upper, message, Severity.WARNING)
 
 
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:

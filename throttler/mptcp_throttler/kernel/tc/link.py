@@ -8,7 +8,8 @@ small value sets that for IPv4 as well; both in one message are taken as they ar
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from socket import NETLINK_ROUTE
 
 from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, NetlinkSocket, attribute, attributes
@@ -16,7 +17,11 @@ from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, NetlinkSocket, attribu
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFF_UP = 1
-_IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_INFO_KIND = 3, 18, 1
+_IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_LINK_NETNSID = 3, 5, 10, 18, 37
+_IFLA_INFO_KIND = 1
+_UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
+"""Kinds whose packets are those of the interface below, which sees them, too. What tunnels carry is wrapped there, and
+the interface that a veth(4) names is its other end."""
 _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 LARGEST = 65536
 """Bytes: what a kernel allows that does not say."""
@@ -33,6 +38,10 @@ class Link:
     kind: str = ""
     """Of a virtual interface, as in ``ip link add … type KIND``."""
     up: bool = True
+    below: int = 0
+    """Index of the interface on which this one stands, in this network namespace; 0 where it stands on none."""
+    master: int = 0
+    """Index of the bridge, bond or the like of which this one is a port; 0 where there is none."""
 
 
 def find(name: str) -> Link | None:
@@ -42,14 +51,50 @@ def find(name: str) -> Link | None:
         answer = netlink.ask_if_there(_RTM_GETLINK, question, f"look up interface {name}")
     if answer is None:
         return None
+    return replace(_link(answer), name=name)
+
+
+def stands_on() -> dict[str, set[str]]:
+    """Return for each interface of this network namespace those on which it stands. Raises KernelError."""
+    with NetlinkSocket(NETLINK_ROUTE) as netlink:
+        return below(_link(each) for each in netlink.dump(_RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0), "list links"))
+
+
+def below(links: Iterable[Link]) -> dict[str, set[str]]:
+    """Return for each of *links* those that pass its packets on as they are: what is below it, or its ports."""
+    there = {link.index: link for link in links}
+    found: dict[str, set[str]] = {link.name: set() for link in there.values()}
+    for link in there.values():
+        if link.kind in _UNCHANGED and link.below in there:
+            found[link.name].add(there[link.below].name)
+        if link.master in there:
+            found[there[link.master].name].add(link.name)
+    return found
+
+
+def _link(answer: bytes) -> Link:
     _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(answer)
     fields = dict(attributes(answer, _IFINFOMSG.size))
-    gso = {
-        limit: int.from_bytes(fields[number][:4], "little") for limit, number in _GSO_LIMITS.items() if number in fields
-    }
+    gso = {limit: _number(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
     about = dict(attributes(fields.get(_IFLA_LINKINFO & NLA_TYPE_MASK, b"")))
-    kind = about.get(_IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
-    return Link(name, index, gso or {"gso_max_size": LARGEST}, kind, bool(flags & _IFF_UP))
+    return Link(
+        _text(fields.get(_IFLA_IFNAME, b"")),
+        index,
+        gso or {"gso_max_size": LARGEST},
+        _text(about.get(_IFLA_INFO_KIND, b"")),
+        bool(flags & _IFF_UP),
+        # An index of another network namespace says nothing here.
+        0 if _IFLA_LINK_NETNSID in fields else _number(fields.get(_IFLA_LINK, b"")),
+        _number(fields.get(_IFLA_MASTER, b"")),
+    )
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value[:4], "little")
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")
 
 
 def set_gso(link: Link, sizes: dict[str, int]) -> None:

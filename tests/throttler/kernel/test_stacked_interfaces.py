@@ -1,0 +1,59 @@
+"""Interfaces that stand on another one, as the kernel tells of them, and what a start and ``check`` say of two such."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.services import start_throttler, write_throttler_config
+from mptcp_throttler.kernel.tc.link import find, stands_on
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def links(host: LiveNode) -> Iterator[LiveNode]:
+    """s0, whose other end s1 is a port of the bridge sbr0."""
+    for command in ("add s0 type veth peer name s1", "add sbr0 type bridge", "set s1 master sbr0"):
+        host.run(["ip", "link", *command.split()])
+    yield host
+    host.run(["sh", "-c", "ip link del s0; ip link del sbr0"])
+
+
+def on(host: LiveNode, *names: str) -> dict[str, set[str]]:
+    with host.entered():
+        found = stands_on()
+    return {name: found[name] for name in names}
+
+
+def test_a_bridge_stands_on_its_ports_and_a_veth_on_nothing(links: LiveNode) -> None:
+    # The testbed's own interfaces are veths whose other ends are in other network namespaces.
+    assert on(links, "s0", "s1", "sbr0", "wan0") == {"s0": set(), "s1": set(), "sbr0": {"s1"}, "wan0": set()}
+
+
+@pytest.mark.parametrize("kind", ["macvlan", "vlan"])
+def test_what_shares_an_interface_stands_on_it(links: LiveNode, require: object, kind: str) -> None:
+    require(kind)  # type: ignore[operator]
+    number = ["id", "10"] if kind == "vlan" else []
+    links.run(["ip", "link", "add", "link", "s0", "name", "s0.10", "type", kind, *number])
+    assert on(links, "s0.10", "s0") == {"s0.10": {"s0"}, "s0": set()}
+    with links.entered():
+        upper = find("s0.10")
+    assert upper is not None
+    assert (upper.name, upper.kind) == ("s0.10", kind)
+
+
+def test_check_and_start_name_a_bridge_and_its_port(links: LiveNode, require: object) -> None:
+    require("htb", "nftables")  # type: ignore[operator]
+    policy = links.directory / "policy.yaml"
+    policy.write_text("version: 1\nrules: []\n")
+    config = write_throttler_config(links, policy, interfaces=("sbr0", "s1"), settings={"netfilter": "nftables"})
+    words = "warning: interfaces: sbr0 stands on s1, and its packets are seen on both: "
+    assert words in links.run([links.program("mptcp-throttler"), "check", "--config", str(config)]).stderr
+    throttler = start_throttler(links, config)
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(60) == 0
+    assert throttler.process.output().count(words) == 1
