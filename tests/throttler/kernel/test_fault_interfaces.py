@@ -127,3 +127,29 @@ def test_what_an_interface_had_is_put_back_though_another_has_its_name(host: Sit
     made(host, "other0")
     until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
     assert is_shaped(host, "extra9")
+
+
+def test_an_interface_that_the_settings_name_no_more_after_a_kill_is_as_before(host: Site, require: Any) -> None:
+    """Defect: it stayed shaped, its segments small and its uploads looked up, until the successor was stopped."""
+    require("ifb", "nft-ingress")
+    host.policy.write_text(POLICY.replace("throttle:", "direction: both\n    throttle:"))
+    made(host)
+    settings = host.config.read_text()
+    before = run(host, "ip -d link show extra0")
+    try:
+        killed = host.start()
+        assert is_shaped(host, "extra0")
+        assert "gso_max_size 3125" in run(host, "ip -d link show extra0")
+        assert "ingress_extra0" in run(host, "nft list table netdev mptcp_throttler")
+        killed.process.kill()
+        host.config.write_text(settings.replace(', "extra0"', ""))
+        with running(host) as throttler:
+            assert "extra0: put back" in throttler.process.output()
+            assert "4d50" not in run(host, "tc qdisc show dev extra0")
+            assert run(host, "ip -d link show extra0") == before
+            assert "rate 5Mbit" in run(host, "tc class show dev wan0")
+            table = run(host, "nft list table netdev mptcp_throttler")
+            assert ("ingress_wan0" in table, "ingress_extra0" in table) == (True, False)
+    finally:
+        host.config.write_text(settings)
+        run(host, "ip link del extra0")
