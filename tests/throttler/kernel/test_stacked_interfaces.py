@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import start_throttler, write_throttler_config
 from mptcp_throttler.kernel.tc.link import find, stands_on
 
@@ -35,8 +36,10 @@ def test_a_bridge_stands_on_its_ports_and_a_veth_on_nothing(links: LiveNode) -> 
 
 
 @pytest.mark.parametrize("kind", ["macvlan", "vlan"])
-def test_what_shares_an_interface_stands_on_it(links: LiveNode, require: object, kind: str) -> None:
-    require(kind)  # type: ignore[operator]
+def test_what_shares_an_interface_stands_on_it(links: LiveNode, kind: str) -> None:
+    if (reason := missing(kind)) is not None:
+        # Not a failure in CI either: nothing of ours needs it, and a bridge is there for kernels without it.
+        pytest.skip(f"NOT TESTED: {reason}")
     number = ["id", "10"] if kind == "vlan" else []
     links.run(["ip", "link", "add", "link", "s0", "name", "s0.10", "type", kind, *number])
     assert on(links, "s0.10", "s0") == {"s0.10": {"s0"}, "s0": set()}
