@@ -13,20 +13,24 @@ from collections.abc import Mapping
 from .result_file import Result
 
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
+_TOGETHER = "the emulated paths were judged over all transfers together, and no transfer was made again"
 EARLIER: Mapping[tuple[str, str], str] = {
+    ("guard", "3963517"): _TOGETHER,
     (
         "guard-up",
         "34e7625",
     ): "the recovery was compared with that of a cap lifted by hand by means without bounds, and transfers without"
-    " a fault were not asked whether Wi-Fi carried anything",
+    f" a fault were not asked whether Wi-Fi carried anything; {_TOGETHER}",
     ("mimbox-goodput", "6f3b214"): f"{_ATTEMPTS}, nor second paths of each proxy apart",
     ("mimbox-http", "6f3b214"): _ATTEMPTS,
     ("mimbox-memory", "fda68b5"): _ATTEMPTS,
     ("onset", "cec2726"): _ATTEMPTS,
     ("onset-up", "b30819a"): _ATTEMPTS,
+    ("outages", "b30819a"): _TOGETHER,
     ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
     ("scale", "3ea7557"): f"{_ATTEMPTS}, nor was it asked how soon caps are lifted",
+    ("steering", "cec2726"): _TOGETHER,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
 

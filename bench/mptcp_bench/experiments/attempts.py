@@ -6,7 +6,8 @@ second attempt alone does not work: such an attempt misses an aim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -85,6 +86,20 @@ class Attempts:
         self._repeated += within._repeated
         self._void += within._void
         return result
+
+    @contextmanager
+    def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
+        """Note that *what*, a whole testbed, failed by TestbedError: what was *measured* must not be lost.
+
+        Raises the error where nothing was: then an earlier result stays.
+        """
+        try:
+            yield
+        except TestbedError as error:
+            if not any(map(len, measured)):
+                raise
+            self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
+            self._void.append(f"{what}: {error}")
 
     def judged(self, findings: Findings) -> Findings:
         """Return *findings* with what could not be measured, the attempts that were repeated, and the aim for these."""

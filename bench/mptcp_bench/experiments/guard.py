@@ -14,16 +14,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
+from .attempts import Attempts
 from .devices import DEVICES, POLICY_PATHS
 from .findings import Findings
 from .guard_drawing import pictures
@@ -47,7 +49,7 @@ from .guard_judging import (
     table_of,
 )
 from .options import MOST_RTT, choice, count, counts
-from .setup import Setup, else_void
+from .setup import Setup
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
@@ -116,34 +118,35 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
     directions = choice(options, "direction", DIRECTIONS)
     measured: list[Measured] = []
-    void: list[str] = []
     controls: dict[str, Unharmed] = {}
+    attempts = Attempts(console)
     for rtt, direction in product(rtts, directions):
         there = [(Cell(direction, rtt, fault), number) for fault, number in product(faults, range(1, runs + 1))]
-        try:
-            with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
-                down = direction == "down"
-                setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
-                for (cell, number), arm in product(there, ARMS[direction]):
-                    name = f"{direction}, {rtt} ms, {cell.fault}, {number} of {runs}, guard {arm}"
-                    console.print(name, style="dim", highlight=False)
-                    with else_void(name, void, console):
-                        measured.append(measure(setup, cell, arm))
-                for each in setup.controls():
-                    name = f"{direction}, {rtt} ms, {each.name}"
-                    with else_void(name, void, console):
-                        controls[name] = unharmed(setup, each)
-        except TestbedError as error:
-            if not (measured or controls):
-                raise
-            void.append(f"{direction}, {rtt} ms: {error}")
+        topology = paths(two_paths((ETHERNET, WIFI), (rtt, rtt)))
+        with (
+            attempts.keeping(f"{direction}, {rtt} ms", measured, controls),
+            Testbed(topology, seed=seed) as testbed,
+        ):
+            down = direction == "down"
+            setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
+            for (cell, number), arm in product(there, ARMS[direction]):
+                name = f"{direction}, {rtt} ms, {cell.fault}, {number} of {runs}, guard {arm}"
+                console.print(name, style="dim", highlight=False)
+                one = attempts.of(partial(measure, setup, cell, arm), name, check=testbed.check_emulation)
+                measured += [one] if one else []
+            for each in setup.controls():
+                name = f"{direction}, {rtt} ms, {each.name}"
+                control = attempts.of(partial(unharmed, setup, each), name, check=testbed.check_emulation)
+                if control is not None:
+                    controls[name] = control
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
     data = {
         "runs": [{**asdict(m.cell), "guard": m.arm, "fault_at": m.fault_at, **asdict(m.outcome)} for m in measured],
         "controls": {name: asdict(control) for name, control in controls.items()},
     }
-    return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures(measured), tuple(asked))
+    tables = (table_of(measured), controls_table(controls))
+    return attempts.judged(Findings(tables, data, pictures=pictures(measured), aims=tuple(asked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,10 @@ class GuardSetup(Setup):
 
 
 def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
-    """Transfer, let Wi-Fi have the fault for a while, and watch."""
+    """Transfer, let Wi-Fi have the fault for a while, and watch.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     setup.load_between(_policy(arm is Arm.ON, cell.direction), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
@@ -231,11 +237,15 @@ def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
             time.sleep(max(0.0, fault_at + FAULT - recorder.now))
         time.sleep(max(0.0, fault_at + FAULT + after(cell.direction, arm) - recorder.now))
         samples = recorder.samples
+    setup.testbed.check_emulation()
     return Measured(cell, arm, judge(samples, fault_at, _relaxations(setup) - before), fault_at, samples)
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
-    """Return how often the guard relaxed a cap though there was no fault, and what Wi-Fi carried before *control*."""
+    """Return how often the guard relaxed a cap though there was no fault, and what Wi-Fi carried before *control*.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments) as (client, recorder):
@@ -246,6 +256,7 @@ def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
         with control.happening(client):
             time.sleep(FAULT / 2)
         time.sleep(FAULT / 2)
+    setup.testbed.check_emulation()
     first = min(WARM / 2, samples[-1].time / 2)
     return Unharmed(_relaxations(setup) - before, mean_rate(samples, "wlan0", first, min(control.after, SLOWING_AFTER)))
 

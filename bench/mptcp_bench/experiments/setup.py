@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from rich.console import Console
-
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
@@ -77,13 +74,3 @@ class Setup:
         wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
         self.load(policy_text)
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")
-
-
-@contextmanager
-def else_void(name: str, void: list[str], console: Console) -> Iterator[None]:
-    """Note in *void* what of *name* cannot be measured: what else was measured must not be lost."""
-    try:
-        yield
-    except (TestbedError, ValueError) as error:
-        void.append(f"{name}: {error}")
-        console.print(f"void, because {error}", style="dim", highlight=False)

@@ -13,22 +13,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, rates
 
 from .. import style
 from . import steering_cells, steering_outages
+from .attempts import Attempts
 from .devices import DEVICES
 from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
 from .options import choice, count, listed, refused, rtts
-from .setup import Setup, else_void
+from .setup import Setup
 from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
 from .two_paths import slow_origin, two_paths, wifi_dropping
 
@@ -71,46 +73,56 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     except ValueError:
         raise refused(OPTIONS) from None
     found: list[Findings] = []
+    attempts = Attempts(console)
     if "modes" in parts:
-        found.append(_modes(console, seed, runs, each, kinds))
+        found.append(_modes(console, seed, runs, each, kinds, attempts))
     if "outages" in parts:
-        found.append(steering_outages.run(console, seed, cells, runs))
-    return Findings(
+        found.append(steering_outages.run(console, seed, cells, runs, attempts))
+    together = Findings(
         tuple(table for each in found for table in each.tables),
         {name: value for each in found for name, value in each.data.items()},
         tuple(failure for each in found for failure in each.failures),
         tuple(picture for each in found for picture in each.pictures),
         tuple(aim for each in found for aim in each.aims),
     )
+    return attempts.judged(together)
 
 
 def _modes(
-    console: Console, seed: int, runs: int, each: Mapping[str, tuple[float, ...]], kinds: Sequence[str]
+    console: Console,
+    seed: int,
+    runs: int,
+    each: Mapping[str, tuple[float, ...]],
+    kinds: Sequence[str],
+    attempts: Attempts,
 ) -> Findings:
     measured: list[Measured] = []
-    void: list[str] = []
     for rtt, pair in each.items():
-        try:
-            with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
-                setup = Setup.built(testbed, steering_cells.POLICY % "[]")
-                for kind, number in product(kinds, range(1, runs + 1)):
-                    name = f"{rtt} ms, {kind}, {number} of {runs}"
-                    console.print(name, style="dim", highlight=False)
-                    with else_void(name, void, console):
-                        one = measure(setup, rtt, kind)
-                        one.findings()  # raises ValueError where the samples say nothing
-                        measured.append(one)
-        except TestbedError as error:
-            if not measured:
-                raise
-            void.append(f"{rtt} ms: {error}")
+        topology = paths(two_paths((ETHERNET, WIFI), pair))
+        with attempts.keeping(f"{rtt} ms", measured), Testbed(topology, seed=seed) as testbed:
+            setup = Setup.built(testbed, steering_cells.POLICY % "[]")
+            for kind, number in product(kinds, range(1, runs + 1)):
+                name = f"{rtt} ms, {kind}, {number} of {runs}"
+                console.print(name, style="dim", highlight=False)
+                one = attempts.of(partial(_checked, setup, rtt, kind), name, check=testbed.check_emulation)
+                measured += [one] if one else []
     data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
     asked = aims(measured, list(product(each, kinds)), runs)
-    return Findings((table_of(measured),), data, tuple(void), pictures(measured), tuple(asked))
+    return Findings((table_of(measured),), data, pictures=pictures(measured), aims=tuple(asked))
+
+
+def _checked(setup: Setup, rtt: str, kind: str) -> Measured:
+    """As :func:`measure`. Raises ValueError where the samples say nothing."""
+    one = measure(setup, rtt, kind)
+    one.findings()
+    return one
 
 
 def measure(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Download under a mode, with what happens to it."""
+    """Download under a mode, with what happens to it.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     steer, happening = KINDS[kind]
     rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
     setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
@@ -122,6 +134,7 @@ def measure(setup: Setup, rtt: str, kind: str) -> Measured:
             time.sleep(max(0.0, event + EVENT - recorder.now))
         time.sleep(AFTER)
         samples = recorder.samples
+    setup.testbed.check_emulation()
     return Measured(rtt, kind, event, samples)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
+from .attempts import Attempts
 from .devices import DEVICE, DEVICES
 from .findings import Findings
 from .setup import Setup
@@ -79,7 +81,10 @@ class OutageRecorder(Recorder):
 
 
 def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer under a mode, let a path fail and come back, watch."""
+    """Transfer under a mode, let a path fail and come back, watch.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
     uploading = cell.load == "upload"
     with ExitStack() as stack:
@@ -101,7 +106,8 @@ def measure(setup: Setup, cell: Cell) -> Watched:
             time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * cell.outage)))
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
-        return Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[cell.lost][0]])
+    setup.testbed.check_emulation()
+    return Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[cell.lost][0]])
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:
@@ -114,8 +120,12 @@ def _written_by(process: Process) -> Callable[[], int]:
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
 
-def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findings:
+def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts: Attempts) -> Findings:
     """Run *cells*, each *runs* times."""
+
+    def once(setup: Setup, cell: Cell) -> tuple[Cell, Outcome]:
+        return cell, outcome(measure(setup, cell))
+
     measured: list[tuple[Cell, Outcome]] = []
     void: list[str] = []
     for lost, probe in dict.fromkeys((each.lost, each.probe) for each in cells):
@@ -129,10 +139,8 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findin
                 setup = Setup.built(testbed, POLICY % "[]", up=True)
                 for number, cell in enumerate(there, 1):
                     console.print(f"{number} of {len(there)}: {cell}", style="dim", highlight=False)
-                    try:
-                        measured.append((cell, outcome(measure(setup, cell))))
-                    except (TestbedError, ValueError) as error:
-                        void.append(f"{cell}: {error}")
+                    one = attempts.of(partial(once, setup, cell), str(cell), check=testbed.check_emulation)
+                    measured += [one] if one else []
         except TestbedError as error:
             # What was measured must not be lost; the verdicts say that this host was too busy for it.
             void.append(str(error))

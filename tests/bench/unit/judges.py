@@ -22,7 +22,7 @@ JUDGES: dict[str, Judge] = {
     "datapath": DATAPATH,
     "emulation": EMULATION,
     "goodput": GOODPUT,
-    "guard": GUARD,
+    "guard": with_attempts(GUARD),
     "middleboxes": MIDDLEBOXES,
     "mimbox-delay": with_attempts(MIMBOX_DELAY),
     "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
@@ -37,5 +37,5 @@ JUDGES: dict[str, Judge] = {
     "scale": with_attempts(SCALE),
     "soak": SOAK,
     "starvation": STARVATION,
-    "steering": STEERING,
+    "steering": with_attempts(STEERING),
 }

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_testbed import FakePaths
 from rich.console import Console
 
 from mptcp_bench import experiments
@@ -81,18 +82,6 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
         text = source.read_text()
         if "Attempts(console)" in text:
             assert "attempts.judged(" in text or " attempts, usage," in text, source.name
-
-
-class FakePaths:
-    """Emulated paths that judge at a check what was late since the last one, as the emulation does."""
-
-    def __init__(self) -> None:
-        self.late = self._judged = 0
-
-    def check_emulation(self) -> None:
-        since, self._judged = self.late - self._judged, self.late
-        if since:
-            raise EmulationError("late")
 
 
 class FakeTransfers:
