@@ -30,6 +30,7 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
     ("scale", "3ea7557"): f"{_ATTEMPTS}, nor was it asked how soon caps are lifted",
+    ("starvation", "cec2726"): _TOGETHER,
     ("steering", "cec2726"): _TOGETHER,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""

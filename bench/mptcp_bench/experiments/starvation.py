@@ -30,6 +30,7 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 
+from .attempts import Attempts
 from .findings import Findings
 from .options import choice, count
 from .packet_counters import PacketCounters
@@ -74,15 +75,19 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         for layout, variant in product(layouts, variants)
         if variant == UNDER_POLICY or not (layout.one_link or layout.vanishing)
     ]
+    attempts = Attempts(console)
     for layout, variant in planned:
-        with Testbed(layout.topology(variant == "link"), seed=seed) as testbed:
+        topology = layout.topology(variant == "link")
+        with attempts.keeping(f"{layout.name}, {variant}", measured), Testbed(topology, seed=seed) as testbed:
             site = _Site.built(testbed, layout, variant)
             for number in range(runs):
-                console.print(f"{layout.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
-                measured.append(site.run())
+                name = f"{layout.name}, {variant}, {number + 1} of {runs}"
+                console.print(name, style="dim", highlight=False)
+                one = attempts.of(site.run, name, check=testbed.check_emulation)
+                measured += [one] if one else []
     asked = aims(measured, [(layout.name, variant) for layout, variant in planned], runs)
     data = {"runs": [_as_data(each) for each in measured]}
-    return Findings((table_of(measured),), data, aims=tuple(asked))
+    return attempts.judged(Findings((table_of(measured),), data, aims=tuple(asked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,10 @@ class _Site:
         return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 
     def run(self) -> Measured:
-        """Download once. Raises TestbedError where not all paths have a subflow."""
+        """Download once. Raises TestbedError where not all paths have a subflow.
+
+        Raises EmulationError where the paths were not as asked meanwhile.
+        """
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
         addresses = {load.name: load.address for load in self.layout.loads}
@@ -127,6 +135,7 @@ class _Site:
             else:
                 counters.wait(begin + MEASURED + 0.5)
             samples = counters.samples
+        self.testbed.check_emulation()
         outcomes = judge(samples, self.layout.loads, begin, begin + MEASURED)
         again = None if vanished_at is None else recovered(samples, self.layout.loads[0], vanished_at)
         return Measured(self.layout.name, self.variant, tuple(outcomes), again)

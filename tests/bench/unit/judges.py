@@ -36,6 +36,6 @@ JUDGES: dict[str, Judge] = {
     "relay": with_attempts(RELAY),
     "scale": with_attempts(SCALE),
     "soak": SOAK,
-    "starvation": STARVATION,
+    "starvation": with_attempts(STARVATION),
     "steering": with_attempts(STEERING),
 }

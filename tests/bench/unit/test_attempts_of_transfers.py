@@ -15,10 +15,12 @@ from mutants import constant, series
 from mutants_of_steering import END, GOOD
 from rich.console import Console
 
-from mptcp_bench.experiments import guard, steering, steering_outages
+from mptcp_bench.experiments import guard, starvation, steering, steering_outages
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.guard_judging import Outcome as Guarded
+from mptcp_bench.experiments.starvation_judging import Outcome as Carried
 from mptcp_bench.experiments.steering_modes_judging import WARM
+from mptcp_lab.testbed import TestbedError
 
 SAMPLES = tuple(series({"eth0": constant(60), "wlan0": constant(30)}, END))
 RECORDER = SimpleNamespace(
@@ -86,6 +88,24 @@ def run_outages(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
     return steering.run(CONSOLE, 1, True, {**options, "load": "full"})
 
 
+def run_starvation(
+    monkeypatch: pytest.MonkeyPatch, testbeds: Any, layout: str = "three", variant: str = "cap", runs: str = "3"
+) -> Findings:
+    def built(testbed: FakeTestbed, layout: Any, variant: str) -> Any:
+        proxy: Any = SimpleNamespace()
+        lab: Any = testbed
+        return starvation._Site(lab, layout, variant, proxy, ["curl"], None)
+
+    monkeypatch.setattr(starvation._Site, "built", built)
+    monkeypatch.setattr(starvation._Site, "_subflows", lambda site: {load.address for load in site.layout.loads})
+    faked(
+        monkeypatch, starvation, testbeds,
+        PacketCounters=lambda *of: nullcontext(RECORDER),
+        judge=lambda samples, loads, begin, end: [Carried(load, 1.0) for load in loads],
+    )  # fmt: skip
+    return starvation.run(CONSOLE, 1, True, {"layout": layout, "variant": variant, "runs": runs})
+
+
 def setup_of(testbed: FakeTestbed, *of: object, **how: object) -> Any:
     return SimpleNamespace(
         testbed=testbed, client=testbed, proxy=testbed, download=["curl"], load_between=lambda *of: None
@@ -97,6 +117,7 @@ EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
     "guard": (run_guard, "runs", "down, 20 ms, silence, 1 of 1, guard off"),
     "steering": (run_modes, "runs", "20/20 ms, load-balancing 70/30, 1 of 1"),
     "steering, outages": (run_outages, "outages", "smallest-delay, silent, 8 s, full"),
+    "starvation": (run_starvation, "runs", "three, cap, 2 of 3"),
 }
 """By experiment what runs three transfers of it, where its data has them, and the name of the second."""
 
@@ -119,3 +140,26 @@ def test_a_transfer_of_guard_without_a_fault_is_made_again_too(monkeypatch: pyte
     findings = run_guard(monkeypatch, lambda *topology, seed: nullcontext(FakeTestbed([False, False, True])))
     assert findings.notes == (MADE_AGAIN % "down, 20 ms, nothing happens",)
     assert list(findings.data["controls"]) == ["down, 20 ms, nothing happens"]
+
+
+def test_a_layout_of_starvation_that_cannot_be_built_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: what failed in one layout lost those before it."""
+
+    def testbeds(*built: bool) -> Callable[..., Any]:
+        each = iter(built)
+
+        def testbed(*topology: object, seed: int) -> Any:
+            if not next(each):
+                raise TestbedError("build three: exit code 2")
+            return nullcontext(FakeTestbed())
+
+        return testbed
+
+    layouts = {"layout": "three,families", "runs": "1"}
+    findings = run_starvation(monkeypatch, testbeds(True, False, True, True), **layouts, variant="cap,link")
+    assert findings.failures == ("three, link: build three: exit code 2",)
+    measured = [(each["layout"], each["variant"]) for each in findings.data["runs"]]
+    assert measured == [("three", "cap"), ("families", "cap"), ("families", "link")]
+    # An earlier result stays where nothing was measured.
+    with pytest.raises(TestbedError, match="exit code 2"):
+        run_starvation(monkeypatch, testbeds(False), **layouts)
