@@ -10,6 +10,7 @@ of subflows is compared with the status.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +37,7 @@ from mptcp_lab.testbed.topologies import paths
 from mptcp_lab.testbed.transfer import observe
 
 from .aims import aims_table
+from .attempts import Attempts
 from .devices import POLICY_PATHS
 from .findings import Findings
 from .middleboxes_judging import PAPER, PLACES, Download, Look, judge
@@ -58,24 +60,35 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     behaviours = choice(options, "behaviour", BEHAVIOURS, QUICK if quick else None)
     down = Direction(RATE, DELAY, mtu=COALESCED_MTU)
     emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
-    downloads = []
-    with Testbed(paths(emulated), seed=seed) as testbed:
+    downloads: list[Download] = []
+    attempts = Attempts(console)
+    with attempts.keeping("middleboxes", downloads), Testbed(paths(emulated), seed=seed) as testbed:
         host = testbed["proxy"]
         throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", POLICY)))
         proxy, origin = start_proxy(host), start_origin(testbed["origin"], {"file": SIZE})
         for behaviour in behaviours:
             for place in PLACES:
-                console.print(f"{behaviour} on {place}", style="dim")
-                downloads.append(download(testbed, throttler, proxy, origin, behaviour, place))
-    aims = judge(downloads, behaviours, PLACES)
+                name = f"{behaviour} on {place}"
+                console.print(name, style="dim")
+                once = partial(download, testbed, throttler, proxy, origin, behaviour, place)
+                one = attempts.of(once, name, check=testbed.check_emulation)
+                downloads += [one] if one else []
+    # One that stayed void is a failure, and takes the verdicts of its behaviour with it, but of no other.
+    there = {(each.behaviour, each.place) for each in downloads}
+    whole = [behaviour for behaviour in behaviours if {(behaviour, place) for place in PLACES} <= there]
+    aims = judge(downloads, whole, PLACES) if whole else []
     data = {"downloads": [as_json(each) for each in downloads]}
-    return Findings((outcomes(downloads), aims_table("Middleboxes", aims)), data, aims=tuple(aims))
+    tables = (outcomes(downloads), aims_table("Middleboxes", aims))
+    return attempts.judged(Findings(tables, data, aims=tuple(aims)))
 
 
 def download(
     testbed: Testbed, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str
 ) -> Download:
-    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile."""
+    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile.
+
+    Raises EmulationError where the paths were not as asked meanwhile, but for what *behaviour* does.
+    """
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     wait_until(
         lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90
@@ -94,8 +107,12 @@ def download(
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", proxy.url(), origin.url("file")]
-    seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
-    changed = {path: change(path, "nothing") for path in PLACES["both"]}
+    try:
+        seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+    finally:
+        # Whatever failed: through a box its connection may never end, for which the next download waits.
+        changed = {path: change(path, "nothing") for path in PLACES["both"]}
+    testbed.check_emulation()
     whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
     protocol = seen.protocol
@@ -127,7 +144,9 @@ def outcomes(downloads: list[Download]) -> Table:
     table = new_table("What became of the connection", columns, left=columns)
     for behaviour in dict.fromkeys(each.behaviour for each in downloads):
         found = {each.place: each for each in downloads if each.behaviour == behaviour}
-        words = [f"{found[place].outcome}, {found[place].seconds:.1f} s" for place in PLACES]
+        words = [
+            f"{found[place].outcome}, {found[place].seconds:.1f} s" if place in found else "void" for place in PLACES
+        ]
         table.add_row(BEHAVIOURS[behaviour], *words, PAPER.get(behaviour, ""))
     return table
 

@@ -23,7 +23,7 @@ JUDGES: dict[str, Judge] = {
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": with_attempts(GUARD),
-    "middleboxes": MIDDLEBOXES,
+    "middleboxes": with_attempts(MIDDLEBOXES),
     "mimbox-delay": with_attempts(MIMBOX_DELAY),
     "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
     "mimbox-http": with_attempts(MIMBOX_HTTP),
