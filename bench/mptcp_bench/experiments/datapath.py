@@ -25,7 +25,7 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 from ..statistics import CONFIDENCE, median_interval
 from .aims import aims_table
 from .backends import BACKENDS, backends
-from .datapath_judging import COUNTS, compared, judge, label
+from .datapath_judging import COUNTS, Sent, compared, judge, label, through_class
 from .findings import Findings
 
 SECONDS = 1.0
@@ -79,6 +79,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
             for backend in offered
             for count in COUNTS
         }
+        before = {key: sent(bed) for key, bed in beds.items()}
         for number in range(rounds):
             for key in draw.sample(list(beds), len(beds)):
                 rate = measure(beds[key])
@@ -89,10 +90,8 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
             )
             console.print(f"round {number + 1}, Gbit/s: {shown}", highlight=False, soft_wrap=True)
         carried = {
-            backend: min(
-                through_class(beds[backend, count]) / (sum(goodput[backend][label(count)]) * SECONDS / 8)
-                for count in COUNTS
-                if count is not None
+            backend: through_class(
+                (before[backend, count], sent(beds[backend, count])) for count in COUNTS if count is not None
             )
             for backend in offered
         }
@@ -109,11 +108,15 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
     return Findings((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
-def through_class(testbed: Testbed) -> int:
-    """Return the bytes that our class for what is not capped has sent; 0 where there is none."""
-    shown = testbed["proxy"].run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+def sent(testbed: Testbed) -> Sent:
+    """Return what the proxy's device and our class for what is not capped have sent; 0 where there is no class.
+
+    Between two transfers nothing is sent, so that both are of the same moment.
+    """
+    proxy = testbed["proxy"]
+    shown = proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
     found = re.search(rf"^class htb {HANDLE:x}:{DEFAULT_MINOR:x} .*\n Sent (\d+) bytes", shown, re.M)
-    return int(found[1]) if found else 0
+    return Sent(int(found[1]) if found else 0, proxy.interface_bytes("wan0").sent)
 
 
 def prepare(testbed: Testbed, backend: str, count: int | None) -> Testbed:

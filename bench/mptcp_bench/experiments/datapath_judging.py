@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..statistics import median
 from .aims import Aim, no_less
@@ -13,8 +14,17 @@ LEAST = 0.98
 """Of the goodput with no entry, by the median."""
 MARGIN = 0.05
 """By what share goodput may be less, for all that the rounds leave open: what they vary by excludes no less."""
-THROUGH = 0.95
-"""Of the bytes that were received, through our class."""
+THROUGH = (0.95, 1.05)
+"""Of the bytes that the device sent, through our class; both count what is on the wire."""
+
+
+class Sent(NamedTuple):
+    """Bytes up to a moment."""
+
+    ours: int
+    """Those of our class for what is not capped."""
+    device: int
+    """All of the device."""
 
 
 def judge(
@@ -25,9 +35,9 @@ def judge(
 ) -> list[Aim]:
     """Return the aims for bits/s by adapter, number of entries and round.
 
-    *carried* is what went through our class, as a multiple of what was received: what is not in the way costs nothing.
-    Each round is compared with itself, so that the mean ratio is one sample, compared with 1 for non-inferiority.
-    What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
+    *carried* is what went through our class, as a multiple of what the device sent: what is not in the way costs
+    nothing. Each round is compared with itself, so that the mean ratio is one sample, compared with 1 for
+    non-inferiority. What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
     """
     aims = []
     for backend in offered:
@@ -35,13 +45,22 @@ def judge(
         whole = min((len(there.get(label(count), ())) for count in COUNTS), default=0)
         aims.append(Aim(f"{backend}: rounds", whole, least=rounds))
         if whole:
-            through = carried.get(backend, 0.0)
-            aims.append(Aim(f"{backend}: through our class, × what was received", through, least=THROUGH))
+            through, (least, most) = carried.get(backend, 0.0), THROUGH
+            aims.append(Aim(f"{backend}: through our class, × what the device sent", through, least=least, most=most))
             for what, values in compared(backend, there).items():
                 judged = "nothing" not in what
                 aims.append(Aim(what, median(values), least=LEAST if judged else None))
                 aims += [no_less(f"{what}, mean", values, 1.0, MARGIN)] if judged else []
     return aims
+
+
+def through_class(spans: Iterable[tuple[Sent, Sent]]) -> float:
+    """Return what went through our class in each span, as a multiple of what the device sent; that farthest from 1."""
+    shares = []
+    for before, after in spans:
+        device = after.device - before.device
+        shares.append((after.ours - before.ours) / device if device > 0 else 0.0)
+    return max(shares, key=lambda share: abs(share - 1), default=0.0)
 
 
 def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -105,7 +105,7 @@ GOODPUT = Judge(
 
 
 def entries(
-    rounds: int = 30, carried: float = 1.3, *, noise: bool = False, **change: float
+    rounds: int = 30, carried: float = 1.0, *, noise: bool = False, **change: float
 ) -> Callable[[], Sequence[Aim]]:
     """Judge goodput with so many entries, Gbit/s; *change* is by their number, *noise* some 40 %."""
     rates = {"nothing": 10.3, "0 entries": 10.0, "1,000 entries": 10.0, "50,000 entries": 10.0}
@@ -125,6 +125,8 @@ DATAPATH = Judge(
         "50,000 entries do so": entries(many=9.4),
         "noise hides what they do": entries(noise=True),
         "dead throttler: nothing of ours is in the way": entries(carried=0.0),
+        "a quarter goes round the class": entries(carried=0.75),
+        "the class is counted for longer than the device": entries(carried=1.36),
         "a round is missing": entries(rounds=29),
         "nothing measured": entries(rounds=0),
         "an adapter was not measured": lambda: datapath_judging.judge({}, {}, ["nftables"], 30),
