@@ -230,15 +230,17 @@ def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
-        fault_at = recorder.now
+        until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
+            # Beside a load the fault's command takes a second: what comes meanwhile is no recovery.
+            fault_at = recorder.now
             if arm is Arm.LIFTED:
                 setup.load(_POLICY % ("false", ""))
             time.sleep(max(0.0, fault_at + FAULT - recorder.now))
         time.sleep(max(0.0, fault_at + FAULT + after(cell.direction, arm) - recorder.now))
         samples = recorder.samples
     setup.testbed.check_emulation()
-    return Measured(cell, arm, judge(samples, fault_at, _relaxations(setup) - before), fault_at, samples)
+    return Measured(cell, arm, judge(samples, fault_at, _relaxations(setup) - before, until), fault_at, samples)
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:

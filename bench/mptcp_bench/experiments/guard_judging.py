@@ -109,12 +109,13 @@ class Unharmed:
     """Its rate in the seconds before anything happens, bits/s."""
 
 
-def judge(samples: Sequence[Sample], fault_at: float, relaxations: int) -> Outcome:
-    """Judge a transfer with a fault at *fault_at*.
+def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
+    """Judge a transfer with a fault that was there at *fault_at*, and not yet at *until*; None: both are one moment.
 
     Raises ValueError where there are too few samples, and where Wi-Fi carried nothing before the fault.
     """
-    before = mean_rate(samples, "wlan0", fault_at - 2, fault_at)
+    until = fault_at if until is None else until
+    before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
         raise ValueError("nothing came over Wi-Fi before the fault")
     ended = fault_at + FAULT
@@ -126,7 +127,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int) -> Outco
     recovered = next((t + SPAN for t in starts if total(t, t + SPAN + 0.01) >= RECOVERED), math.inf)
     return Outcome(
         before=before,
-        capped=mean_rate(samples, "eth0", fault_at - 2, fault_at) / (CAP * 1e6),
+        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
         during=total(fault_at + LONGEST, ended),
         recovered=recovered - fault_at,
         in_force=_capped_from(samples, ended) - ended,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from fake_testbed import FakePaths
 from mutants import late
 from rich.console import Console
 
@@ -55,6 +59,29 @@ def test_what_a_fault_costs() -> None:
     assert alone.recovered == math.inf
     assert alone.during == pytest.approx(CAP / 30, rel=0.02)
     assert alone.in_force == 0
+
+
+def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: beside a load the fault's command took longer than a recovery is looked for, and a guard that did nothing
+    had recovered before anything was lost."""
+    asked = FAULT_AT - 1
+    recorder = SimpleNamespace(now=asked, samples=recorded(None, 0.0))
+
+    @contextmanager
+    def silent(*_: object) -> Iterator[None]:
+        recorder.now = FAULT_AT
+        yield
+
+    lab: Any = SimpleNamespace(testbed=FakePaths(), load_between=lambda *_: None)
+    lab.transferring = lambda *_: nullcontext((None, recorder))
+    monkeypatch.setattr(guard, "_relaxations", lambda _: 0)
+    monkeypatch.setattr(guard, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setitem(guard.FAULTS, "silence", silent)
+    measured = guard.measure(lab, Cell("down", 20, "silence"), Arm.ON)
+    assert measured.fault_at == FAULT_AT
+    assert measured.outcome.recovered == math.inf
+    assert measured.outcome.before == pytest.approx(30 * MBIT)
+    assert judge(recorded(None, 0.0), asked, 0).recovered < 1, "what it was"
 
 
 def test_a_cap_that_is_not_back_at_the_end_never_was() -> None:
