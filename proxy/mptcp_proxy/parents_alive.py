@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
-from .configuration.listeners import Listener
+from .configuration.listeners import Listener, is_loopback
 from .reported import say
 
 INTERVAL, LATER_INTERVAL = 5.0, 30.0
@@ -55,7 +55,7 @@ def where(listeners: Iterable[Listener]) -> Where | None:
         for each in listeners
         if each.statement.directive == "http_port" and not any(option in _NOT_FOR_US for option in each.options)
     ]
-    return next((each for each in found if _is_loopback(each.host)), found[0] if found else None)
+    return next((each for each in found if is_loopback(each.host)), found[0] if found else None)
 
 
 def _loopback(host: str) -> str:
@@ -68,13 +68,6 @@ def _loopback(host: str) -> str:
     if not address.is_unspecified:
         return bare
     return "127.0.0.1" if address.version == 4 else "::1"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def ask(place: Where) -> str:

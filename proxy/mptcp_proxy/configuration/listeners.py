@@ -38,6 +38,14 @@ class Listener:
         return f"{f'{self.host}:' if self.host else ''}{self.port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this host alone reaches *host*, an address or a name."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _same(one: str, other: str) -> bool:
     try:
         first, second = ip_address(one.strip("[]")), ip_address(other.strip("[]"))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from ..problem import Problem
+from .listeners import is_loopback
 from .source import Statement
 
 EXAMPLE = "cache_peer proxy.example.net parent 3128 0 no-query no-digest"
@@ -40,7 +40,7 @@ def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_):
                 number = _port(port)
-                if 0 < number <= 65535 and not _is_here(host.strip("[]")):
+                if 0 < number <= 65535 and not is_loopback(host):
                     yield Parent(statement, host.strip("[]"), number)
 
 
@@ -53,13 +53,6 @@ def _port(text: str) -> int:
         return socket.getservbyname(text, "tcp")
     except (OSError, UnicodeError):
         return 0
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:

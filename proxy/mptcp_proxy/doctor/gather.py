@@ -17,6 +17,7 @@ from pyroute2 import IPRoute
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
 from ..configuration.check import Checked, examined
+from ..configuration.listeners import is_loopback
 from ..configuration.source import statements
 from ..listening import listening_now
 from ..log_files import is_full
@@ -65,7 +66,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     squid = installed()
     checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
-    yield from _throttler_findings(throttler_settings, head, no_answer, checked.ports, str(configuration))
+    yield from _throttler_findings(throttler_settings, head, no_answer, _ports_of_clients(checked), str(configuration))
 
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
@@ -74,6 +75,11 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
         yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
     yield from _bounds(checked, str(configuration), places)
+
+
+def _ports_of_clients(checked: Checked) -> set[int]:
+    """Return the ports that others reach than this host's own programs."""
+    return {listener.port for listener in checked.listeners if not is_loopback(listener.host)}
 
 
 def _throttler_findings(

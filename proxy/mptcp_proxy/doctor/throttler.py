@@ -92,12 +92,14 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
     if not left_alone:
         yield ok(_PORTS, f"the throttler looks at every port of {squid_conf}")
         return
-    names, looked_at = (", ".join(map(str, sorted(each))) for each in (left_alone, throttled))
+    every = (left_alone, throttled, {*of_proxy, *throttled})
+    names, looked_at, together = (", ".join(map(str, sorted(each))) for each in every)
     yield warn(
         _PORTS,
         f"{squid_conf} has {names}, and the throttler looks at {looked_at} alone",
         f"no client of {names} is capped",
-        f"have {names} in listen_ports of {settings} (listen_ports: [{names}]); systemctl restart mptcp-throttler",
+        f"have {names} in listen_ports of {settings}, as in listen_ports: [{together}]; "
+        "systemctl restart mptcp-throttler",
     )
 
 

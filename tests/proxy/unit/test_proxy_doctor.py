@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import features, gather, host, kernel, libraries, throttler
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.probe import attempt
@@ -159,7 +163,7 @@ def test_a_port_at_which_the_throttler_does_not_look_is_told(
         assert finding.status is OK
     else:
         assert (finding.status, finding.text) == (WARN, words)
-        assert f"have 3129 in listen_ports of {settings} (listen_ports: [3129])" in finding.remedy
+        assert f"have 3129 in listen_ports of {settings}, as in listen_ports: [3128, 3129]; " in finding.remedy
         assert finding.remedy.endswith("systemctl restart mptcp-throttler")
 
 
@@ -409,3 +413,11 @@ def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypa
     monkeypatch.setattr(gather, "IPRoute", lambda: nullcontext(Routes()))
     monkeypatch.setattr(gather.socket, "if_indextoname", name)
     assert gather._interfaces() == {"eth0", "eth1.5"}
+
+
+def test_a_port_on_loopback_is_no_port_of_clients() -> None:
+    """Defect: one for the console's questions was told as one whose clients are not capped, for good."""
+    said = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
+    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(said, 1))
+    found = tuple(listeners(statements(lines, "n")))
+    assert gather._ports_of_clients(Checked(lines, found, "proxy", Workers(), ())) == {3128}

@@ -122,8 +122,13 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
         site.stopped(throttler, keeper=True)
-    site.start(STANDBY).process.kill()
-    site.cleanup()
+    throttler = site.start(STANDBY)
+    with site.download():
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        throttler.process.kill()
+        # Without a successor nobody else would.
+        assert "the backup flag of 1 subflow taken back" in site.cleanup()
+        assert site.backups() == [False, False]
     assert site.sysctls() == before
 
 

@@ -207,6 +207,34 @@ def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: 
     assert dump(link) == before
 
 
+def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now(
+    link: LiveNode, tmp_path: Path
+) -> None:
+    """Defect: t1, which is called t0 now, was taken for one that is configured no more, and lost its root."""
+    before = dump(link)
+
+    async def successor() -> tuple[str, str]:
+        tc = await started(tmp_path, ["t0"])
+        roots = [link.run(["tc", "qdisc", "show", "dev", name]).stdout for name in ("t0", "t9")]
+        async with tc.opened():
+            await tc.restore()
+        return roots[0], roots[1]
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        renamed(link, "t0", "t9")
+        renamed(link, "t1", "t0")
+        try:
+            ours, left = asyncio.run(successor())
+        finally:
+            renamed(link, "t0", "t1")
+            renamed(link, "t9", "t0")
+    assert "htb 4d50: root" in ours
+    assert "4d50:" not in left
+    assert dump(link) == before
+    assert "4d50:" not in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
+
+
 def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> tuple[dict[int, ClassSpec], dict[int, ClassSpec]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.mptcp_pm import flags_note, keeper
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
+from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime import path_manager as module
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
@@ -141,10 +144,43 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
     run(host, script)
 
 
-def test_cleanup_removes_the_note(host: FakeHost) -> None:
+@pytest.mark.parametrize("noted", [True, False])
+def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    """Defect: it removed the note alone, after which no start took them back."""
+    asked: list[tuple[int, bool]] = []
+
+    class Commands:
+        def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
+            asked.append((token, backup))
+            if token == 3:
+                error = KernelError("under the kernel's path manager")
+                error.errno = errno.EINVAL
+                raise error
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(module, "SubflowCommands", Commands)
+    listed = [SimpleNamespace(token=token, four_tuple=None, made_backup=token != 2) for token in (1, 2, 3)]
+    sockets: Any = SimpleNamespace(pieces=lambda: [listed])
+    if noted:
+        flags_note.FlagsNote(host.state).write()
+    assert module.take_flags_back(host.state, sockets) == (1 if noted else 0)
+    assert asked == ([(1, False), (3, False)] if noted else [])
+    assert not (host.state / flags_note.NAME).exists()
+
+
+def test_a_note_stays_as_long_as_flags_do(host: FakeHost) -> None:
+    def pieces() -> None:
+        raise KernelError("no list")
+
     flags_note.FlagsNote(host.state).write()
-    asyncio.run(module.end_keeper(host.state))
-    assert not list(host.state.iterdir())
+    sockets: Any = SimpleNamespace(pieces=pieces)
+    with pytest.raises(KernelError, match="no list"):
+        module.take_flags_back(host.state, sockets)
+    assert list(host.state.iterdir())
 
 
 def test_a_policy_that_steers_by_order_again_keeps_the_keeper(host: FakeHost) -> None:

@@ -18,7 +18,7 @@ from mptcp_throttler.kernel.state_lock import locked
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
 from mptcp_throttler.runtime.lifting import lift_all
-from mptcp_throttler.runtime.path_manager import end_keeper
+from mptcp_throttler.runtime.path_manager import end_keeper, take_flags_back
 from mptcp_throttler.shaping.model import Ownership
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,14 @@ async def cleanup(settings: Settings) -> list[str]:
             return "uploads: nothing of ours is left" if await direction.remove_what_was_left() else ""
         finally:
             await direction.close()
+
+    async def backup_flags() -> str:
+        diagnostics = REAL.sockets(settings)
+        try:
+            regular = take_flags_back(settings.state_directory, diagnostics)
+        finally:
+            diagnostics.close()
+        return f"sockets: the backup flag of {counted(regular, 'subflow')} taken back" if regular else ""
 
     async def path_manager() -> str:
         ended = await end_keeper(settings.state_directory)
@@ -82,7 +90,7 @@ async def cleanup(settings: Settings) -> list[str]:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (uploads, path_manager, root_qdiscs, sockets, status_socket):
+        for remove in (uploads, backup_flags, path_manager, root_qdiscs, sockets, status_socket):
             await attempt(remove)
     if failures:
         raise KernelError("; ".join([*done, *failures]))

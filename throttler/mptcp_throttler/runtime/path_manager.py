@@ -10,16 +10,17 @@ before the sysctl is set until after the last such connection has ended: ``kerne
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.flags_note import FlagsNote, remove_note
+from mptcp_throttler.kernel.mptcp_pm.flags_note import FlagsNote
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket, start_keeper
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.service_status import tell
 
@@ -189,8 +190,7 @@ class UserspacePathManager:
 
 
 async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left, put the sysctls back, and remove the note of backup flags; return
-    whether there was a keeper.
+    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was a keeper.
 
     Of one that was killed as well the socket is removed. Raises KernelError.
     """
@@ -201,8 +201,34 @@ async def end_keeper(state_directory: Path) -> bool:
         else:
             remove_socket(state_directory)
     finally:
-        try:
-            OwnedSysctls(state_directory).restore()
-        finally:
-            remove_note(state_directory)
+        OwnedSysctls(state_directory).restore()
     return keeper is not None
+
+
+def take_flags_back(state_directory: Path, sockets: Sockets) -> int:
+    """Make regular again what a killed daemon has made backup, where its note says that it did; remove the note, and
+    return how many subflows that were. Raises KernelError."""
+    note = FlagsNote(state_directory)
+    note.find()
+    if not note.take_over():
+        return 0
+    backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
+    commands = SubflowCommands()
+    try:
+        # What is refused has ended meanwhile, or its connection was accepted under the kernel's path manager: there
+        # the flag is another's.
+        regular = [each for each in backup if _is_made_regular(commands, each)]
+    finally:
+        commands.close()
+    note.remove()
+    return len(regular)
+
+
+def _is_made_regular(commands: SubflowCommands, subflow: KernelSubflow) -> bool:
+    try:
+        commands.set_backup(subflow.token, subflow.four_tuple, False)
+    except KernelError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True

@@ -13,8 +13,10 @@ prefixes alone of which, by the policy, every subflow comes to such a cap. One t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
+from itertools import takewhile
 
 from mptcp_throttler.policy.anticipation import ANTICIPATED
 from mptcp_throttler.policy.model import Direction, Kind, Network, Onset, PathMatch, Policy, Rule, ScopeKey, Share
@@ -58,13 +60,13 @@ def births(
     if policy.dry_run:
         return {}
     rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
+    decided = _Decided(policy.paths, rules)
     found: dict[Network, Birth] = {}
     for path in policy.paths:
-        rule, names = _capping(path, rules) if _by_address_alone(path) else (None, frozenset[str]())
+        rule, number = _capping(path, rules) if _by_address_alone(path) else (None, 0)
         birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of)
-        others = [_Prefixes(each.clients) for each in policy.paths if each.name in names]
         for network in path.clients or ():
-            found.setdefault(network, AS_USUAL if any(each.hold(network) for each in others) else birth)
+            found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
     # Without any cap there is nothing to do; with one, the other prefixes are exceptions within it.
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
@@ -83,19 +85,17 @@ def _by_address_alone(path: PathMatch) -> bool:
     return path.clients is not None and all(each is None for each in others)
 
 
-def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, frozenset[str]]:
+def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     """Return the rule that caps every subflow on a path, None where it leaves some connections alone or there is none,
-    and the names of the paths of rules above it, which decide about what is on those as well."""
-    above: list[str] = []
-    for rule in rules:
+    and its place in *rules*."""
+    for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
-            above += rule.paths
             continue
         conditional = (
             rule.clients is not None or rule.max_subflows is not None or rule.least(Kind.THROTTLE) > ANTICIPATED
         )
-        return (None if conditional or rule.throttle is None else rule), frozenset(above)
-    return None, frozenset()
+        return (None if conditional or rule.throttle is None else rule), number
+    return None, 0
 
 
 def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None]) -> Birth:
@@ -108,16 +108,39 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
     return under_cap(throttle.ceil, class_id) if throttle.onset is Onset.SOFT else Birth(class_id=class_id)
 
 
-class _Prefixes:
-    """The clients of a path, asked by look-ups: there may be thousands."""
+class _Decided:
+    """Which rule is the first that decides about something on the paths of a prefix's clients.
 
-    def __init__(self, clients: Iterable[Network] | None) -> None:
-        self._networks = None if clients is None else frozenset(clients)
-        self._lengths = {each.prefixlen for each in self._networks or ()}
+    Asked by look-ups of numbers: there may be ten thousand prefixes, and the loop waits.
+    """
 
-    def hold(self, network: Network) -> bool:
-        """Tell whether all of *network* is in them. Of what is in them in part, that part has a birth of its own."""
-        if self._networks is None:
+    def __init__(self, paths: Sequence[PathMatch], rules: Sequence[Rule]) -> None:
+        places: dict[str, int] = {}
+        for place, rule in enumerate(rules):
+            for name in rule.paths or ():
+                places.setdefault(name, place)
+        self._of_all: float = math.inf
+        self._of: dict[tuple[int, int, int], int] = {}
+        for path in paths:
+            if path.name not in places:
+                continue
+            first = places[path.name]
+            if path.clients is None:
+                self._of_all = min(self._of_all, first)
+            for network in path.clients or ():
+                key = _key(network, network.prefixlen)
+                self._of[key] = min(self._of.get(key, first), first)
+        self._lengths = {version: sorted({length for of, length, _ in self._of if of == version}) for version in (4, 6)}
+
+    def before(self, network: Network, place: int) -> bool:
+        """Tell whether a rule above that at *place* decides about clients of all of *network*. Of what is in a path in
+        part, that part has a birth of its own."""
+        if self._of_all < place:
             return True
-        shorter = (length for length in self._lengths if length <= network.prefixlen)
-        return any(network.supernet(new_prefix=length) in self._networks for length in shorter)
+        shorter = takewhile(lambda length: length <= network.prefixlen, self._lengths[network.version])
+        return any(self._of.get(_key(network, length), place) < place for length in shorter)
+
+
+def _key(network: Network, length: int) -> tuple[int, int, int]:
+    """Return the first *length* bits of a network's address as a number, with what tells it from others."""
+    return network.version, length, int(network.network_address) >> (network.max_prefixlen - length)

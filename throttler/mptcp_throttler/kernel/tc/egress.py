@@ -104,7 +104,11 @@ class HtbTrafficControl:
         """Note under its new name what an interface had that was renamed since a predecessor took it."""
         for name in state.keys() - set(self._interfaces):
             renamed = self._renamed(name)
-            if renamed in self._interfaces and renamed not in state:
+            if renamed in self._interfaces:
+                # What is noted under that name is of another interface, which is gone, or has another name by now.
+                other = self._renamed(renamed)
+                if other not in (None, renamed):
+                    state[other] = state[renamed]
                 state[renamed] = state.pop(name)
                 self._write_state(state)
 
@@ -116,7 +120,7 @@ class HtbTrafficControl:
         for name in sorted(state.keys() - set(self._interfaces)):
             try:
                 link = find(self._renamed(name) or name)
-                if link is not None:
+                if link is not None and link.name not in self._interfaces:
                     self._restore_one(link, state[name], state)
                 del state[name]
                 self._write_state(state)
