@@ -16,12 +16,6 @@ _ATTEMPTS = "attempts repeated for another reason than the emulated paths were n
 _TOGETHER = "the emulated paths were judged over all transfers together, and no transfer was made again"
 EARLIER: Mapping[tuple[str, str], str] = {
     (
-        "datapath",
-        "e097616",
-    ): "all that went through our class was compared with what was received in the measured seconds alone: if nothing"
-    " goes round the class, that is 1.36 of it",
-    ("guard", "3963517"): _TOGETHER,
-    (
         "guard-up",
         "34e7625",
     ): "the recovery was compared with that of a cap lifted by hand by means without bounds, and transfers without"
@@ -36,7 +30,6 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
     ("scale", "3ea7557"): f"{_ATTEMPTS}, nor was it asked how soon caps are lifted",
-    ("starvation", "cec2726"): _TOGETHER,
     ("steering", "cec2726"): _TOGETHER,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
