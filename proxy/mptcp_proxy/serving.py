@@ -53,14 +53,18 @@ def picture(
     wanted: Mapping[int, int],
     own: Collection[int],
     sockets: Iterable[Listening],
-    hosts: Mapping[int, Collection[str]] | None = None,
+    hosts: Mapping[int, Collection[str]],
 ) -> Picture:
     """Compare the listeners of processes *own* with *wanted*: how many there are to be on each port.
 
     Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. At no address of ours was somebody
     else's before Squid was started; so one of nobody known is ours where it is at one of *hosts*, by port.
     """
-    ours = [each for each in sockets if (any(pid in own for pid in each.pids) if each.pids else _at(hosts, each))]
+
+    def is_at(socket: Listening) -> bool:
+        return any(may_be(host, socket) for host in hosts.get(socket.port, ()))
+
+    ours = [each for each in sockets if (any(pid in own for pid in each.pids) if each.pids else is_at(each))]
     there = Counter(each.port for each in ours)
     plain = {each.port for each in ours if not each.mptcp}
     ports = tuple(sorted(wanted))
@@ -70,10 +74,6 @@ def picture(
         tuple(port for port in ports if not there[port]),
         tuple((port, there[port], wanted[port]) for port in ports if 0 < there[port] < wanted[port]),
     )
-
-
-def _at(hosts: Mapping[int, Collection[str]] | None, socket: Listening) -> bool:
-    return hosts is None or any(may_be(host, socket) for host in hosts.get(socket.port, ()))
 
 
 class Judge:

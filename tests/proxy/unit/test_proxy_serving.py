@@ -20,13 +20,15 @@ def mine(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
 
 def test_a_picture_of_ports_that_take_plain_tcp_or_nothing_or_too_little() -> None:
     sockets = [mine(3128), mine(3128, 6), mine(3129, mptcp=False), mine(3129, 6), mine(3130), mine(3131, 7)]
-    seen = serving.picture(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets)
+    seen = serving.picture(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
     assert seen == Picture((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
     assert seen.served
     assert not seen.complete
     # A process without CAP_SYS_PTRACE sees no owner of what another user's process listens on.
     unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
-    assert serving.picture({3128: 1, 3129: 1, 3130: 1}, {5}, unknown) == Picture((3128, 3129, 3130), (3129,), (3130,))
+    assert serving.picture({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == Picture(
+        (3128, 3129, 3130), (3129,), (3130,)
+    )
 
 
 def test_how_many_listeners_there_are_to_be() -> None:

@@ -8,7 +8,7 @@ import errno
 import gc
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import count
 from zoneinfo import ZoneInfo
 
@@ -31,18 +31,10 @@ from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
+pytestmark = pytest.mark.usefixtures("collected_by_hand")
+
 TIMES = 200
 SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 2)]
-
-
-@pytest.fixture(autouse=True)
-def _collected_by_hand() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def assert_no_cycle_of(once: Callable[[], object]) -> None:

@@ -40,12 +40,12 @@ def write_state(path: Path, text: str | None) -> None:
     """Replace *path* whole, or remove it where *text* is None. Raises KernelError where that cannot be done."""
     temporary = f"{path.name}.new"
     try:
+        if text is None:
+            with suppress(FileNotFoundError), state_directory(path.parent) as directory:
+                os.unlink(path.name, dir_fd=directory)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with state_directory(path.parent) as directory:
-            if text is None:
-                with suppress(FileNotFoundError):
-                    os.unlink(path.name, dir_fd=directory)
-                return
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)

@@ -7,12 +7,9 @@ one was taken back.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
-from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.state_file import read_state, state_directory, write_state
+from mptcp_throttler.kernel.state_file import read_state, write_state
 
 NAME = "backup-flags"
 _TEXT = "mptcp-throttler sets backup flags on subflows.\n"
@@ -47,13 +44,4 @@ class FlagsNote:
         """No flag is set any more; a note whose flags were not taken over stays. Raises KernelError."""
         if self._left is False:
             self._written = False
-            remove_note(self._directory)
-
-
-def remove_note(directory: Path) -> None:
-    """Remove the note, if there is one. Raises KernelError."""
-    try:
-        with suppress(FileNotFoundError), state_directory(directory) as opened:
-            os.unlink(NAME, dir_fd=opened)
-    except OSError as error:
-        raise KernelError(f"remove {directory / NAME}: {error.strerror}") from error
+            write_state(self._directory / NAME, None)
