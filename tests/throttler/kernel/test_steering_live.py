@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from throttling import PATHS, UNCAPPED, ThrottledSite
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
     Origin,
+    Throttler,
     start_origin,
-    start_throttler,
     wait_until,
     write_throttler_config,
 )
@@ -31,6 +30,16 @@ STANDBY_AND_BUDGET = f"""\
   - {{name: up, paths: [wifi], direction: up, budget: {{period: day, steps: [{{after: 0, throttle: none}}]}}}}
 """
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
+
+
+def capped(throttler: Throttler) -> list[dict[str, Any]]:
+    """Return what *throttler* shows of the subflows that have a class."""
+    return [s for each in throttler.status()["connections"] for s in each["subflows"] if s["classid"]]
+
+
+def is_its_share(subflow: dict[str, Any]) -> bool:
+    reason = "steered load-balancing by rule b: 20 % of the bytes"
+    return (subflow["path"], subflow["reason"]) == ("ethernet", reason) and 1_000_000 < subflow["rate"] < 60_000_000
 
 
 @dataclass
@@ -104,8 +113,7 @@ def test_flags_go_with_the_rule(site: Site) -> None:
     throttler = site.start(STANDBY)
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
-        site.policy.write_text(UNCAPPED)
-        throttler.process.signal(signal.SIGHUP)
+        site.reload(throttler, UNCAPPED)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
     site.stopped(throttler)
@@ -135,11 +143,9 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
 def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
-        wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "a cap")
-        (capped,) = [s for s in throttler.status()["connections"][0]["subflows"] if s["classid"]]
-        assert capped["path"] == "ethernet"
-        assert capped["reason"] == "steered load-balancing by rule b: 20 % of the bytes"
-        assert 1_000_000 < capped["rate"] < 60_000_000
+        # The caps follow what the paths carry: beside a load one may go again, or both paths may have one for a moment.
+        wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "Ethernet alone is capped")
+        wait_until(lambda: any(is_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
     site.stopped(throttler)
 
@@ -148,11 +154,9 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
     before = site.sysctls()
     (site.testbed.directory / "ledger").mkdir()
-    config = write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})
-    site.policy.write_text(UNCAPPED)
-    throttler = start_throttler(site.node, config)
-    site.policy.write_text(STANDBY_AND_BUDGET)
-    throttler.process.signal(signal.SIGHUP)
+    write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})
+    throttler = site.start(UNCAPPED)
+    site.reload(throttler, STANDBY_AND_BUDGET)
     wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
     assert "ledger is no regular file; remove it" in throttler.process.output()
     assert site.sysctls() == before
