@@ -1,22 +1,26 @@
-"""The BPF objects of a throttler that runs, reached from outside as anybody with the right may."""
+"""A throttler's BPF objects, and what it set on sockets: reached from outside, as anybody with the right may."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_throttler.kernel.bpf import Bpf, Map
+from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
 from mptcp_throttler.kernel.sockets import birth, pacing
+from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_option, on_every_socket
 
 _MAP_INFO = struct.Struct("=6I16s")
 """How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
 FOREIGN = {pacing.NAME: (b"\x07" * 8, b"\1" * 12), birth.NAME: (b"\x80" + bytes(19), b"\1" * 12)}
 """An entry that no throttler makes."""
+_TCP_NOTSENT_LOWAT, _MAP_UPDATE = 25, 2
 
 
 def numbers(pid: int, kind: str) -> list[int]:
@@ -58,3 +62,28 @@ def detach(link: int) -> None:
         assert library.bpf_link_detach(descriptor) == 0
     finally:
         os.close(descriptor)
+
+
+def not_sent_of_all() -> dict[int, int]:
+    """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
+    r = Register
+    bpf = Bpf()
+    table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
+    body = [
+        copy(r.R1, CONTEXT),
+        call(SOCKET_COOKIE),
+        store_64(r.R10, -8, r.R0),
+        *get_option(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R10, -12),
+        map_address(r.R1, table.descriptor),
+        copy(r.R2, r.R10),
+        add(r.R2, -8),
+        copy(r.R3, r.R10),
+        add(r.R3, -12),
+        number(r.R4, 0),
+        call(_MAP_UPDATE),
+    ]
+    try:
+        bpf.iterate(bpf.tcp_iterator("mptcp_test", assemble(on_every_socket(body))))
+        return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
+    finally:
+        bpf.close()

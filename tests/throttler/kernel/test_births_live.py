@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from bpf_objects import not_sent_of_all
 from throttler_site import Site, connection, running, until
 
 from mptcp_lab.testbed.services import Throttler
@@ -47,6 +48,12 @@ def classes_of_sockets(site: Site) -> list[str]:
     return re.findall(r"class_id:(0x4d50\w{4})", shown)
 
 
+def bounds(site: Site) -> set[int]:
+    """Return TCP_NOTSENT_LOWAT of the sockets for which somebody set one; MPTCP sets the highest on its subflows."""
+    with site.proxy.entered():
+        return set(not_sent_of_all().values()) - {0, 0xFFFFFFFF}
+
+
 def capped_bytes(site: Site) -> int:
     """Return what the class of the cap has sent."""
     shown = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
@@ -83,6 +90,19 @@ def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -
             proxy.sendall(bytes(SEGMENT))
             assert client.recv(SEGMENT)
             assert capped_bytes(site) == before
+
+
+def test_a_socket_that_nobody_decides_about_does_not_keep_its_small_bound(site: Site) -> None:
+    with running(site) as throttler:
+        until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
+        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+            assert bounds(site) == {625}, "a millisecond at the rate of the cap"
+            for _ in range(400):
+                proxy.sendall(bytes(SEGMENT))
+                left = SEGMENT
+                while left:
+                    left -= len(client.recv(left))
+            assert bounds(site) == {65_536}
 
 
 def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: Site) -> None:

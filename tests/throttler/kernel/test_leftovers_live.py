@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from bpf_objects import not_sent_of_all
 from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.services import Origin, Throttler, start_origin, wait_until
-from mptcp_throttler.kernel.bpf import Bpf
-from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
-from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_option, on_every_socket
 
 pytestmark = pytest.mark.kernel
 
@@ -29,7 +25,6 @@ AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate
 """No pacing limit: only what subflows begin with. Were it anticipated, that would be the class alone."""
 ONE_PATH = 100.0
 """Mbit/s of the path that is capped."""
-TCP_NOTSENT_LOWAT, MAP_UPDATE = 25, 2
 SUBFLOW = re.compile(r"10\.77\.1\.")
 
 
@@ -75,31 +70,6 @@ class Site(ThrottledSite):
         with self.node.entered():
             found = not_sent_of_all()
         return {each: found[cookie] for each, cookie in cookies.items()}
-
-
-def not_sent_of_all() -> dict[int, int]:
-    """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
-    r = Register
-    bpf = Bpf()
-    table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
-    body = [
-        copy(r.R1, CONTEXT),
-        call(SOCKET_COOKIE),
-        store_64(r.R10, -8, r.R0),
-        *get_option(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, r.R10, -12),
-        map_address(r.R1, table.descriptor),
-        copy(r.R2, r.R10),
-        add(r.R2, -8),
-        copy(r.R3, r.R10),
-        add(r.R3, -12),
-        number(r.R4, 0),
-        call(MAP_UPDATE),
-    ]
-    try:
-        bpf.iterate(bpf.tcp_iterator("mptcp_test", assemble(on_every_socket(body))))
-        return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
-    finally:
-        bpf.close()
 
 
 @pytest.fixture(scope="module")

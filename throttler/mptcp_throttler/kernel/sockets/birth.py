@@ -8,7 +8,8 @@ ours, the longest prefix first. Plain TCP is left alone.
 SO_PRIORITY (socket(7)) names the HTB class of the cap (tc-htb(8): a priority whose upper half is the qdisc's handle),
 and an entry of the subflow comes before it. The same program takes it off the socket once that has sent some segments,
 for by then there is an entry where there is to be one: what nobody decides about is not capped for good, and a
-priority of a former policy does not stay.
+priority of a former policy does not stay. For the same reason it raises a small TCP_NOTSENT_LOWAT of a socket that has
+sent much and has no limit of ours: a connection that nobody decides about would be slower for good.
 
 Sources: struct bpf_sock_ops, bpf_setsockopt and bpf_skc_to_mptcp_sock in linux/bpf.h (the last one since Linux 5.19).
 """
@@ -42,6 +43,7 @@ from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, Lines, get_option, set_option
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Network
+from mptcp_throttler.shaping.birth import UNANTICIPATED
 from mptcp_throttler.shaping.model import Birth
 
 NAME = "mptcp_thr_birth"
@@ -49,6 +51,8 @@ MAX_PREFIXES = 131_072
 _KEY, _VALUE = struct.Struct("=I16s"), struct.Struct("=III")
 YOUNG_SEGMENTS = 31
 """After so many with data a socket loses the class with which it began."""
+SMALL_SEGMENTS = 310
+"""After so many with data, some 450 kB, a socket without a limit of ours loses the small bound with which it began."""
 _FAMILY, _REMOTE_IP4, _REMOTE_IP6, _SEGMENTS_SENT, _SOCKET = 20, 24, 32, 152, 184
 """Offsets in struct bpf_sock_ops."""
 _PRIORITY = 20
@@ -57,6 +61,7 @@ _MAP_LOOKUP, _TO_MPTCP_SOCKET = 1, 196
 _TCP_INITIAL_WINDOW = 1001
 """TCP_BPF_IW, segments."""
 _IPPROTO_TCP, _TCP_NOTSENT_LOWAT = 6, 25
+_BOUND_WITHOUT_LIMIT = UNANTICIPATED.not_sent or 0
 _SOL_SOCKET, _SO_PRIORITY = 1, 12
 _V4_MAPPED = 0xFFFF if struct.pack("=I", 1)[0] == 0 else 0xFFFF0000 - (1 << 32)
 """The third word of ::ffff:0:0/96 as this machine reads it."""
@@ -141,6 +146,25 @@ def end_of_class(htb_major: int) -> Lines:
         load_32(r.R1, r.R1, _PRIORITY),
         *_take_off(htb_major),
         "as it is",
+    ]
+
+
+def end_of_small_bound() -> Lines:
+    """Return what the program does at each round trip of a socket without a limit; it needs Linux 6.1."""
+    r = Register
+    return [
+        load_32(r.R1, CONTEXT, _SEGMENTS_SENT),
+        number(r.R2, SMALL_SEGMENTS),
+        jump_unless_less(r.R2, r.R1, END),
+        *get_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R10, -12),
+        jump_unless(r.R0, 0, END),
+        load_32(r.R1, r.R10, -12),
+        # 0 is the kernel's own.
+        jump_if(r.R1, 0, END),
+        number(r.R2, _BOUND_WITHOUT_LIMIT),
+        jump_unless_less(r.R1, r.R2, END),
+        store_32(r.R10, -12, r.R2),
+        *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R10, -12),
     ]
 
 

@@ -30,12 +30,14 @@ from collections.abc import Iterable, Mapping
 
 from mptcp_throttler.kernel.bpf import Bpf
 from mptcp_throttler.kernel.bpf_code import (
+    Instruction,
     Register,
     add,
     add_register,
     assemble,
     call,
     copy,
+    jump,
     jump_if,
     jump_unless,
     jump_unless_less,
@@ -48,7 +50,7 @@ from mptcp_throttler.kernel.bpf_code import (
 from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.birth import NAME as BIRTHS
-from mptcp_throttler.kernel.sockets.birth import Births, end_of_class, end_of_every_class, on_accept
+from mptcp_throttler.kernel.sockets.birth import Births, end_of_class, end_of_every_class, end_of_small_bound, on_accept
 from mptcp_throttler.kernel.sockets.sock_ops import (
     CONTEXT,
     END,
@@ -103,7 +105,7 @@ class BpfSocketPacing:
             return [*always, *on_accept(self._births.map.descriptor)]
 
         def at_round_trip(descriptor: int) -> Lines:
-            return [*end_of_class(ownership.htb_major), *_body(descriptor)]
+            return [*end_of_class(ownership.htb_major), *_body(descriptor, end_of_small_bound())]
 
         try:
             self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, at_round_trip, ports, accepted)
@@ -187,8 +189,8 @@ def open_socket_pacing(ownership: Ownership) -> BpfSocketPacing | None:
         return None
 
 
-def _body(descriptor: int) -> Lines:
-    """Set on the socket what the map has for it."""
+def _body(descriptor: int, without: Iterable[Instruction | str] = ()) -> Lines:
+    """Set on the socket what the map has for it; *without* an entry do that."""
     r = Register
     return [
         copy(r.R1, CONTEXT),
@@ -198,7 +200,7 @@ def _body(descriptor: int) -> Lines:
         copy(r.R2, r.R10),
         add(r.R2, -8),
         call(_MAP_LOOKUP),
-        jump_if(r.R0, 0, END),
+        jump_if(r.R0, 0, "no limit"),
         copy(r.R7, r.R0),
         *set_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R7, 0),
         *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R7, 4),
@@ -210,6 +212,9 @@ def _body(descriptor: int) -> Lines:
         add_register(r.R8, r.R8),
         jump_unless_less(r.R1, r.R8, END),
         *set_option(_SOL_SOCKET, _SO_SNDBUF, r.R7, 8),
+        jump(END),
+        "no limit",
+        *without,
     ]
 
 
