@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import grp
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _TEST_SECONDS = 10
+SYSTEMCTL = "/usr/bin/systemctl"
+
+
+def groups_of_unit(unit: str) -> list[int]:
+    """Return the groups that systemd gives *unit* beside its user's own, drop-ins included (systemd.exec(5)).
+
+    None where no systemd answers, or it knows no such unit. One that the host does not have is left out.
+    """
+    command = [SYSTEMCTL, "show", "--property=SupplementaryGroups", "--value", unit]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [number for name in shown.split() if (number := _number(name)) is not None]
+
+
+def _number(group: str) -> int | None:
+    """Return the number of a group, which may be given as such."""
+    try:
+        return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None
 
 
 def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int]) -> Iterator[Path]:

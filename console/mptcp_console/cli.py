@@ -51,8 +51,9 @@ def _run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     settings = _settings(options.config)
     file: Path = options.config or DEFAULT_SETTINGS
-    needed = (file, settings.token_file, settings.certificate, settings.key)
-    if problems := list(unreadable_by_unit(each for each in needed if each is not None and each.exists())):
+    files = (file, settings.token_file, settings.certificate, settings.key)
+    needed = [each for each in files if each is not None and each.exists()]
+    if problems := list(unreadable_by_unit(needed, "mptcp-console.service")):
         raise DocumentError(problems)
     print(f"{file}: no errors; {_summary(settings)}")
     return DONE

@@ -54,7 +54,8 @@ def _check(options: argparse.Namespace) -> int:
     services(settings, Asker(settings.status_socket))
     captive = settings.captive
     files = (captive.certificate, captive.key) if captive else ()
-    if problems := list(unreadable_by_unit([options.config, *(Path(each) for each in files if each is not None)])):
+    needed = [options.config, *(Path(each) for each in files if each is not None)]
+    if problems := list(unreadable_by_unit(needed, "mptcp-portal.service")):
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     return DONE

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from mptcp_common.readable import unreadable
+from mptcp_common import readable
+from mptcp_common.readable import groups_of_unit, unreadable
 
 
 def test_a_file_system_that_does_not_answer_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -19,3 +21,28 @@ def test_a_file_system_that_does_not_answer_is_said_in_a_line(monkeypatch: pytes
     # An OSError, which every command of ours says in one line.
     with pytest.raises(OSError, match="its file system does not answer within 10 s"):
         list(unreadable([tmp_path], os.getuid(), os.getgid(), []))
+
+
+@pytest.fixture
+def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A systemctl of ours; what it answers is written by the test."""
+    program = tmp_path / "systemctl"
+    monkeypatch.setattr(readable, "SYSTEMCTL", str(program))
+    return program
+
+
+def answering(systemctl: Path, groups: str, code: int = 0) -> None:
+    asked = "show --property=SupplementaryGroups --value mptcp-portal.service"
+    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "{groups}"; exit {code}\n')
+    systemctl.chmod(0o755)
+
+
+def test_the_groups_of_a_unit_are_those_that_systemd_gives_it(systemctl: Path) -> None:
+    answering(systemctl, "nogroup 4711 no-such-group-here")
+    assert groups_of_unit("mptcp-portal.service") == [grp.getgrnam("nogroup").gr_gid, 4711]
+
+
+def test_without_systemd_or_the_unit_there_are_none(systemctl: Path) -> None:
+    assert groups_of_unit("mptcp-portal.service") == []
+    answering(systemctl, "", 1)
+    assert groups_of_unit("mptcp-portal.service") == []

@@ -34,6 +34,8 @@ def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
+    # Whatever unit this host may have.
+    monkeypatch.setattr(unit_user, "groups_of_unit", lambda unit: [])
     token = directory / "token"
     token.write_text(TOKEN)
     for path in (token, *self_signed(directory)):
@@ -78,7 +80,7 @@ def test_all_are_told_where_the_directory_may_not_be_entered(
 
 def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (settings.parent / "key.pem").chmod(0o600)
-    assert list(unit_user.unreadable_by_unit([settings], "no-such-group-here")) == []
+    assert list(unit_user.unreadable_by_unit([settings], "mptcp-console.service", "no-such-group-here")) == []
     monkeypatch.setattr(unit_user.os, "geteuid", lambda: 1000)
     assert main(["check", "--config", str(settings)]) == DONE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shutil
 import tempfile
@@ -17,7 +18,9 @@ from mptcp_portal.cli import main
 
 GROUP = "nogroup"
 """One that every host has, in place of the throttler's."""
-CREDENTIAL = Path("/run/credentials/mptcp-portal.service/key")
+OTHER_GROUP = "adm"
+UNIT = "mptcp-portal.service"
+CREDENTIAL = Path(f"/run/credentials/{UNIT}/key")
 
 
 @pytest.fixture
@@ -26,6 +29,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
+    # Whatever unit this host may have.
+    monkeypatch.setattr(unit_user, "groups_of_unit", lambda unit: [])
     with tempfile.TemporaryDirectory(prefix="mptcp-portal-test-") as name:
         directory = Path(name)
         directory.chmod(0o755)
@@ -45,6 +50,16 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == DONE
     assert capsys.readouterr().out == f"{settings}: no errors\n"
+
+
+def test_what_a_group_of_a_drop_in_can_read_is_no_problem(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the unit's own group alone counted, and check refused what worked."""
+    file = settings.parent / "key.pem"
+    shutil.chown(file, group=OTHER_GROUP)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    groups = {UNIT: [grp.getgrnam(each).gr_gid for each in (GROUP, OTHER_GROUP)]}
+    monkeypatch.setattr(unit_user, "groups_of_unit", groups.__getitem__)
+    assert main(["check", "--config", str(settings)]) == DONE
 
 
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "portal.yaml"])
@@ -73,5 +88,5 @@ def test_what_systemd_hands_to_the_unit_alone_is_left_out(settings: Path, monkey
         return []
 
     monkeypatch.setattr(unit_user, "unreadable", unreadable)
-    assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL])) == []
+    assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL], UNIT)) == []
     assert asked == [settings]

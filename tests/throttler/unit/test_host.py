@@ -47,6 +47,15 @@ def test_a_policy_that_root_alone_can_read_is_told(policy: Path) -> None:
     assert str(problem) == f"{policy}: {words}"
 
 
+def test_a_group_of_the_unit_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: a group that a drop-in gives the daemon was unknown, and check refused what worked."""
+    policy.chmod(0o640)
+    groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
+    assert len(list(unreadable([policy], "nobody"))) == 1
+    monkeypatch.setattr(host.readable, "groups_of_unit", groups.__getitem__)
+    assert list(unreadable([policy], "nobody")) == []
+
+
 def test_a_directory_that_may_not_be_entered_counts(policy: Path) -> None:
     policy.parent.chmod(0o700)
     assert len(list(unreadable([policy], "nobody"))) == 1

@@ -104,7 +104,7 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
         return
     if os.geteuid() != 0:
         return
-    groups = os.getgrouplist(user, entry.pw_gid)
+    groups = [*os.getgrouplist(user, entry.pw_gid), *readable.groups_of_unit("mptcp-throttler.service")]
     for path in readable.unreadable(paths, entry.pw_uid, entry.pw_gid, groups):
         message = f"the throttler's user {user} cannot read it; chmod o+r it, or chgrp {user} and chmod g+r"
         yield Problem(str(path), 0, 0, "", None, message)
