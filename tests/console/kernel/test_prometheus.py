@@ -210,15 +210,17 @@ def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
     """As where the preload library is not loaded: clients ask for Multipath TCP, and are answered in plain TCP."""
     plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
     url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
-    many = 'for number in $(seq 150); do curl -s -o /dev/null -m 5 "$1"; done'
-    watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
+    # They have to outnumber what the load has opened since it began.
+    many = 'for number in $(seq 3000); do curl -s -o /dev/null -m 5 "$1"; done'
+    clients = watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
     watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
+    clients.kill_tree()
     plain.kill()
 
 
 def test_requests_that_are_refused_are_told(watched: Watched) -> None:
     url = f"{watched.origin.url('', port=99)}[1-2000]"
-    watched.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", watched.proxy.url(), url], timeout=SECONDS)
+    watched.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", watched.proxy.url(), url], timeout=300)
     watched.prometheus.wait_for(alert_expressions()["MptcpSquidErrors"])
 
 

@@ -35,8 +35,10 @@ def origin(module_testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 @pytest.fixture(scope="module")
 def proxy(module_testbed: Testbed, origin: Origin) -> Proxy:
-    # Headers that are not complete yet shall not be given up while a busy machine opens the last connections.
-    patient = ("request_start_timeout 10 minutes", "request_timeout 10 minutes")
+    # Headers that are not complete yet, and connections between two requests, shall not be given up while a busy
+    # machine opens the last connections.
+    timeouts = ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")
+    patient = [f"{name} 20 minutes" for name in timeouts]
     return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *patient, "workers 1"))
 
 

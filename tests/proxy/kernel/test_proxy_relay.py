@@ -182,11 +182,12 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
     relayed.wait_for_served(1, 0)
 
     relayed.parents[0].process.kill_tree()
+    # One that is dying takes a request with it, for which 502 is right.
+    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "nobody listens", timeout=60)
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
     relayed.wait_for_served(1, 2)
 
     relayed.parents[1].process.kill_tree()
-    # One that is dying takes a request with it, for which 502 is right.
     wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "nobody listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:

@@ -27,7 +27,9 @@ class Scene:
         nodes = ("proxy", "origin")
         before = {name: self.testbed[name].mib() for name in nodes}
         url = self.origin.url(FILE, family=family, port=443 if tunnel else 80)
-        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel)
+        # Two seconds: on a busy machine the second subflow comes late.
+        slowly = ["--limit-rate", "3M"]
+        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=slowly)
         assert (got.status, got.size) == (200, SIZE)
         assert got.sha256 == self.origin.digests[FILE]
         return {

@@ -14,6 +14,8 @@ from throttler_site import Site, connected, until
 
 PIECE, PAUSE = 1 << 16, 0.01
 """Bytes and seconds: some 50 Mbit/s, ten times the cap of the tests."""
+MOST = 50 * PIECE
+"""Bytes sent at a time at the most, after a pause in which a busy machine did not let us send."""
 
 
 class Flood:
@@ -30,8 +32,11 @@ class Flood:
             thread.start()
 
     def _send(self, proxy: socket.socket) -> None:
+        began, sent = time.monotonic(), 0
         while not self._over.wait(PAUSE):
-            proxy.sendall(bytes(PIECE))
+            due = int((time.monotonic() - began) / PAUSE) * PIECE
+            proxy.sendall(bytes(min(due - sent, MOST)))
+            sent = due
 
     def _receive(self, client: socket.socket) -> None:
         client.settimeout(1)

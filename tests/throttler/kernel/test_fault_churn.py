@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from bpf_objects import opened_map
 from faults import GENEROUS
-from throttler_site import Site, clients, connected, listening, make_site, running, until
+from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_throttler.kernel.sockets import meter, pacing
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

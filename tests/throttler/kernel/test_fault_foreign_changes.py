@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
 from faults import GENEROUS, NEVER, Pulse, soon_right_again, traffic
-from throttler_site import EVERYTHING, Site, clients, connected, listening, make_site, running, until
+from throttler_site import EVERYTHING, Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
 from mptcp_throttler.kernel.sockets import birth
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

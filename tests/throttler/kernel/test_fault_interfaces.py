@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from faults import GENEROUS, NEVER, soon_right_again, traffic
-from throttler_site import POLICY, Site, clients, connection, running, until
+from throttler_site import POLICY, Site, ask, clients, connection, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

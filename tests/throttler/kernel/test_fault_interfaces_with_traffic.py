@@ -18,7 +18,7 @@ from throttler_site import Site, clients, connected, listening, running, until
 
 from mptcp_common import status_client
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_lab.testbed.services import ANSWER, Throttler, write_throttler_config
 from mptcp_lab.testbed.topologies import MBIT, paths
 
 pytestmark = pytest.mark.kernel
@@ -65,7 +65,7 @@ class Scene:
         return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
     def captures(self) -> dict[str, bool]:
-        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"})["captures"]
+        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER)["captures"]
         return captures
 
     def ethernet_goes_on(self) -> None:

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 from faults import GENEROUS
 from flood import flood, incoming_rate
-from throttler_site import POLICY, Site, clients, listening, until
+from throttler_site import POLICY, Site, ask, clients, listening, until
 
 from mptcp_lab.testbed.services import Throttler, throttler_mounts
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import pytest
 from faults import GENEROUS, traffic
 from small_disk import fill, small_disk
-from throttler_site import Site, clients, connected, connection, listening, running, until
+from throttler_site import Site, ask, clients, connected, connection, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler, program, throttler_mounts, write_throttler_config
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 from faults import GENEROUS, NEVER, timed, traffic
-from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, make_site
+from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, ask, make_site
 
 from mptcp_lab.testbed import Process, Testbed
 from mptcp_lab.testbed.services import Throttler, python_command, throttler_mounts, wait_until, write_throttler_config
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import guessing
 import pytest
-from throttler_site import PORT, Site, clients, connected, listening, make_site, running, until
+from throttler_site import PORT, Site, ask, clients, connected, listening, make_site, running, until
 from wire import Link, link
 
 from mptcp_lab.agent.processors import process_seconds
@@ -32,11 +32,10 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_proxy.process import children
 from mptcp_throttler.mptcp.segment import parse_frame
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 SECONDS, PER_SECOND, BURST = 5.0, 10_000, 100
-LEAST_PER_SECOND = PER_SECOND / 2
+LEAST_PER_SECOND = PER_SECOND / 5
 """On average from the first to the last: what a busy machine could not send in time is sent as soon as it can be.
 The rate that was reached is printed. The bound is no higher, for sender, proxy and throttler share the processors with
 whatever else runs."""
@@ -188,6 +187,11 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         (token,) = (int(each["token"], 16) for each in ask(throttler.socket)["connections"])
         core, pid, before = site.testbed["core"], throttler.process.pid, joins_refused(throttler)
         kernel = site.proxy.mib().get(WRONG_HMAC, 0)
+
+        def wrong() -> int:
+            """Return how many HMACs the kernel has refused."""
+            return int(site.proxy.mib().get(WRONG_HMAC, 0)) - kernel
+
         file = core.directory / "joins"
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in frames(wire, "right token", token)))
         memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
@@ -195,7 +199,7 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         try:
             with connected(site, listener):
                 until(lambda: honest(throttler) == [right, right])
-                while time.monotonic() < begin + SECONDS or tried(attacker) < LEAST_GUESSES:
+                while time.monotonic() < begin + SECONDS or min(tried(attacker), wrong()) <= LEAST_GUESSES:
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + PATIENCE
                     assert honest(throttler) == [right, right]
@@ -205,10 +209,9 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         share = (process_seconds(pid) - used) / (time.monotonic() - begin)
         refused = joins_refused(throttler) - before
         sent, guesses, seconds = map(float, attacker.output().splitlines()[-1].split())
-        wrong = site.proxy.mib()[WRONG_HMAC] - kernel
-        rates = ", ".join(f"{each / seconds:.0f}/s" for each in (sent, guesses, wrong, refused))
+        rates = ", ".join(f"{each / seconds:.0f}/s" for each in (sent, guesses, wrong(), refused))
         print(f"joins, guesses, wrong to the kernel and to the throttler: {rates}; {share:.0%} of a processor")
-        assert min(guesses, wrong) > LEAST_GUESSES
+        assert min(guesses, wrong()) > LEAST_GUESSES
         # The share is printed and not bounded: it follows how fast this machine's kernel answers such joins.
         assert refused > 0
         assert resident(pid) - memory < MOST_GROWTH

@@ -8,12 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
-from throttler_site import IPPROTO_MPTCP, PORT, Site, listening, running, until
+from throttler_site import IPPROTO_MPTCP, PORT, Site, ask, listening, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import write_throttler_config
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 

@@ -112,12 +112,17 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
         until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
         transfer(proxy, client, 300_000)
         until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
-        found = asked(throttler, "connections", client="10.77.1.2", sort="bytes")
+
+        def listed() -> dict[str, Any]:
+            return asked(throttler, "connections", client="10.77.1.2", sort="bytes")
+
+        # What is acknowledged counts: the client may have read more.
+        until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, SLOW)
+        found = listed()
         (connection,) = found["connections"]
         ethernet, wifi = connection["subflows"]
         assert found["total"] == 1
         assert connection["client"] == "10.77.1.2"
-        assert connection["bytes_sent"] >= 300_000
         assert 0 < ethernet["rtt"] < 10
         assert ethernet["segments_out"] > 0
         assert ethernet["cwnd"] > 0
@@ -125,9 +130,15 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
         assert asked(throttler, "connections", client="10.77.9.9")["total"] == 0
 
         endpoint = ethernet["remote"]
-        (explained,) = asked(throttler, "explain", endpoint=endpoint)["connections"]
-        capped, free = explained["subflows"]
-        assert (capped["verdict"], capped["cap_state"]) == ("capped at 5 Mbit/s", "in force")
+
+        def explained() -> list[dict[str, Any]]:
+            (found,) = asked(throttler, "explain", endpoint=endpoint)["connections"]
+            return list(found["subflows"])
+
+        # A second subflow that comes late has the anticipated cap lifted, and set again by a soft start.
+        until(lambda: explained()[0]["cap_state"] == "in force", SLOW)
+        capped, free = explained()
+        assert capped["verdict"] == "capped at 5 Mbit/s"
         assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
 
         own = asked(throttler, "client", endpoint=wifi["remote"])

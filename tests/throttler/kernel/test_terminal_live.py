@@ -56,6 +56,8 @@ def test_top_explain_and_events_tell_of_a_cap(site: Site) -> None:
         until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
         until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
         transfer(proxy, client, 300_000)
+        # A second subflow that comes late has the anticipated cap lifted, and set again by a soft start.
+        until(lambda: "in force\n" in printed(throttler, "explain", "10.77.1.2"), SLOW)
         (connection,) = asked(throttler, "connections")["connections"]
         ethernet, wifi = connection["subflows"]
         token = connection["token"]

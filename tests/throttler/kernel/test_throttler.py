@@ -6,12 +6,11 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from throttler_site import POLICY, PORT, Site, clients, connection, running, until
+from throttler_site import POLICY, PORT, Site, ask, both_known, clients, connection, running, until
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import write_throttler_config
 from mptcp_throttler.shaping.lingering import LINGER_SECONDS
-from mptcp_throttler.views.ask import ask
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
@@ -20,6 +19,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:
         with connection(site, family):
+            until(lambda: both_known(throttler))
             until(lambda: clients(site.entries()) == [ethernet])
             (classid,) = site.entries().values()
             classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -94,8 +94,9 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
     )
     other = Site(testbed, site.backend, policy, config)
     before = other.state()
-    with running(other), connection(other):
+    with running(other) as throttler, connection(other):
         try:
+            until(lambda: both_known(throttler))
             until(lambda: clients(other.entries()) == ["10.77.2.2"])
         except AssertionError:
             print(other.throttler("status", "--json").stdout)
@@ -155,6 +156,7 @@ def test_a_rst_that_the_clients_host_never_sent_lifts_no_cap(site: Site) -> None
     mac = site.client.run(["cat", "/sys/class/net/eth0/address"]).stdout.strip()
     core_mac = site.testbed["core"].run(["cat", "/sys/class/net/to-eth0/address"]).stdout.strip()
     with running(site) as throttler, connection(site) as (client, _):
+        until(lambda: both_known(throttler))
         until(lambda: len(site.entries()) == 1)
         address, port = client.getsockname()[:2]
         forged = Ether(src=mac, dst=core_mac) / IP(src=address, dst=site.proxy.address("wan0"))

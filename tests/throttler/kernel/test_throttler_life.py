@@ -9,13 +9,12 @@ from contextlib import suppress
 
 import pytest
 from faults import traffic
-from throttler_site import POLICY, Site, clients, connection, running, until
+from throttler_site import POLICY, Site, ask, both_known, clients, connection, running, until
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
 from mptcp_lab.testbed.system_state import differences
-from mptcp_throttler.views.ask import ask
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
@@ -86,6 +85,8 @@ def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
 
 
 def test_the_log_says_which_caps_were_set_and_lifted(site: Site) -> None:
+    # One decision: no cap that is anticipated is lifted, and set again by a second subflow that comes late.
+    site.policy.write_text(POLICY + "anticipate: false\n")
     with running(site) as throttler, connection(site):
         begun = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
         until(lambda: f" (5 Mbit/s): {begun}" in throttler.process.output())
@@ -103,7 +104,8 @@ def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: S
 
 
 def test_what_somebody_removes_is_put_back(site: Site) -> None:
-    with running(site), connection(site):
+    with running(site) as throttler, connection(site):
+        until(lambda: both_known(throttler))
         until(lambda: len(site.entries()) == 1)
         (classid,) = site.entries().values()
         if site.backend == "iptables":

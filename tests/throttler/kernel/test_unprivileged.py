@@ -10,12 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from throttler_site import POLICY, PORT, Site, clients, connection, until
+from throttler_site import POLICY, PORT, Site, ask, clients, connection, until
 
 from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-from mptcp_throttler.views.ask import ask
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 

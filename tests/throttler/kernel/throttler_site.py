@@ -14,8 +14,16 @@ from typing import Any
 
 from leftovers import nothing_left
 
+from mptcp_common import status_client
 from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, write_throttler_config
+from mptcp_lab.testbed.services import (
+    ANSWER,
+    Throttler,
+    program,
+    start_throttler,
+    throttler_mounts,
+    write_throttler_config,
+)
 from mptcp_lab.testbed.system_state import State, differences, kernel_state, whole_state
 
 POLICY = """\
@@ -194,6 +202,17 @@ def connection(
     """The same, to a listener of its own."""
     with listening(site, protocol) as listener, connected(site, listener, family, protocol) as ends:
         yield ends
+
+
+def ask(path: Path) -> dict[str, Any]:
+    """Return the status of the daemon that listens at *path*, for which a busy machine has more time than a person."""
+    return status_client.ask(path, {"query": "status"}, ANSWER)
+
+
+def both_known(throttler: Throttler) -> bool:
+    """Whether both subflows of the only connection are known: until then its cap is anticipated, and may be lifted."""
+    shown = ask(throttler.socket)["connections"]
+    return [[each["state"] for each in connection["subflows"]] for connection in shown] == [["active", "active"]]
 
 
 def until(holds: Callable[[], bool], timeout: float = 60) -> None:
