@@ -6,10 +6,13 @@ may read, and when, is not what the supervisor read.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -65,14 +68,42 @@ def read_outcome(file: Path) -> Outcome | None:
 
 def reload(places: Places) -> None:
     """Have the supervisor of *places* take its configuration anew. Raises ReloadError where it refuses."""
+    deadline = time.monotonic() + SECONDS
+    if read_outcome(places.reloads) is None:
+        raise ReloadError(f"no proxy of the name {places.service_name} runs")
+    with _alone(places.runtime, deadline):
+        _reload(places, deadline)
+
+
+@contextmanager
+def _alone(runtime: Path, deadline: float) -> Iterator[None]:
+    """Be the only command that waits for a reload: another outcome would be taken for ours. Raises ReloadError."""
+    try:
+        directory = os.open(runtime, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ReloadError(f"{runtime}: {reason(error)}") from error
+    try:
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ReloadError(f"another reload has not ended within {SECONDS:g} s") from None
+            time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _reload(places: Places, deadline: float) -> None:
     before = read_outcome(places.reloads)
     if before is None:
-        raise ReloadError(f"no proxy of the name {places.service_name} runs")
+        raise ReloadError("the proxy has ended")
     try:
         os.kill(before.pid, signal.SIGHUP)
     except OSError as error:
         raise ReloadError(f"tell process {before.pid}: {reason(error)}") from error
-    deadline = time.monotonic() + SECONDS
     while True:
         now = read_outcome(places.reloads)
         if now is None:

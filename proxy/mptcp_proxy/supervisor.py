@@ -371,7 +371,9 @@ class _Supervisor:
 
     def _look_at_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
-        if absent is not None and self._reloads and signal.SIGHUP not in self._pending:
+        # A look takes a while: who asked for a reload meanwhile is not told how the one before ended.
+        asked = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
+        if absent is not None and self._reloads and not asked:
             self._reloads = False
             self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):

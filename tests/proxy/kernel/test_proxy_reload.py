@@ -358,10 +358,12 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
     for directory in places.values():
         directory.mkdir()
+    # What its workers share has the name of the service: another suite's second proxy would share it, too.
+    mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def begin(config: Path) -> Process:
         argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
-        return node.popen(argv, name="second", mounts=places)
+        return node.popen(argv, name="second", mounts=mounts)
 
     refused = begin(configuration(node, name="taken.conf"))
     assert refused.wait(60) == 1

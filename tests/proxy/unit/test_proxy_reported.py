@@ -181,6 +181,47 @@ def test_who_reloads_is_told_how_it_ended(places: Places, refused: str, in_doubt
         signal.signal(signal.SIGHUP, before)
 
 
+def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> None:
+    """Defect: the second was told that the first had been refused, and its own settings were in force."""
+    reported = Reported(places)
+    asked = threading.Semaphore(0)
+    before = signal.signal(signal.SIGHUP, lambda *_: asked.release())
+    told: dict[str, str] = {}
+    waits = threading.Event()
+
+    def first() -> None:
+        with pytest.raises(ReloadError) as refused:
+            reload(places)
+        told["first"] = str(refused.value)
+
+    def second() -> None:
+        waits.set()
+        reload(places)
+        told["second"] = "in force"
+
+    def supervisor() -> None:
+        assert asked.acquire(timeout=60)
+        others[1].start()
+        assert waits.wait(60)
+        reported.reload_ends("squid.conf:3: wrong")
+        assert asked.acquire(timeout=60)
+        reported.reload_ends()
+
+    others = [threading.Thread(target=each) for each in (first, second)]
+    try:
+        others[0].start()
+        # Here signals are delivered to this thread, which acts for the supervisor.
+        supervisor()
+    finally:
+        for each in others:
+            each.join(60)
+        signal.signal(signal.SIGHUP, before)
+    assert told == {
+        "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
+        "second": "in force",
+    }
+
+
 def test_a_reload_without_a_proxy_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--service-name", "nosuchproxy"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
