@@ -127,7 +127,7 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     ]
     known = {each.address: each for each in (*every, *candidates)}
     endpoints = [
-        known.get(str(each["address"]), Uplink(str(each["address"]), ""))
+        replace(known.get(str(each["address"]), Uplink(str(each["address"]), "")), id=int(each["id"]))
         for each in _json("ip", "-j", "mptcp", "endpoint", "show")
         if each.get("subflow") or each.get("fullmesh")
     ]

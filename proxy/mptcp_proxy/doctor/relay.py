@@ -26,6 +26,8 @@ class Uplink:
     device: str
     """Empty where no interface has the address."""
     gateway: str = ""
+    id: int = 0
+    """Of its endpoint, from 1 on; 0 where it is none."""
 
     @property
     def family(self) -> int:
@@ -102,16 +104,17 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
 
 def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Finding:
     """*endpoints*: those of ``ip mptcp endpoint`` with the flag subflow; *candidates*: what has a default route."""
-    lost = [each.address for each in endpoints if not each.device]
+    lost = [each for each in endpoints if not each.device]
     there = [each for each in endpoints if each.device]
     devices = {each.device for each in there}
     said = ", ".join(f"{each.address} on {each.device}" for each in there) or "none"
     if lost:
         return fail(
             _UPLINKS,
-            f"no interface has the address of the endpoint {', '.join(lost)}; others: {said}",
+            f"no interface has the address of the endpoint {', '.join(each.address for each in lost)}; others: {said}",
             "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
-            "; ".join(f"ip mptcp endpoint delete id 0 {address}" for address in lost)
+            # Not by id 0 and an address: that is the address of each connection's first subflow, and no endpoint's.
+            "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in lost)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
     if len(devices) > 1:

@@ -98,6 +98,16 @@ def test_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> N
     is_as(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
 
 
+def test_a_lost_endpoint_is_removed_by_its_id() -> None:
+    """Defect: "delete id 0 ADDRESS" removed nothing: 0 stands for the first subflow, and is no endpoint's."""
+    lost = [Uplink("10.0.0.9", "", id=3), Uplink("2001:db8::9", "", id=7)]
+    assert relay.uplinks([ETH, *lost], [ETH, WLAN]).remedy.split("; ") == [
+        "ip mptcp endpoint delete id 3",
+        "ip mptcp endpoint delete id 7",
+        "ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
+    ]
+
+
 @pytest.mark.parametrize(
     ("found", "status", "words"),
     [
