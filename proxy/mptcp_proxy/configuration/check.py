@@ -118,6 +118,7 @@ def check(
     found = tuple(listeners(said))
     stated_user = last(said, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
+    workers = wanted(said, role, processors(), _room(places, user))
     for_squid = suited(taken.lines, everything, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = taken.put(Path(directory))
@@ -126,7 +127,7 @@ def check(
             *unreadable,
             *taken.problems,
             *no_room(taken.lists, places.lists),
-            *_own_problems(on_trial, found, str(path), places, user, role, allow_open),
+            *_own_problems(on_trial, found, str(path), places, user, workers, role, allow_open),
             *nested_branches(everything),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
             *for_squid.problems,
@@ -139,7 +140,6 @@ def check(
             in_time = _in_time(PATIENCE)
             problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
     problems = _as_written(problems, taken, trial)
-    workers = wanted(said, role, processors(), _room(places, user))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
@@ -250,10 +250,12 @@ def _own_problems(
     file: str,
     places: Places,
     user: str,
+    workers: Workers,
     role: Role,
     allow_open: bool,
 ) -> Iterator[Problem]:
-    yield from listener_problems(found, file, states_a_port(said), by_mptcp=role is Role.PROXY)
+    by_mptcp = role is Role.PROXY
+    yield from listener_problems(found, file, states_a_port(said), by_mptcp=by_mptcp, several=workers.count > 1)
     if role is Role.RELAY:
         yield from parent_problems(said, file)
     access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from ..problem import Problem
 from .source import PhysicalLine, Statement, put, statements
@@ -29,10 +29,10 @@ class Listener:
     options: tuple[str, ...]
 
     def overlaps(self, other: Listener) -> bool:
-        """Whether both cannot be bound at once: same port, and an address in common."""
+        """Whether one process cannot bind both: same port, and an address in common."""
         if self.port != other.port:
             return False
-        return not self.host or not other.host or _same(self.host, other.host)
+        return any(_is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
 
     def __str__(self) -> str:
         return f"{f'{self.host}:' if self.host else ''}{self.port}"
@@ -46,12 +46,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _is_everywhere(host: str) -> bool:
+    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: it does so where there is none, and for "[::]"."""
+    return not host or _address(host) == IPv6Address(0)
+
+
 def _same(one: str, other: str) -> bool:
-    try:
-        first, second = ip_address(one.strip("[]")), ip_address(other.strip("[]"))
-    except ValueError:
+    first, second = _address(one), _address(other)
+    if first is None or second is None:
         return one.lower() == other.lower()
     return first == second or (first.version == second.version and (first.is_unspecified or second.is_unspecified))
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that *host* is to Squid, which takes "::ffff:10.0.0.1" for 10.0.0.1; None of a name."""
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
@@ -66,9 +79,10 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
 
 
 def listener_problems(
-    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True
+    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several: bool = False
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the listeners of the configuration *file*."""
+    """Yield what is wrong with the listeners of the configuration *file*. *several*: Squid is to have more than one
+    worker, hence binds each by SO_REUSEPORT (socket(7)), which lets it have "[::]" and an address beside it."""
     seen: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
@@ -83,11 +97,15 @@ def listener_problems(
         for earlier in seen:
             apart = listener.statement.conditional or earlier.statement.conditional
             if listener.overlaps(earlier) and not apart:
+                # It serves clients so; what was always refused is a mistake with any number of workers.
+                works = several and bool(listener.host and earlier.host) and not _same(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"
-                    f" {earlier.statement.directive} {earlier} in line {earlier.statement.number}",
+                    f" {earlier.statement.directive} {earlier} in line {earlier.statement.number}"
+                    f"{'; several workers get both, one would not' if works else ''}",
                     *place,
                     allowed="each address and port once",
+                    warning=works,
                 )
                 break
         seen.append(listener)

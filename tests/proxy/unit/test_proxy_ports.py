@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from in_squid_conf import parse
 
+from mptcp_proxy.configuration.check import check
 from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port, with_option
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.problem import Problem
@@ -50,14 +53,43 @@ def test_what_is_no_listener(text: str) -> None:
         ("0.0.0.0:3128", "[fd00::1]:3128", False),
         ("a.example:3128", "A.example:3128", True),
         ("a.example:3128", "10.0.0.1:3128", False),
+        # Defect: check said "good", and of a Squid with one worker the second listener did not come up.
+        ("0.0.0.0:3128", "[::]:3128", True),
+        ("[::]:3128", "10.0.0.1:3128", True),
+        ("127.0.0.1:3128", "[::]:3128", True),
+        ("[0:0::0]:3128", "a.example:3128", True),
+        ("[::]:3128", "10.0.0.1:3129", False),
+        ("[::ffff:10.0.0.1]:3128", "10.0.0.1:3128", True),
     ],
 )
 def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
     problems = port_problems(f"http_port {one}", f"http_port {other}")
     assert len(problems) == overlap
     if overlap:
-        assert problems[0].line == 2
+        assert (problems[0].line, problems[0].warning) == (2, False)
         assert f"already taken by http_port {one} in line 1" in problems[0].text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "workers", "warning"),
+    [
+        ("[::]:3128", "10.0.0.1:3128", 2, True),
+        ("0.0.0.0:3128", "[::]:3128", 2, True),
+        ("[::]:3128", "10.0.0.1:3128", 1, False),
+        # As ever.
+        ("3128", "10.0.0.1:3128", 2, False),
+        ("[::]:3128", "[fd00::1]:3128", 2, False),
+    ],
+)
+def test_several_workers_bind_all_addresses_and_one_beside_them(
+    tmp_path: Path, one: str, other: str, workers: int, warning: bool
+) -> None:
+    """They do by SO_REUSEPORT: a configuration that works is not refused."""
+    file = tmp_path / "squid.conf"
+    file.write_text(f"http_port {one}\nhttp_port {other}\nworkers {workers}\n")
+    (problem,) = (each for each in check(file, "n", None).problems if "already taken" in each.text)
+    assert (problem.line, problem.warning) == (2, warning)
+    assert problem.text.endswith("several workers get both, one would not") == warning
 
 
 def test_the_same_port_in_branches_of_an_if_is_no_problem() -> None:
