@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mptcp_throttler.kernel.sockets.birth import _key
+from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import (
     Direction,
     Kind,
@@ -168,3 +173,52 @@ def test_a_client_with_a_single_path_begins_as_usual() -> None:
         ip_network("fd00::/128"): None,
     }
     assert UNANTICIPATED.initial_window is None
+
+
+V4_MAPPED = IPv6Network("::ffff:0:0/96")
+V4 = st.one_of(st.ip_addresses(v=4), st.sampled_from([ip_address("10.77.1.2"), ip_address("10.77.2.2")]))
+V6 = st.one_of(st.ip_addresses(v=6), st.sampled_from([ip_address("fd77::2"), ip_address("::fffe:10.77.1.2")])).filter(
+    lambda address: address not in V4_MAPPED
+)
+PREFIXES = st.one_of(
+    st.builds(lambda address, length: ip_network((address, length), strict=False), V4, st.integers(0, 32)),
+    st.builds(lambda address, length: ip_network((address, length), strict=False), V6, st.integers(0, 128)),
+    st.integers(0, 95).map(lambda length: V4_MAPPED.supernet(new_prefix=length)),
+).filter(lambda network: network.version == 4 or not network.subnet_of(V4_MAPPED))
+CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
+
+
+def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv6Address) -> Birth:
+    """Return what the map has for *address*: the entry with the longest prefix of all, as the kernel looks it up."""
+    packed = mapped(address.packed) if address.version == 4 else address.packed
+    number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
+    for network, birth in given_births.items():
+        key = _key(network)
+        length, prefix = int.from_bytes(key[:4], sys.byteorder), int.from_bytes(key[4:], "big")
+        if number >> (128 - length) == prefix >> (128 - length):
+            longest = max(longest, (length, birth), key=lambda each: each[0])
+    return longest[1]
+
+
+@settings(max_examples=500, deadline=None)
+@given(CLIENTS, CLIENTS, st.one_of(V4, V6))
+def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
+    capped: tuple[Network, ...], other: tuple[Network, ...], address: IPv4Address | IPv6Address
+) -> None:
+    """Defect: IPv4 clients were in ``::/0``, and began as those of a capped path of IPv6."""
+    births = found(RULE, paths=(PathMatch("ethernet", clients=capped), PathMatch("wifi", clients=other)))
+    own = [network for network in (*capped, *other) if address in network]
+    expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else AS_USUAL
+    assert in_the_map(births, address) == expected
+
+
+def test_a_cap_of_all_of_ipv6_is_none_of_ipv4() -> None:
+    six = ip_network("::/0")
+    paths = (PathMatch("ethernet", clients=(six,)), PathMatch("wifi", clients=(WIFI,)))
+    births = found(RULE, paths=paths)
+    assert in_the_map(births, ip_address("203.0.113.7")) == AS_USUAL
+    assert in_the_map(births, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
+    everybody = ip_network("0.0.0.0/0")
+    assert everybody not in found(RULE, paths=(PathMatch("ethernet", clients=(ip_network("2000::/3"),)),))
+    both = found(RULE, paths=(PathMatch("ethernet", clients=(six, everybody)),))
+    assert both[everybody] == under_cap(5_000_000, CLASS), "the policy itself says what holds for them"

@@ -18,7 +18,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 from itertools import takewhile
+from typing import Final
 
+from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.anticipation import ANTICIPATED
 from mptcp_throttler.policy.model import Direction, Kind, Network, Onset, PathMatch, Policy, Rule, ScopeKey, Share
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
@@ -33,6 +35,9 @@ MIN_WINDOW, MAX_WINDOW = 2, 10
 AS_USUAL = Birth()
 UNANTICIPATED = Birth(not_sent=65_536)
 """As much as the scheduler assigns at once: no less goodput up to 2 Gbit/s was seen."""
+_ALL_IPV4: Final = ip_network("0.0.0.0/0")
+_AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
+"""The IPv6 prefixes that have all IPv4-mapped addresses in them, ``::/0`` for one."""
 
 
 def unsent(rate: int) -> int:
@@ -68,6 +73,9 @@ def births(
         birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of)
         for network in path.clients or ():
             found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
+    # They are looked up with IPv4 addresses mapped into IPv6, and a policy's IPv6 prefix is for no IPv4 client.
+    if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
+        found.setdefault(_ALL_IPV4, AS_USUAL)
     # Without any cap there is nothing to do; with one, the other prefixes are exceptions within it.
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
