@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -22,7 +21,6 @@ from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.model import (
     Direction,
     Kind,
-    Network,
     PathMatch,
     Policy,
     Rule,
@@ -31,13 +29,17 @@ from mptcp_throttler.policy.model import (
     Throttle,
     Verdict,
 )
+from mptcp_throttler.policy.prefixes import Prefixes
 from mptcp_throttler.policy.reasons import BEFORE, NO_RULE, joined
 from mptcp_throttler.policy.schedule import next_change, open_rules
 
 __all__ = ["CompiledPolicy", "evaluate", "next_change"]
 
-_REMEMBERED: Final = 4096
-"""Answers kept for as many kinds of subflow; a phone has a handful of addresses."""
+_REMEMBERED_SUBFLOWS: Final = 65_536
+"""Subflows of which it is kept what the policy can say of them alone: as many as there are, for a reload asks for each
+of them in order, and would find none again of a few that are kept. One takes 250 to 300 bytes, all some 20 MB."""
+_REMEMBERED_ANSWERS: Final = 4096
+"""Answers kept, for as many situations."""
 
 OUTSIDE_HOURS: Final = "outside its hours"
 """The condition that the clock alone changes; which hours, and until when, is told to who asks for an explanation."""
@@ -126,25 +128,6 @@ class _Answer(NamedTuple):
     steer_path: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefixes:
-    """Prefixes as the masks and values that packed addresses are compared with."""
-
-    v4: tuple[tuple[int, int], ...]
-    v6: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, networks: Iterable[Network]) -> _Prefixes:
-        by_version: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
-        for network in networks:
-            by_version[network.version].append((int(network.netmask), int(network.network_address)))
-        return cls(tuple(by_version[4]), tuple(by_version[6]))
-
-    def holds(self, address: bytes) -> bool:
-        number = int.from_bytes(address, "big")
-        return any(number & mask == value for mask, value in (self.v4 if len(address) == 4 else self.v6))
-
-
 class _CompiledPath:
     """One path and its bit in the set of paths that a subflow is on."""
 
@@ -152,7 +135,7 @@ class _CompiledPath:
 
     def __init__(self, match: PathMatch) -> None:
         self._match = match
-        self._prefixes = None if match.clients is None else _Prefixes.of(match.clients)
+        self._prefixes = None if match.clients is None else Prefixes((each, True) for each in match.clients)
 
     def holds(self, remote: bytes, interface: str | None, remote_id: int | None, initial: bool, backup: bool) -> bool:
         match = self._match
@@ -168,7 +151,7 @@ class _CompiledPath:
 class _CompiledRule:
     """One rule as it answers one question, with everything that does not depend on the subflow worked out."""
 
-    __slots__ = ("client_bit", "clients", "exempts", "index", "least", "most", "path_bits", "rule")
+    __slots__ = ("client_bit", "exempts", "index", "least", "most", "path_bits", "rule")
 
     def __init__(self, index: int, rule: Rule, policy: Policy, kind: Kind) -> None:
         bit_of = {path.name: 1 << position for position, path in enumerate(policy.paths)}
@@ -178,7 +161,6 @@ class _CompiledRule:
         self.least = rule.least(kind)
         self.most: float = math.inf if rule.max_subflows is None else rule.max_subflows
         self.path_bits = None if rule.paths is None else sum({bit_of[name] for name in rule.paths})
-        self.clients = None if rule.clients is None else _Prefixes.of(rule.clients)
         self.client_bit = 0 if rule.clients is None else 1 << index
 
 
@@ -197,11 +179,15 @@ class CompiledPolicy:
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._answers: dict[Direction, dict[_Situation, _Answer]] = {direction: {} for direction in directions}
         every = [rule for kinds in self._rules.values() for rules in kinds.values() for rule in rules]
-        # Those with a condition on clients, each once whatever its directions and kinds.
-        by_clients = tuple({rule.index: rule for rule in every if rule.clients is not None}.values())
+        # Of those with a condition on clients, each once whatever its directions and kinds.
+        by_clients = tuple(
+            (bit, Prefixes((each, True) for each in clients))
+            for bit, clients in {each.client_bit: each.rule.clients for each in every}.items()
+            if clients is not None
+        )
         paths = tuple((path.name, _CompiledPath(path)) for path in policy.paths)
         # A method here would refer to this object, which then is never freed: a policy for each reload.
-        self._facts = lru_cache(_REMEMBERED)(partial(_find_facts, paths, by_clients))
+        self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(partial(_find_facts, paths, by_clients))
         self._scheduled = any(rule.windows is not None for rule in policy.rules)
         self._open = (True,) * len(policy.rules)
         self._open_since = self._open_until = -math.inf
@@ -259,7 +245,7 @@ class CompiledPolicy:
         answers = self._answers[direction]
         answer = answers.get(situation)
         if answer is None:
-            if len(answers) >= _REMEMBERED:
+            if len(answers) >= _REMEMBERED_ANSWERS:
                 answers.clear()
             answer = answers[situation] = self._answer(situation, direction)
         return answer
@@ -342,7 +328,7 @@ class CompiledPolicy:
 
 def _find_facts(
     paths: Sequence[tuple[str, _CompiledPath]],
-    by_clients: Iterable[_CompiledRule],
+    by_clients: Iterable[tuple[int, Prefixes[bool]]],
     remote: bytes,
     interface: str | None,
     remote_id: int | None,
@@ -353,9 +339,9 @@ def _find_facts(
     for position, (_, path) in enumerate(paths):
         if path.holds(remote, interface, remote_id, initial, backup):
             path_bits |= 1 << position
-    for rule in by_clients:
-        if rule.clients is not None and rule.clients.holds(remote):
-            rule_bits |= rule.client_bit
+    for bit, clients in by_clients:
+        if clients.holds(remote):
+            rule_bits |= bit
     first = paths[_lowest_bit(path_bits)][0] if path_bits else None
     return _Facts(first, path_bits, rule_bits)
 

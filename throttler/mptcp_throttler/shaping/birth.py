@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
-from itertools import takewhile
 from typing import Final
 
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.anticipation import ANTICIPATED
 from mptcp_throttler.policy.model import Direction, Kind, Network, Onset, PathMatch, Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.prefixes import Prefixes
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 
 UNSENT_SECONDS = 0.001
@@ -118,38 +118,19 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
 
 
 class _Decided:
-    """Which rule is the first that decides about something on the paths of a prefix's clients.
-
-    Asked by look-ups of numbers: there may be ten thousand prefixes, and the loop waits.
-    """
+    """Which rule is the first that decides about something on the paths of a prefix's clients."""
 
     def __init__(self, paths: Sequence[PathMatch], rules: Sequence[Rule]) -> None:
         places: dict[str, int] = {}
         for place, rule in enumerate(rules):
             for name in rule.paths or ():
                 places.setdefault(name, place)
-        self._of_all: float = math.inf
-        self._of: dict[tuple[int, int, int], int] = {}
-        for path in paths:
-            if path.name not in places:
-                continue
-            first = places[path.name]
-            if path.clients is None:
-                self._of_all = min(self._of_all, first)
-            for network in path.clients or ():
-                key = _key(network, network.prefixlen)
-                self._of[key] = min(self._of.get(key, first), first)
-        self._lengths = {version: sorted({length for of, length, _ in self._of if of == version}) for version in (4, 6)}
+        deciding = sorted((path for path in paths if path.name in places), key=lambda path: places[path.name])
+        self._of_all = min((places[path.name] for path in deciding if path.clients is None), default=math.inf)
+        self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
+        """Of each prefix the first."""
 
     def before(self, network: Network, place: int) -> bool:
         """Tell whether a rule above that at *place* decides about clients of all of *network*. Of what is in a path in
         part, that part has a birth of its own."""
-        if self._of_all < place:
-            return True
-        shorter = takewhile(lambda length: length <= network.prefixlen, self._lengths[network.version])
-        return any(self._of.get(_key(network, length), place) < place for length in shorter)
-
-
-def _key(network: Network, length: int) -> tuple[int, int, int]:
-    """Return the first *length* bits of a network's address as a number, with what tells it from others."""
-    return network.version, length, int(network.network_address) >> (network.max_prefixlen - length)
+        return self._of_all < place or any(each < place for each in self._of.around(network))
