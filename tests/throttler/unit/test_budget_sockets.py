@@ -11,7 +11,7 @@ from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.budget import Account, Counters
-from mptcp_throttler.stages.budget import NOTHING_USED, Usage
+from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
 from mptcp_throttler.stages.budget_accounts import Volume
 from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS, MeteredSockets
 from mptcp_throttler.stages.stage import Samples
@@ -93,6 +93,94 @@ def test_a_socket_that_never_reports_is_forgotten() -> None:
     assert host.stage.watched()
     host.sweep(FORGET_SECONDS + 1)
     assert not host.stage.watched()
+
+
+def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten() -> None:
+    """Defect: where closed sockets are not metered, each left its counters in the ledger until the next start."""
+    host = Host()
+    for token, octets in ((1, 70_000), (2, 5)):
+        host.connect(token, "10.77.1.2")
+        host.carry(token, octets)
+        host.sweep()
+        if token == 1:
+            assert host.used() == {"lte": 70_000}
+    host.close(1, report=False)
+    host.close(2, report=False)
+    host.sweep()
+    assert not host.stage._sockets.closed
+    host.sweep(FORGET_SECONDS + 1)
+    usage = host.stage.take_pending()
+    # The counters of the second one are not in the ledger yet, and need not be: its bytes are.
+    assert (usage.counters, usage.closed) == ({}, {1, 2})
+    assert list(usage.added.values()) == [5]
+    assert not host.stage._sockets._rows
+    assert host.stage.accounts() == dict.fromkeys(usage.added, 70_005)
+
+
+def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_reports() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
+    host.sweep()
+    (old,) = host.sockets.values()
+    assert host.used() == {"lte": 1000}
+    host.close(1, report=False)
+    subflow = Subflow(old.four_tuple, SubflowState.ACTIVE, True, 0, 0, False, None, host.now)
+    host.connections[2] = Connection(2, (subflow,), host.now)
+    host.sockets = {old.four_tuple: old._replace(token=2, cookie=77, bytes_acked=40)}
+    host.decide(2)
+    host.sweep()
+    assert host.used() == {"lte": 1040}
+    host.sweep(FORGET_SECONDS + 1)
+    assert host.stage.take_pending().closed == {old.cookie}
+    assert host.stage._sockets._rows == {77}
+    for times in (1, 2):
+        host.stage.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
+    assert not host.stage.take_pending().closed, "it is metered"
+
+
+def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_reports() -> None:
+    host = Host(policy(HOURS))
+    for token in (1, 2):
+        host.connect(token, "10.77.1.2")
+        host.carry(token, 1000)
+        host.sweep()
+    host.now = at("2026-11-20 19:00")
+    for token in (1, 2):
+        host.decide(token)
+    host.sweep()
+    assert not host.stage.watched()
+    assert host.used() == {"by-day": 2000}
+    host.sweep(LOOK_SECONDS + 1)
+    host.close(1, report=False)
+    host.stage.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
+    assert not host.stage._sockets.closed, "no sweep says that it is gone"
+    host.sweep(2 * LOOK_SECONDS + 3)
+    assert host.stage.take_pending().closed == {1}
+    assert host.stage._sockets._rows == {2}
+
+
+def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
+    """Where few sockets are watched, they are looked up, and no sweep comes for long."""
+    host = Host(policy(HOURS))
+    host.sweep()
+    host.connect(1, "10.77.1.2")
+    host.sweep()
+    host.now = at("2026-11-20 19:00")
+    host.decide(1)
+    host.sweep()
+    host.used()
+    asked: list[float] = []
+
+    def listed(since: float) -> set[int]:
+        asked.append(since)
+        return set()
+
+    first, second = host.clock + LOOK_SECONDS + 1, host.clock + 2 * LOOK_SECONDS + 2
+    host.stage.forget_unlisted(first, listed)
+    assert not asked
+    host.stage.forget_unlisted(second, listed)
+    assert asked == [first], "a sweep since then would have it"
 
 
 def test_a_subflow_that_is_half_closed_still_counts() -> None:
@@ -260,3 +348,54 @@ def test_no_byte_counts_twice_and_none_is_lost(actions: list[str]) -> None:
             host.now += 86_400
     host.sweep()
     assert host.used() == ({"lte": sent} if sent else {})
+
+
+@given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
+def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_long(actions: list[str]) -> None:
+    """Nobody reports sockets that close; daemons die after whatever write was their last."""
+    host = Host(policy(HOURS))
+    rows: dict[int, Counters] = {}
+    token, sent, is_open = 1, 0, True
+
+    def write() -> None:
+        usage = host.stage.take_pending()
+        for account, octets in usage.added.items():
+            host.written[account] = host.written.get(account, 0) + octets
+        rows.update({cookie: Counters(*read) for cookie, read in usage.counters.items()})
+        for cookie in usage.closed:
+            rows.pop(cookie, None)
+
+    host.connect(token, "10.77.1.2")
+    for action in actions:
+        if action == "send" and is_open:
+            host.carry(token, 1000, upload=10)
+            sent += 1010
+        elif action == "sweep":
+            host.sweep()
+        elif action == "write":
+            write()
+        elif action == "silent":
+            host.sweep()
+            write()
+            host.close(token, report=False)
+            token += 1
+            host.connect(token, "10.77.1.2")
+        elif action in ("wait", "look"):
+            host.sweep(1 + (FORGET_SECONDS if action == "wait" else LOOK_SECONDS))
+        elif action == "hours":
+            host.sweep()
+            is_open = not is_open
+            host.now = at("2026-11-20 12:00") + (0 if is_open else 8 * 3600)
+            host.decide(token)
+            host.sweep()
+            write()
+        elif action == "crash":
+            host.stage = BudgetStage()
+            host.stage.set_policy(host.policy)
+            host.stage.restore(host.written, rows)
+            host.decide(token)
+    for seconds in (1, 1, FORGET_SECONDS + 1, LOOK_SECONDS + 1, LOOK_SECONDS + 1):
+        host.sweep(seconds)
+    write()
+    assert sum(host.written.values()) == sent
+    assert rows.keys() <= {host.cookies}

@@ -57,7 +57,7 @@ class Host:
         """A daemon begins; one from before is not there any more."""
         self.heard.clear()
         self.stage = BudgetStage()
-        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda: {self.cookie}, lambda: self.now)
+        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda _: {self.cookie}, lambda: self.now)
         self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
@@ -315,7 +315,7 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
 
 def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
     async def play() -> None:
-        budgets = Budgets(path, BudgetStage(), lambda _: None, frozenset)
+        budgets = Budgets(path, BudgetStage(), lambda _: None, lambda _: None)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
         await budgets.close()
 

@@ -102,6 +102,22 @@ def test_many_watched_are_swept_once_for_everybody() -> None:
     assert [count for count, _, _, _ in second.given] == [990]
 
 
+def test_the_last_sweep_is_asked_for_what_it_is_new_enough_to_know() -> None:
+    sockets = FakeSockets(3)
+    sampler = sampler_of(sockets, FakeConsumer([subflow(1)]))
+    assert sampler.cookies(0.0) is None, "there was none"
+
+    async def work() -> None:
+        await sampler.sweep()
+        swept = sampler.latest_time
+        assert sampler.cookies(swept) == {0, 1, 2}
+        await both(sampler)
+        assert sampler.cookies(swept) == {0, 1, 2}
+        assert sampler.cookies(swept + 0.001) is None
+
+    run(work())
+
+
 def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look ten thousand subflows up in what was sampled takes milliseconds."""
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)

@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 class Budgets:
     """One daemon's budgets. *changed* hears whose verdicts are to be made anew; *listed* returns the cookies of all
-    sockets that the last sweep found."""
+    sockets that the last sweep found, None where that ended before its argument, monotonic seconds."""
 
     def __init__(
         self,
         path: Path,
         stage: BudgetStage,
         changed: Callable[[Collection[int]], None],
-        listed: Callable[[], Set[int]],
+        listed: Callable[[float], Set[int] | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path

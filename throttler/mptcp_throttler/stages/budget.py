@@ -100,9 +100,9 @@ class BudgetStage:
         self._accounts.begin_periods(now)
         return self._accounts.take_stale()
 
-    def forget_unlisted(self, monotonic: float, listed: Callable[[], Set[int]]) -> None:
+    def forget_unlisted(self, monotonic: float, listed: Callable[[float], Set[int] | None]) -> None:
         """Forget what the ledger knows of sockets that are gone without a word. *listed*, which is asked rarely,
-        returns the cookies of all sockets that the last sweep found."""
+        returns the cookies of all sockets that the last sweep found; None where that ended before its argument."""
         self._sockets.forget_unlisted(monotonic, listed)
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:

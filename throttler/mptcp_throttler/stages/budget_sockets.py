@@ -89,6 +89,8 @@ class MeteredSockets:
         self._looked_at: float | None = None
         self._rows: set[int] = set()
         """The sockets of which the ledger has counters."""
+        self._unmetered: set[int] = set()
+        """Those of them that nothing metered at the last look."""
         self._done: set[int] = set()
         self._expiring: deque[tuple[float, int]] = deque()
         """Sockets that closed or lost their four-tuple, and when, monotonic."""
@@ -183,17 +185,13 @@ class MeteredSockets:
                 metered = None
         if metered is not None:
             self._count(metered, acked, received)
-            self.dirty.pop(cookie, None)
             del self._by_cookie[cookie]
             metered.cookie, metered.acked, metered.received, metered.reported = None, 0, 0, True
             if metered.coming is not None:
                 metered.parts, metered.coming = metered.coming, None
             if not metered.active:
                 self._drop(metered)
-        if metered is not None or cookie in self._rows or cookie in self.dirty:
-            self.dirty.pop(cookie, None)
-            self.closed.add(cookie)
-        self._restored.pop(cookie, None)
+        self._forget_counters(cookie)
         self._done.add(cookie)
         self._expiring.append((self._now, cookie))
 
@@ -258,13 +256,25 @@ class MeteredSockets:
         if metered.cookie is not None and self._by_cookie.get(metered.cookie) is metered:
             del self._by_cookie[metered.cookie]
 
+    def _forget_counters(self, cookie: int) -> None:
+        """A socket is gone: the ledger need not know its counters. Whatever they say has been added to accounts, and is
+        written in the transaction that forgets them, or was before."""
+        if cookie in self._rows or cookie in self.dirty:
+            self.dirty.pop(cookie, None)
+            self.closed.add(cookie)
+        self._restored.pop(cookie, None)
+
     def _forget_missing(self, missing: Iterable[Metered]) -> None:
         now = self._now
         for metered in missing:
+            if self.metered.get(metered.four_tuple) is not metered:
+                continue  # it ended between two slices; its socket may be one that is yet to report
             if metered.missing_since is None:
                 metered.missing_since = now
             elif not metered.active and now - metered.missing_since > FORGET_SECONDS:
                 self._drop(metered)
+                if metered.cookie is not None:
+                    self._forget_counters(metered.cookie)
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that are long gone. *now* is monotonic."""
@@ -275,18 +285,22 @@ class MeteredSockets:
             gone = self._by_cookie.get(cookie)
             if gone is not None and self.metered.get(gone.four_tuple) is not gone:
                 del self._by_cookie[cookie]
+                self._forget_counters(cookie)
         for end, metered in list(self._departed.items()):
             if metered.missing_since is not None and now - metered.missing_since > FORGET_SECONDS:
                 del self._departed[end]
 
-    def forget_unlisted(self, now: float, listed: Callable[[], Set[int]]) -> None:
-        """Forget, now and then, what the ledger knows of sockets that are in no sweep: *listed* returns the cookies of
-        all that the last one found. One that nothing meters now may be metered later, and must not count anew then."""
-        if self._looked_at is None:
-            self._looked_at = now
-        elif self._restored and now - self._looked_at > LOOK_SECONDS:
-            self._looked_at = now
-            gone = self._restored.keys() - listed()
-            self.closed |= gone
-            for cookie in gone:
-                del self._restored[cookie]
+    def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
+        """Forget, now and then, what the ledger knows of sockets that nothing meters and that are in no sweep: *listed*
+        returns the cookies of all that the last one found, None where that ended before the time that it is given. One
+        that nothing meters now may be metered later, and must not count anew then."""
+        since = self._looked_at
+        if since is not None and now - since <= LOOK_SECONDS:
+            return
+        self._looked_at = now
+        before, self._unmetered = self._unmetered, self._rows - self._by_cookie.keys()
+        # Of a socket that began after a sweep, that sweep says nothing: these were there at the look before.
+        known = before & self._unmetered
+        there = None if since is None or not known else listed(since)
+        for cookie in () if there is None else known - there:
+            self._forget_counters(cookie)
