@@ -1,18 +1,54 @@
-"""A certificate of its own signature, for 127.0.0.1."""
+"""Certificates of their own signature, for 127.0.0.1, and what a server shows of them."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 import subprocess
+import sys
 from pathlib import Path
 
+KEYS = {"ec": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "rsa": ["-newkey", "rsa:2048"]}
+"""What openssl(1) makes the kinds of key by."""
 
-def self_signed(directory: Path) -> tuple[Path, Path]:
+
+def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
     """Write a certificate and its key to *directory*, and return their files."""
     certificate, key = directory / "certificate.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command = ["openssl", "req", "-x509", *KEYS[kind], "-nodes"]
     command += ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     return certificate, key
+
+
+def replaced(file: Path, by: Path) -> None:
+    """Have *file* be what *by* is, at once, as programs do that renew certificates."""
+    new = file.with_suffix(".new")
+    new.write_bytes(by.read_bytes())
+    new.replace(file)
+
+
+def shown(port: int) -> bytes:
+    """Return the certificate (DER) that a server on loopback shows to a new connection, which names no server."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), 60) as plain, context.wrap_socket(plain) as connection:
+        certificate = connection.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def der(certificate: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificate.read_text())
+
+
+def looks_often(module: str) -> list[str]:
+    """Return the command of *module*, a program's, that looks at its certificate not once a minute, but at once."""
+    text = (
+        "import runpy; from mptcp_common import renewal; renewal.SECONDS = 0.02; runpy.run_module({!r}, run_name={!r})"
+    )
+    return [sys.executable, "-c", text.format(module, "__main__")]
 
 
 def encrypted(key: Path) -> bytes:

@@ -7,13 +7,27 @@ import ssl
 from mptcp_common.reasons import reason
 
 
+class Unusable(Exception):
+    """Why a server cannot use these files, for people."""
+
+
+def loaded(certificate: str, key: str) -> ssl.SSLContext:
+    """Return a server's context that has these files. Raises Unusable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without the last argument OpenSSL asks the terminal for a password, and a service has none.
+        context.load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{certificate} with {key} cannot be used: {reason(error)}") from error
+    return context
+
+
 def obstacle(certificate: str, key: str) -> str | None:
     """Return why a server cannot use these files, for people; None where it can."""
     try:
-        # Without the last argument OpenSSL asks the terminal for a password, and a service has none.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
-    except (OSError, ValueError) as error:
-        return f"{certificate} with {key} cannot be used: {reason(error)}"
+        loaded(certificate, key)
+    except Unusable as error:
+        return str(error)
     return None
 
 

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
+from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
 from mptcp_console.lane import Lane
@@ -103,8 +104,18 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
+    looking = asyncio.create_task(_look_for_renewals(config, settings))
+    try:
+        await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
+    finally:
+        looking.cancel()
     return DONE
+
+
+async def _look_for_renewals(config: uvicorn.Config, settings: Settings) -> None:
+    """Look whether the certificate is renewed, where there is one, until this is cancelled."""
+    if config.ssl is not None:
+        await keep_looking(Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key)))
 
 
 def metrics(settings: Settings) -> Route:

@@ -7,6 +7,7 @@ import os
 import pwd
 import signal
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp
 
 from mptcp_common.certificates import obstacle
 from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
 from mptcp_portal.asking import Asker
 from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
@@ -116,7 +118,17 @@ def _server(service: Service) -> uvicorn.Server:
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    # Its context is there from now on.
+    config.load()
     return BoundedServer(config, service.bounds)
+
+
+def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> Iterator[Renewal]:
+    """Yield one for each server that has a certificate."""
+    for name, service in found.items():
+        context = servers[name].config.ssl
+        if service.certificate is not None and context is not None:
+            yield Renewal("mptcp-portal", context, *service.certificate)
 
 
 async def serve(settings: Settings) -> None:
@@ -125,6 +137,7 @@ async def serve(settings: Settings) -> None:
     found = services(settings, asker)
     listeners = {name: _listener(service.end) for name, service in found.items()}
     servers = {name: _server(service) for name, service in found.items()}
+    renewals = list(_renewals(found, servers))
 
     def stop() -> None:
         # Who waits would be cut off after _STOP_SECONDS, with a traceback for each.
@@ -141,9 +154,10 @@ async def serve(settings: Settings) -> None:
     tell("mptcp-portal", READY, status(said))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
-        living = group.create_task(_live())
+        beside = [group.create_task(each) for each in (_live(), *map(keep_looking, renewals))]
         await asyncio.wait(tasks)
-        living.cancel()
+        for each in beside:
+            each.cancel()
 
 
 async def _live() -> None:

@@ -33,7 +33,12 @@ class Console:
 
 @contextmanager
 def console(
-    directory: Path, status_socket: Path, port: int = PORT, prefix: Sequence[str] = (), settings: str = ""
+    directory: Path,
+    status_socket: Path,
+    port: int = PORT,
+    prefix: Sequence[str] = (),
+    settings: str = "",
+    program: Sequence[str] = (str(Path(sys.executable).parent / "mptcp-console"),),
 ) -> Iterator[Console]:
     """Start the console, by *prefix* in a namespace and as another user; it must end well."""
     config = directory / f"console-{port}.yaml"
@@ -42,7 +47,7 @@ def console(
     log = directory / f"console-{port}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*prefix, str(Path(sys.executable).parent / "mptcp-console"), "run", "--config", str(config)],
+            [*prefix, *program, "run", "--config", str(config)],
             stdout=output,
             stderr=output,
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},

@@ -1,12 +1,15 @@
-"""The console as a service: a service manager that cannot be told keeps nobody from serving."""
+"""The console as a service: what keeps nobody from serving, and what it takes up while it does."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from certificates import der, looks_often, replaced, self_signed, shown
 from console_site import console
 from reserved_port import reserved_port
+
+from mptcp_lab.testbed.services import wait_until
 
 
 def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(
@@ -16,3 +19,20 @@ def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     with console(tmp_path, tmp_path / "s", reserved_port()) as running:
         assert "mptcp-console: tell the service manager READY=1: No such file" in running.log.read_text()
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    """Defect: the files were read once, at the start; nothing said so until browsers refused the page."""
+    certificate, key = self_signed(tmp_path)
+    (tmp_path / "new").mkdir()
+    new_certificate, new_key = self_signed(tmp_path / "new")
+    settings, port = f"certificate: {certificate}\nkey: {key}\n", reserved_port()
+    with console(
+        tmp_path, tmp_path / "s", port, settings=settings, program=looks_often("mptcp_console.cli")
+    ) as running:
+        assert shown(port) == der(certificate)
+        replaced(certificate, new_certificate)
+        replaced(key, new_key)
+        wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
+        said = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
+        assert running.log.read_text().count(said) == 1

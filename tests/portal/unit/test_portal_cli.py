@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from certificates import encrypted, self_signed
+from certificates import der, encrypted, looks_often, replaced, self_signed, shown
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -172,6 +172,35 @@ def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) ->
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    """Defect: the files were read once, at the start; nothing said so until systems no longer trusted the API."""
+    path, port = tmp_path / "portal.yaml", reserved_port()
+    certificate, key = self_signed(tmp_path)
+    (tmp_path / "new").mkdir()
+    new_certificate, new_key = self_signed(tmp_path / "new")
+    path.write_text(
+        f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/none\n"
+        f"captive_portal: {{listen: 127.0.0.1:{port}, certificate: {certificate}, key: {key}}}\n"
+    )
+    command = [*looks_often("mptcp_portal.cli"), "run", "--config", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert shown(port) == der(certificate)
+        replaced(certificate, new_certificate)
+        replaced(key, new_key)
+        _wait(lambda: shown(port) == der(new_certificate))
+        head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        assert " 200 " in _asked(port, head, ssl.create_default_context(cafile=str(new_certificate)))
+        process.send_signal(signal.SIGTERM)
+        said = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
+        assert (process.wait(30), process.stdout.read()) == (0, said)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:

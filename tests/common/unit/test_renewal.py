@@ -1,0 +1,182 @@
+"""A renewed certificate is shown to new connections once it is whole: handshakes in memory, of both versions of TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from certificates import der, encrypted, replaced, self_signed
+
+from mptcp_common import renewal
+from mptcp_common.certificates import loaded
+from mptcp_common.renewal import PATIENCE, Renewal, keep_looking
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+class Pair(NamedTuple):
+    certificate: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    kinds = {"old": "ec", "new": "ec", "rsa": "rsa"}
+    return {name: Pair(*self_signed(tmp_path_factory.mktemp(name), kind)) for name, kind in kinds.items()}
+
+
+@pytest.fixture
+def used(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
+    """The files that a server has; they are those of ``old``."""
+    pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    for file, by in zip(pair, pairs["old"], strict=True):
+        replaced(file, by)
+    return pair
+
+
+class Server:
+    """What a handshake needs of one."""
+
+    def __init__(self, pair: Pair) -> None:
+        certificate, key = map(str, pair)
+        self.context = loaded(certificate, key)
+        self.renewal = Renewal("server", self.context, certificate, key)
+
+    def shows(self, version: ssl.TLSVersion = VERSIONS[-1], name: str | None = None) -> bytes:
+        """Return the certificate that a new client is shown, which asks for the server of that *name*, or for none."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = version
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(back, there, server_hostname=name)
+        server = self.context.wrap_bio(there, back, server_side=True)
+        for each in (client, server) * 3:
+            with suppress(ssl.SSLWantReadError):
+                each.do_handshake()
+        certificate = client.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate
+
+
+@pytest.mark.parametrize("name", [None, "proxy.lan"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_certificate_that_is_replaced_before_its_key_is_shown_when_both_are_there(
+    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
+) -> None:
+    """Defect: the files were read once, at the start, and clients were shown a certificate that ran out."""
+    old, new = (der(pairs[each].certificate) for each in ("old", "new"))
+    server = Server(used)
+    server.renewal.look()
+    assert server.shows(version, name) == old
+    replaced(used.certificate, pairs["new"].certificate)
+    server.renewal.look()
+    assert server.shows(version, name) == old
+    replaced(used.key, pairs["new"].key)
+    assert server.shows(version, name) == old
+    assert capsys.readouterr().err == ""
+    server.renewal.look()
+    assert server.shows(version, name) == new
+    said = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
+    assert capsys.readouterr().err == said
+    server.renewal.look()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
+    used: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
+) -> None:
+    """In one context OpenSSL would have both, and show the one before to who likes its kind better."""
+    server = Server(used)
+    for file, by in zip(used, pairs["rsa"], strict=True):
+        replaced(file, by)
+    server.renewal.look()
+    assert server.shows(version) == der(pairs["rsa"].certificate)
+
+
+def test_a_connection_that_there_is_goes_on(used: Pair, pairs: dict[str, Pair]) -> None:
+    server = Server(used)
+    context = ssl.create_default_context(cafile=str(used.certificate))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        context.wrap_bio(back, there, server_hostname="127.0.0.1"),
+        server.context.wrap_bio(there, back, server_side=True),
+    )
+    for each in ends * 3:
+        with suppress(ssl.SSLWantReadError):
+            each.do_handshake()
+    for file, by in zip(used, pairs["new"], strict=True):
+        replaced(file, by)
+    server.renewal.look()
+    ends[1].write(b"answer")
+    assert ends[0].read() == b"answer"
+
+
+def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: dict[str, Pair]) -> None:
+    """Between their first reading and the first look at their times nobody would notice it."""
+    certificate, key = map(str, used)
+    context = loaded(certificate, key)
+    for file, by in zip(used, pairs["new"], strict=True):
+        replaced(file, by)
+    server = Server(used)
+    server.context, server.renewal = context, Renewal("server", context, certificate, key)
+    assert server.shows() == der(pairs["new"].certificate)
+
+
+@pytest.mark.parametrize("lacks", ["a key", "a file", "sense"])
+def test_what_cannot_be_used_for_long_is_said_once_and_tried_again(
+    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], lacks: str
+) -> None:
+    server = Server(used)
+    if lacks == "a file":
+        used.key.unlink()
+        replaced(used.certificate, pairs["new"].certificate)
+    else:
+        replaced(used.certificate, pairs["new"].certificate if lacks == "a key" else Path(__file__))
+    for _ in range(PATIENCE - 1):
+        server.renewal.look()
+    assert capsys.readouterr().err == ""
+    server.renewal.look()
+    said = capsys.readouterr().err
+    start = "server: the certificate was changed, and clients are still shown the one before: "
+    assert said.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
+    assert len(said.splitlines()) == 1
+    for _ in range(2 * PATIENCE):
+        server.renewal.look()
+    assert capsys.readouterr().err == ""
+    assert server.shows() == der(pairs["old"].certificate)
+    for file, by in zip(used, pairs["new"], strict=True):
+        replaced(file, by)
+    server.renewal.look()
+    assert server.shows() == der(pairs["new"].certificate)
+    assert "new connections are shown" in capsys.readouterr().err
+
+
+def test_a_key_with_a_password_asks_nobody_for_it(used: Pair, pairs: dict[str, Pair]) -> None:
+
+    server = Server(used)
+    used.key.write_bytes(encrypted(pairs["old"].key))
+    server.renewal.look()
+    assert server.shows() == der(pairs["old"].certificate)
+
+
+def test_it_is_looked_again_and_again(used: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "SECONDS", 0)
+    server = Server(used)
+
+    async def look() -> None:
+        looking = asyncio.create_task(keep_looking(server.renewal))
+        async with asyncio.timeout(60):
+            for name in ("new", "old", "rsa"):
+                for file, by in zip(used, pairs[name], strict=True):
+                    replaced(file, by)
+                while server.shows() != der(pairs[name].certificate):  # noqa: ASYNC110 -- it tells nobody
+                    await asyncio.sleep(0)
+        looking.cancel()
+
+    asyncio.run(look())
