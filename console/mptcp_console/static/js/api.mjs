@@ -6,7 +6,9 @@
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(
     Object.entries(parameters).filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]));
-  return answer(`/api/${path}${query.size ? `?${query}` : ""}`, {});
+  // Not by its size, which Safari before 17 and Firefox before 112 do not have.
+  const text = String(query);
+  return answer(`/api/${path}${text === "" ? "" : `?${text}`}`, {});
 }
 
 /** @param {string} path @param {object} document */
