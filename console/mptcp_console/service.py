@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
+from ipaddress import ip_address
 from types import FrameType
 from typing import Any, Final
 
@@ -126,8 +127,13 @@ def metrics(settings: Settings) -> Route:
 
 def _listener(settings: Settings) -> socket.socket:
     """Return a socket that listens where the settings say. Raises OSError."""
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
-    return socket.create_server((settings.address, settings.port), family=family, backlog=BACKLOG)
+    address = ip_address(settings.address)
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    # [::] is every address, those of IPv4 as well; Python would leave them out.
+    is_every = address.version == 6 and address.is_unspecified and socket.has_dualstack_ipv6()
+    return socket.create_server(
+        (settings.address, settings.port), family=family, backlog=BACKLOG, dualstack_ipv6=is_every
+    )
 
 
 def _complain(text: object) -> None:

@@ -88,7 +88,8 @@ def _listener(end: End) -> socket.socket:
         if address.version == 4:
             listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         else:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # [::] is every address, those of IPv4 as well.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not address.is_unspecified)
             listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         listener.bind((end.address, end.port))
         listener.listen(256)

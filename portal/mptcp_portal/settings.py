@@ -50,9 +50,12 @@ class End:
     def takes(self, other: End) -> bool:
         """Return whether who listens here leaves nobody *other*: one of them may be every address of the host."""
         ours, theirs = ip_address(self.address), ip_address(other.address)
-        if (self.port, ours.version) != (other.port, theirs.version):
+        if self.port != other.port:
             return False
-        return ours == theirs or ours.is_unspecified or theirs.is_unspecified
+        # [::] is every address of IPv4, too; 0.0.0.0 none of IPv6.
+        if any(each.version == 6 and each.is_unspecified for each in (ours, theirs)):
+            return True
+        return ours.version == theirs.version and (ours == theirs or ours.is_unspecified or theirs.is_unspecified)
 
 
 def _is_enough(address: IPv4Address | IPv6Address) -> bool:

@@ -39,11 +39,15 @@ def console(
     prefix: Sequence[str] = (),
     settings: str = "",
     program: Sequence[str] = (str(Path(sys.executable).parent / "mptcp-console"),),
+    address: str = "127.0.0.1",
 ) -> Iterator[Console]:
-    """Start the console, by *prefix* in a namespace and as another user; it must end well."""
+    """Start the console, by *prefix* in a namespace and as another user; it must end well.
+
+    *address*: what it listens on, as the settings write it.
+    """
     config = directory / f"console-{port}.yaml"
     whose = "" if "token_file" in settings else "open_to_this_host: true\n"
-    config.write_text(f"listen: 127.0.0.1:{port}\nstatus_socket: {status_socket}\n{whose}{settings}")
+    config.write_text(f"listen: '{address}:{port}'\nstatus_socket: {status_socket}\n{whose}{settings}")
     log = directory / f"console-{port}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(

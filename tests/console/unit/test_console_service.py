@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 from certificates import der, looks_often, replaced, self_signed, shown
@@ -36,3 +37,15 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
         said = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
         assert running.log.read_text().count(said) == 1
+
+
+@pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
+def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) -> None:
+    """Defect: only IPv6 was listened on, although docs/console.md has [::] for every address."""
+    token, port = tmp_path / "token", reserved_port()
+    token.write_text("0123456789abcdef0123456789abcdef")
+    token.chmod(0o600)
+    with console(tmp_path, tmp_path / "s", port, settings=f"token_file: {token}\n", address=written):
+        for address in ("127.0.0.1", "[::1]"):
+            with build_opener(ProxyHandler({})).open(f"http://{address}:{port}/login", timeout=60) as answer:
+                assert answer.status == 200

@@ -174,6 +174,26 @@ def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) ->
     assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
 
 
+def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
+    """Defect: only IPv6 was listened on, although the settings call [::] every address of this host."""
+    path, port = tmp_path / "portal.yaml", reserved_port()
+    path.write_text(
+        f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nproxy: {{address: 192.0.2.1}}\n"
+        f"onboarding: {{listen: '[::]:{port}', url: 'http://x/'}}\n"
+    )
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        for address in ("127.0.0.1", "::1"):
+            answer = _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", address=address)
+            assert " 200 " in answer.splitlines()[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
     """Defect: the files were read once, at the start; nothing said so until systems no longer trusted the API."""
     path, port = tmp_path / "portal.yaml", reserved_port()
@@ -289,8 +309,8 @@ def _own_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def _asked(port: int, head: str, context: ssl.SSLContext | None = None) -> str:
-    with socket.create_connection(("127.0.0.1", port), 30) as plain:
+def _asked(port: int, head: str, context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> str:
+    with socket.create_connection((address, port), 30) as plain:
         client = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
         client.sendall((head + "\r\n").encode())
         return b"".join(iter(lambda: client.recv(65536), b"")).decode()

@@ -130,11 +130,19 @@ def test_a_page_on_every_address_of_the_host_has_the_one_that_is_written() -> No
 
 
 def test_one_port_is_another_one_with_another_address_or_family() -> None:
-    ports = ONBOARDING.replace("192.168.1.10:", "'[::]:").replace("3181", "3180'") + "  url: http://x/\n"
+    ports = ONBOARDING.replace("192.168.1.10:", "'[fd00::1]:").replace("3181", "3180'")
     found = load_settings(ports + CAPTIVE.replace("3182", "3180") + "  behind: [127.0.0.1/32]", "portal.yaml")
     assert found.captive is not None
     assert found.onboarding is not None
-    assert {str(found.onboarding.listen), str(found.captive.listen)} == {"[::]:3180", "192.168.1.10:3180"}
+    assert {str(found.onboarding.listen), str(found.captive.listen)} == {"[fd00::1]:3180", "192.168.1.10:3180"}
+
+
+@pytest.mark.parametrize("every", ["[::]", "[0::0:0]", "0.0.0.0"])
+def test_every_address_leaves_nobody_its_port(every: str) -> None:
+    """[::] is every address of IPv4, too."""
+    ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
+    (said,) = problems(ports)
+    assert '3180" is taken by check; write another port' in said
 
 
 def test_all_mistakes_at_once() -> None:
