@@ -2,8 +2,9 @@
 
 Each question costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be
 many; operating systems ask for their volume once, when they join a network, and all at once where an access point comes
-back. So each kind has a queue of its own, in which neither waits for the other, and each client one place in it
-(:mod:`mptcp_common.clients`). However many connections a client has, others have a turn.
+back. So each kind has a queue of its own, in which neither waits for the other. Each client
+(:mod:`mptcp_common.clients`) has one place among the pages, and a share of those for systems: an IPv6 /64 is a whole
+LAN of phones, or one host with many addresses. However many connections and addresses a client has, others have a turn.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import sleep
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,6 +30,8 @@ MOST_PAGES = 6
 """Check pages that may wait for their turn: three seconds."""
 MOST_SYSTEMS = 20
 """Operating systems that may: ten seconds, after which Android's gives up."""
+MOST_SYSTEMS_OF_ONE = MOST_SYSTEMS // 2
+"""Of one client: as many phones of one LAN, while a host with 2**64 addresses leaves the other half to others."""
 LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
 """For which anybody waits for their turn, however long the throttler takes for those before: together with their own
 questions less than bounded.REQUEST_SECONDS, after which there is no answer at all."""
@@ -42,20 +46,21 @@ Answer = tuple[Throttler, dict[str, Any]]
 class _Queue:
     """Who waits, and whose turn it is."""
 
-    def __init__(self, most: int, pause: float) -> None:
+    def __init__(self, most: int, most_of_one: int, pause: float) -> None:
         self._most = most
+        self._most_of_one = most_of_one
         self._pause = pause
-        self._waiting: set[bytes] = set()
+        self._waiting: Counter[bytes] = Counter()
         self._turn = asyncio.Lock()
         self._last = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what *work* does, unless the client at *address* has a place already, or there is none, or its turn
-        does not come."""
+        """Return what *work* does, unless the client at *address* has its places already, or there is none, or its
+        turn does not come."""
         client = client_of(ip_address(address.strip("[]")).packed)
-        if client in self._waiting or len(self._waiting) >= self._most:
+        if self._waiting[client] >= self._most_of_one or self._waiting.total() >= self._most:
             return Throttler.BUSY, {}
-        self._waiting.add(client)
+        self._waiting[client] += 1
         try:
             try:
                 async with asyncio.timeout(LONGEST_SECONDS):
@@ -69,7 +74,8 @@ class _Queue:
                 self._last = time.monotonic()
                 self._turn.release()
         finally:
-            self._waiting.discard(client)
+            # Who has no place any more is not remembered.
+            self._waiting -= Counter((client,))
 
 
 class Asker:
@@ -77,7 +83,8 @@ class Asker:
 
     def __init__(self, path: Path, pause: float = PAUSE_SECONDS) -> None:
         self._path = path
-        self._pages, self._systems = _Queue(MOST_PAGES, pause), _Queue(MOST_SYSTEMS, pause)
+        self._pages = _Queue(MOST_PAGES, 1, pause)
+        self._systems = _Queue(MOST_SYSTEMS, MOST_SYSTEMS_OF_ONE, pause)
         self._kept: dict[str, tuple[float, Answer]] = {}
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._is_closed = False
@@ -102,7 +109,10 @@ class Asker:
         return await self._once(f"client {endpoint}", self._pages, endpoint.rpartition(":")[0], ask)
 
     async def budgets_of(self, address: str) -> Answer:
-        """Return the same of the volumes that the client at *address* uses up; it need not have a connection."""
+        """Return the same of the volumes that the client at *address* uses up; it need not have a connection.
+
+        One address has one place: what it asks meanwhile is the same question.
+        """
 
         async def ask() -> Answer:
             return await self._now({"query": "budgets", "client": address})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
+from random import randrange
 from typing import Any
 
 from starlette.requests import Request
@@ -25,8 +26,9 @@ from mptcp_portal.pages import SecureHeaders, routed
 from mptcp_portal.settings import Captive, Network
 
 MEDIA_TYPE = "application/captive+json"
-_AGAIN = str(round(MOST_SYSTEMS * PAUSE_SECONDS))
-"""Seconds after which those have their answer who wait now."""
+_AGAIN = round(MOST_SYSTEMS * PAUSE_SECONDS)
+"""Seconds after which those have their answer who wait now. Who finds no place comes again within as many more: all at
+the same moment would be too many once more."""
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
@@ -62,7 +64,8 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
             return JSONResponse({"error": "it is not known who asks"}, 403)
         status, found = await asker.budgets_of(str(client))
         if status is Throttler.BUSY:
-            return JSONResponse({"error": "too many ask at the moment"}, 503, headers={"retry-after": _AGAIN})
+            again = str(_AGAIN + randrange(_AGAIN))
+            return JSONResponse({"error": "too many ask at the moment"}, 503, headers={"retry-after": again})
         said: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             said["user-portal-url"] = captive.user_portal_url

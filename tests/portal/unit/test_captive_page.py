@@ -97,7 +97,7 @@ async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str
 
 def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_path: Path) -> None:
     """Defect: of twenty phones that came back at once, some were told nothing of their volume, as if they had none."""
-    clients = [f"10.0.1.{number}" for number in range(MOST_SYSTEMS + 5)]
+    clients = [f"10.0.1.{number}" for number in range(MOST_SYSTEMS + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
     assert captive is not None
 
@@ -107,12 +107,16 @@ def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_p
 
     with answering(tmp_path / "s", of_clients({}, dict.fromkeys(clients, OWN))):
         answers = asyncio.run(all_at_once())
+    again = []
     for status, headers, found in answers:
         if status == 200:
             assert found == {"captive": False, "bytes-remaining": 7}
         else:
-            assert (status, headers["retry-after"]) == (503, "10")
+            assert status == 503
+            again.append(int(headers["retry-after"]))
     assert [status for status, _, _ in answers].count(200) == MOST_SYSTEMS
+    # They do not all come again at one moment.
+    assert 10 <= min(again) < max(again) < 20
 
 
 def test_addresses_of_clients() -> None:

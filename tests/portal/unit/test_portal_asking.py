@@ -1,4 +1,5 @@
-"""Who waits for a throttler that takes long: no longer than a connection lasts, and not beyond the portal's end."""
+"""Who waits for a throttler that takes long: so many of one network, no longer than a connection lasts, and not beyond
+the portal's end."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answering_socket import answering
+from portal_throttler import of_clients
 
 from mptcp_portal import asking
-from mptcp_portal.asking import LONGEST_SECONDS, Asker
+from mptcp_portal.asking import LONGEST_SECONDS, MOST_SYSTEMS, MOST_SYSTEMS_OF_ONE, Asker
 from mptcp_portal.bounded import REQUEST_SECONDS
 from mptcp_portal.check_report import Throttler
 
@@ -76,3 +79,43 @@ def test_a_throttler_that_the_portal_may_not_ask_is_told_once(
     monkeypatch.setattr(asking, "ask_async", refuse)
     asyncio.run(ask())
     assert capsys.readouterr().err == "mptcp-portal: ask the throttler at /run/s: Permission denied\n"
+
+
+def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
+    """Return what becomes of it where systems at *addresses* ask for their volume, all at once."""
+
+    async def ask() -> list[Throttler]:
+        asker = Asker(path, pause=0.001)
+        return [status for status, _ in await asyncio.gather(*(asker.budgets_of(each) for each in addresses))]
+
+    with answering(path, of_clients({})):
+        return asyncio.run(ask())
+
+
+def test_phones_of_one_lan_have_half_of_the_places(tmp_path: Path) -> None:
+    """Defect: all phones of an IPv6 LAN, which are in one /64, had one place together: when an access point came back,
+    one was told its volume and all others that too many ask."""
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MOST_SYSTEMS_OF_ONE + 2)]
+    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MOST_SYSTEMS - MOST_SYSTEMS_OF_ONE + 2)]
+    statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])
+    assert statuses[: len(phones)] == [Throttler.ANSWERED] * MOST_SYSTEMS_OF_ONE + [Throttler.BUSY]
+    assert set(statuses[len(phones) :]) == {Throttler.ANSWERED}
+
+
+def test_places_are_free_again_after_the_answer(tmp_path: Path) -> None:
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MOST_SYSTEMS_OF_ONE + 1)]
+
+    async def one_group_after_another() -> list[Throttler]:
+        asker, found = Asker(tmp_path / "s", pause=0.001), []
+        for begin in range(0, len(phones), MOST_SYSTEMS_OF_ONE):
+            group = phones[begin : begin + MOST_SYSTEMS_OF_ONE]
+            found += [status for status, _ in await asyncio.gather(*(asker.budgets_of(each) for each in group))]
+        return found
+
+    with answering(tmp_path / "s", of_clients({})):
+        assert set(asyncio.run(one_group_after_another())) == {Throttler.ANSWERED}
+
+
+def test_a_system_that_asks_again_and_again_has_one_place(tmp_path: Path) -> None:
+    others = [f"10.0.1.{number}" for number in range(1, MOST_SYSTEMS)]
+    assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {Throttler.ANSWERED}
