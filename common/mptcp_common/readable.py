@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from mptcp_common.unit_properties import properties_of_unit
+
 _TEST_SECONDS = 10
-SYSTEMCTL = "/usr/bin/systemctl"
 
 
 def groups_of_unit(unit: str) -> list[int]:
@@ -16,11 +17,7 @@ def groups_of_unit(unit: str) -> list[int]:
 
     None where no systemd answers, or it knows no such unit. One that the host does not have is left out.
     """
-    command = [SYSTEMCTL, "show", "--property=SupplementaryGroups", "--value", unit]
-    try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
     return [number for name in shown.split() if (number := _number(name)) is not None]
 
 

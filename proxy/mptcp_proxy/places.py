@@ -43,10 +43,19 @@ class Role(enum.Enum):
     def file(self) -> str:
         return "squid.conf" if self is Role.PROXY else "relay-squid.conf"
 
+    @property
+    def installed(self) -> Path:
+        """The squid.conf that systemd's unit has it read."""
+        return CONFIGURATIONS / self.file
+
+    @property
+    def unit(self) -> str:
+        return f"mptcp-{self.value}.service"
+
     def configuration(self) -> Path:
         """Return the installed squid.conf, or the checkout's where none is installed."""
-        installed, checkout = CONFIGURATIONS / self.file, _CHECKOUT_CONFIGURATIONS / self.file
-        return checkout if not installed.exists() and checkout.exists() else installed
+        checkout = _CHECKOUT_CONFIGURATIONS / self.file
+        return checkout if not self.installed.exists() and checkout.exists() else self.installed
 
 
 @dataclass(frozen=True, slots=True)

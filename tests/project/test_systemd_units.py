@@ -14,8 +14,11 @@ from unit_exposure import MOST, exposure
 from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_proxy import reloads
+from mptcp_proxy.configuration import sandbox
 from mptcp_proxy.configuration.check import PATIENCE
-from mptcp_proxy.places import SHARED_MEMORY
+from mptcp_proxy.configuration.sandbox import PROPERTIES
+from mptcp_proxy.configuration.source import PhysicalLine
+from mptcp_proxy.places import SHARED_MEMORY, Places, Role
 from mptcp_proxy.serving import DESERTED, UNOPENED
 from mptcp_proxy.squid import PARSE_SECONDS
 from mptcp_proxy.supervisor import _REST
@@ -82,6 +85,45 @@ def test_the_relay_is_kept_as_the_proxy_is() -> None:
     }
     assert [line.replace("mptcprelay", "mptcpproxy") for line in hardening[RELAY]] == hardening[PROXY]
     assert values(RELAY, "ConditionPathExists") == ["/etc/mptcp-proxy/relay-squid.conf"]
+
+
+@pytest.mark.parametrize("role", Role, ids=lambda role: role.unit)
+def test_check_knows_what_squid_may_open_as_a_service(
+    role: Role, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Defect: a list below /root was good, and no restart of the unit came up again."""
+    unit = UNITS / role.unit
+    # As systemd has what the file says: it prints the lists as they are written.
+    properties = {key: " ".join(values(unit, key)) for key in PROPERTIES}
+    assert {key for key, value in properties.items() if value} == {
+        *("ProtectSystem", "ProtectHome", "PrivateTmp", "TemporaryFileSystem"),
+        *("BindPaths", "ReadWritePaths", "RuntimeDirectory"),
+    }
+    # What else there is that hides something, or makes it read-only, sandbox.py is to learn first.
+    known = "|".join(PROPERTIES)
+    others = re.findall(
+        rf"^(?!(?:{known})=)(\w*(?:Paths|Directory|Directories|FileSystem|Images?))=", unit.read_text(), re.M
+    )
+    assert others == []
+    monkeypatch.setattr(sandbox, "properties_of_unit", lambda name, _: properties if name == role.unit else {})
+    monkeypatch.setattr("mptcp_proxy.places.CONFIGURATIONS", tmp_path)
+    places = Places(role.service_name)
+    seen = ("/etc/mptcp-proxy/a", "/usr/share/a", "/srv/a", str(places.own_addresses))
+    unseen = ("/root/a", "/home/me/a", "/run/user/0/a", "/tmp/a", "/var/tmp/a", "/dev/shm/a")
+    written = (places.logs / "a.log", "/var/log/squid/a.log", places.pid_file, "/run/squid/a", "/dev/null")
+    read_only = ("/etc/mptcp-proxy/a", "/usr/a", "/srv/a", "/run/a", "/var/spool/squid/a", "/var/lib/a", "/opt/a")
+    assert warned(role, [f'acl a src "{name}"' for name in (*seen, *unseen)]) == set(unseen)
+    assert warned(role, [f"cache_log {name}" for name in (*written, *read_only, *unseen)]) == {*read_only, *unseen}
+    # What is shipped is good there.
+    shipped = (UNITS.parent / "conf" / role.file).read_text().splitlines()
+    assert warned(role, shipped) == set()
+
+
+def warned(role: Role, lines: list[str]) -> set[str]:
+    """Return the names in *lines*, those of the configuration of *role*, that its unit cannot open."""
+    numbered = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(lines, 1)]
+    found = sandbox.unit_problems(role.installed, numbered, (), role.service_name, role)
+    return {each.text.split(": ")[0].split()[-1].strip('"') for each in found if each.line}
 
 
 def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:

@@ -30,6 +30,7 @@ from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .lists import CopiedList, WithLists, no_room, renamed, with_copies
 from .parents import Parent, parent_problems, parents
+from .sandbox import unit_problems
 from .source import (
     LONGEST,
     SHORT_ENOUGH,
@@ -37,7 +38,7 @@ from .source import (
     Statement,
     is_command,
     last,
-    read,
+    read_with_includes,
     render,
     size,
     statements,
@@ -72,6 +73,8 @@ class Checked:
     """Of a relay; a proxy's are reached by plain TCP, as origins are."""
     lists: tuple[CopiedList, ...] = ()
     """What the copies that the lines name are to have in them."""
+    of_unit: tuple[Problem, ...] = ()
+    """Those warnings of *problems* that are not about this process, but about systemd's unit."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -107,7 +110,7 @@ def check(
     """
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
-    lines, unreadable = read(path, service_name)
+    lines, unreadable, includes = read_with_includes(path, service_name)
     places = Places(service_name)
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
@@ -119,12 +122,14 @@ def check(
     stated_user = last(said, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = wanted(said, role, processors(), _room(places, user))
+    of_unit = tuple(unit_problems(path, lines, includes, service_name, role))
     for_squid = suited(taken.lines, everything, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = taken.put(Path(directory))
         on_trial = [replace(each, text=renamed(each.text, trial)) for each in said]
         problems = [
             *unreadable,
+            *of_unit,
             *taken.problems,
             *no_room(taken.lists, places.lists),
             *_own_problems(on_trial, found, str(path), places, user, workers, role, allow_open),
@@ -143,7 +148,7 @@ def check(
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
-        ancestors, taken.lists,
+        ancestors, taken.lists, of_unit,
     )  # fmt: skip
 
 

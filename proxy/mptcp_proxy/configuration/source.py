@@ -106,6 +106,16 @@ class Statement:
         return (found[1], found[2] or "") if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Included:
+    """A file that an ``include`` takes, and where that stands."""
+
+    name: str
+    """What matches a wildcard, or the wildcard itself where nothing does."""
+    file: str
+    number: int
+
+
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
     """Yield what Squid may act on: all that is written, less the branches of an ``if`` that it never takes."""
     return (statement for statement in written(lines, service_name) if statement.applies is not False)
@@ -168,17 +178,32 @@ def _integer(text: str) -> int | None:
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
     """Return the lines of *path* with its includes in their places, and what could not be read."""
+    lines, problems, _ = read_with_includes(path, service_name)
+    return lines, problems
+
+
+def read_with_includes(
+    path: Path, service_name: str
+) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...], tuple[Included, ...]]:
+    """As :func:`read`, and which files were included."""
     problems: list[Problem] = []
-    lines = tuple(_resolve(str(path), service_name, (), None, problems))
-    return lines, tuple(problems)
+    includes: list[Included] = []
+    lines = tuple(_resolve(str(path), service_name, (), None, problems, includes))
+    return lines, tuple(problems), tuple(includes)
 
 
 def _resolve(
-    path: str, service_name: str, within: tuple[str, ...], place: PhysicalLine | None, problems: list[Problem]
+    path: str,
+    service_name: str,
+    within: tuple[str, ...],
+    place: PhysicalLine | None,
+    problems: list[Problem],
+    includes: list[Included],
 ) -> Iterator[PhysicalLine]:
     """Yield the lines of *path*, which the include at *place* (None: the command line) named.
 
-    *within*: the files that are being read, each by what the one before includes.
+    *within*: the files that are being read, each by what the one before includes. Found *problems* and *includes* are
+    added to these.
     """
     within = (*within, os.path.realpath(path))
     try:
@@ -203,14 +228,14 @@ def _resolve(
         if len(within) > MAX_DEPTH:
             problems.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
         else:
-            for name in _included_files(statement, problems):
+            for name in _included_files(statement, problems, includes):
                 # Read all the same, one that does so twice would be read 2 to the 16th time.
                 if os.path.realpath(name) in within:
                     problems.append(
                         Problem(f"include {name}: the file would include itself", include.file, include.number)
                     )
                 else:
-                    included.extend(_resolve(name, service_name, within, include, problems))
+                    included.extend(_resolve(name, service_name, within, include, problems, includes))
         if statement.conditional and any(each.branch for each in written(included, service_name)):
             text = (
                 f"{' '.join(statement.words)}: the file has an if, and would be in one: of two within each other Squid"
@@ -297,7 +322,7 @@ def is_command(statement: Statement) -> bool:
     return any(each.lstrip("\"'")[:1] in ("!", "|") for each in statement.included)
 
 
-def _included_files(statement: Statement, problems: list[Problem]) -> Iterator[str]:
+def _included_files(statement: Statement, problems: list[Problem], includes: list[Included]) -> Iterator[str]:
     for word in statement.included:
         pattern = word.strip('"')
         if "${process_" in pattern:
@@ -305,6 +330,7 @@ def _included_files(statement: Statement, problems: list[Problem]) -> Iterator[s
             problems.append(Problem(text, statement.file, statement.number, allowed="one name for all processes"))
             continue
         names = sorted(glob.glob(pattern))
+        includes.extend(Included(name, statement.file, statement.number) for name in names or [pattern])
         if not names:
             problems.append(
                 Problem(

@@ -118,7 +118,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
         library,
         places.service_name,
     )
-    yield host.configuration(checked, file)
+    yield host.configuration(checked, file, role)
     outcome, unknown = _outcome(places)
     yield host.last_reload(outcome, unknown, file, places.service_name, role)
     yield from host.service(outcome, role)

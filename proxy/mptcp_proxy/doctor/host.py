@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -40,9 +41,17 @@ def listeners(found: Squid) -> Finding:
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def configuration(checked: Checked, file: str) -> Finding:
+def configuration(checked: Checked, file: str, role: Role = Role.PROXY) -> Finding:
     # That Squid is missing has a line of its own.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
+    if not errors and checked.of_unit:
+        more = f", and {len(checked.of_unit) - 1} more" if len(checked.of_unit) > 1 else ""
+        return warn(
+            "configuration",
+            f"{replace(checked.of_unit[0], warning=False)}{more}",
+            f"by hand the {role.value} works so; as a service it does not start, or loses what it is to write",
+            f"mptcp-proxy check --role {role.value} --config {file}",
+        )
     if not errors:
         return ok("configuration", f"{file} is good")
     more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""

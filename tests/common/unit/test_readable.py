@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_common import readable
+from mptcp_common import unit_properties
 from mptcp_common.readable import groups_of_unit, unreadable
 
 
@@ -27,13 +27,13 @@ def test_a_file_system_that_does_not_answer_is_said_in_a_line(monkeypatch: pytes
 def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A systemctl of ours; what it answers is written by the test."""
     program = tmp_path / "systemctl"
-    monkeypatch.setattr(readable, "SYSTEMCTL", str(program))
+    monkeypatch.setattr(unit_properties, "SYSTEMCTL", str(program))
     return program
 
 
 def answering(systemctl: Path, groups: str, code: int = 0) -> None:
-    asked = "show --property=SupplementaryGroups --value mptcp-portal.service"
-    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "{groups}"; exit {code}\n')
+    asked = "show --property=SupplementaryGroups mptcp-portal.service"
+    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
     systemctl.chmod(0o755)
 
 

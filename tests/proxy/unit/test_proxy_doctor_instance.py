@@ -99,6 +99,21 @@ def test_configuration() -> None:
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf").status is OK
 
 
+def test_what_the_unit_cannot_open_is_told() -> None:
+    """Defect: it was good, for root who asked can open it."""
+    odd = Problem("strange", "relay.conf", 4, warning=True)
+    unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
+    good = checked("via on", problems=(odd, unseen, NO_SQUID))
+    finding = host.configuration(replace(good, of_unit=(unseen, unseen)), "relay.conf", Role.RELAY)
+    assert finding.status is WARN
+    assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
+    assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
+    assert is_complete(finding)
+    # What it refuses comes first.
+    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), of_unit=(unseen,))
+    assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
+
+
 @pytest.mark.parametrize(
     ("outcome", "unknown", "status", "words"),
     [

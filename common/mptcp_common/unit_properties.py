@@ -1,0 +1,28 @@
+"""What systemd knows of a unit, drop-ins included (systemctl(1), ``show``)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+SYSTEMCTL = "/usr/bin/systemctl"
+_SECONDS = 10
+
+
+def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of these properties of *unit*, as systemd prints them. Of a unit that it does not know it has
+    defaults; where no systemd answers, there are none."""
+    command = [SYSTEMCTL, "show", f"--property={','.join(names)}", unit]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    said: dict[str, str] = {}
+    for line in answer.stdout.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name in names:
+            # Some lists have a line for each of their values.
+            said[name] = f"{said[name]} {value}" if name in said else value
+    return said

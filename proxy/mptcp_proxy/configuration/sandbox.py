@@ -1,0 +1,201 @@
+"""What systemd's unit keeps from its Squid: files that are not seen there, and places where it may not write.
+
+By hand Squid reads lists below /root and writes its logs anywhere; in the unit the same configuration is refused, and
+systemd does not try again. So a check by hand warns. It does so of the file that the unit reads, by the unit's service
+name, alone, and where systemd knows the unit: who tries another file, as laboratory, demo and tests do, hears nothing.
+What systemd says of the unit counts, and with it drop-ins: with one that shows the files there is no warning.
+
+Rules (systemd.exec(5); src/core/namespace.c):
+
+* of places within each other the innermost counts. Below one that is hidden nothing is seen, whatever is bound there;
+* ``ProtectHome=yes`` hides the three places of homes, ``tmpfs`` has nothing in them but what is bound there;
+* ``PrivateTmp=`` and ``TemporaryFileSystem=`` give the unit places of its own, which are empty at its start;
+* ``ProtectSystem=strict`` leaves to be written /dev, /proc, /sys and homes, about which other settings decide, what
+  ``ReadWritePaths=`` and ``BindPaths=`` name, and the unit's own directories (``RuntimeDirectory=`` and the like);
+* the unit is in /, from where a relative name leads.
+
+Not looked at is ``coredump_dir``: Debian's own squid.conf names a place that the unit may not write to, and Squid goes
+on without it.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mptcp_common.unit_properties import properties_of_unit
+
+from ..places import CONFIGURATIONS, Role
+from ..problem import Problem
+from .list_values import listed_file
+from .source import Included, PhysicalLine, Statement, statements
+
+_HOMES = ("/home", "/root", "/run/user")
+_TEMPORARY = ("/tmp", "/var/tmp")
+_OF_THE_KERNEL = ("/dev", "/proc", "/sys")
+_OWN_DIRECTORIES = {
+    "RuntimeDirectory": "/run",
+    "StateDirectory": "/var/lib",
+    "CacheDirectory": "/var/cache",
+    "LogsDirectory": "/var/log",
+}
+PROPERTIES = (
+    "ProtectSystem",
+    "ProtectHome",
+    "PrivateTmp",
+    "TemporaryFileSystem",
+    "BindReadOnlyPaths",
+    "BindPaths",
+    "ReadWritePaths",
+    *_OWN_DIRECTORIES,
+)
+_READING = re.compile(
+    r"""https?_port | cache_peer | tls_outgoing_options | sslcrtd_program | auth_param | external_acl_type
+      | (?:storeurl|url)_rewrite_program | store_id_program | logfile_daemon | hosts_file | mime_table
+      | error_directory | err_page_stylesheet""",
+    re.VERBOSE,
+)
+"""Directives whose words may name certificates, keys, helper programs and what these read, or files of Squid's own."""
+_NAMED = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
+"""A word that is the name of a file, or has one behind "=" or ":", and is no URL."""
+_WRITING = re.compile(r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename")
+_MODULE = re.compile(r"(?:stdio|daemon):")
+
+
+class _Access(enum.Enum):
+    HIDDEN = enum.auto()
+    OWN = enum.auto()
+    """There is a place of this name, but not the host's."""
+    READ_ONLY = enum.auto()
+    WRITABLE = enum.auto()
+
+
+class _File(NamedTuple):
+    """One that Squid is to read or write to, and what says so."""
+
+    name: str
+    what: str
+    file: str
+    number: int | None
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a unit may do in which places."""
+
+    unit: str
+    places: Mapping[Path, _Access]
+    writable: tuple[str, ...] = ()
+    """Those that are named for it to write to."""
+
+    @classmethod
+    def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
+        """Return the sandbox of a unit with these *properties*, as systemd has them."""
+
+        def listed(name: str) -> list[str]:
+            return [each.lstrip("-+") for each in properties.get(name, "").split()]
+
+        def bound(name: str) -> list[str]:
+            # SOURCE, SOURCE:PLACE or SOURCE:PLACE:OPTIONS
+            return [each.split(":")[1 if ":" in each else 0] for each in listed(name)]
+
+        strict = properties.get("ProtectSystem") == "strict"
+        homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.OWN, "read-only": _Access.READ_ONLY}
+        at_home = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
+        own = [each.split(":")[0] for each in listed("TemporaryFileSystem")]
+        if properties.get("PrivateTmp", "no") != "no":
+            own.extend(_TEMPORARY)
+        named = listed("ReadWritePaths")
+        for directory, above in _OWN_DIRECTORIES.items():
+            named.extend(os.path.join(above, each.split(":")[0]) for each in listed(directory))
+        found = {
+            "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
+            **dict.fromkeys(_OF_THE_KERNEL, _Access.WRITABLE),
+            **dict.fromkeys(_HOMES, at_home),
+            **dict.fromkeys(own, _Access.OWN),
+            **dict.fromkeys(bound("BindReadOnlyPaths"), _Access.READ_ONLY),
+            **dict.fromkeys(bound("BindPaths"), _Access.WRITABLE),
+            **dict.fromkeys(named, _Access.WRITABLE),
+        }
+        outermost = [each for each in named if not any(other != each and _below(each, other) for other in named)]
+        places = {Path(os.path.realpath(each)): access for each, access in found.items()}
+        return cls(unit, places, tuple(dict.fromkeys(outermost)))
+
+    def problem(self, file: _File) -> Problem | None:
+        """Return the warning that the unit's Squid cannot read *file*, or write to it; None where it can."""
+        name = os.path.normpath(os.path.join("/", file.name))
+        real = os.path.realpath(name)
+        # A symbolic link is to be seen itself, and where it leads to as well.
+        decided = [self._at(Path(each)) for each in (name, real)]
+        place, access = next((each for each in decided if each[1] in (_Access.HIDDEN, _Access.OWN)), decided[-1])
+        leads = f" ({file.name} is {real})" if real != file.name else ""
+        edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
+        if access is _Access.HIDDEN:
+            why, drop_in = f"does not see what is in {place}", "ProtectHome=read-only"
+        elif access is _Access.OWN:
+            of_it = "which nobody else sees and which goes with it" if file.written else "without the host's files"
+            why, drop_in = f"has a {place} of its own, {of_it}", "BindReadOnlyPaths="
+        elif file.written and access is _Access.READ_ONLY:
+            why, drop_in = "may not write there", "ReadWritePaths="
+        else:
+            return None
+        allowed = f"a place that it sees, as {CONFIGURATIONS}; or {drop_in} {edit}"
+        if file.written:
+            allowed = f"below {', '.join(self.writable) or 'a place that is its to write'}"
+            if access is _Access.READ_ONLY:
+                allowed += f"; or {drop_in} {edit}"
+        return Problem(f"{file.what}: {self.unit} {why}{leads}", file.file, file.number, allowed, warning=True)
+
+    def _at(self, path: Path) -> tuple[Path, _Access]:
+        """Return the place that decides about *path*, and what is allowed there."""
+        around = sorted((each for each in self.places if path.is_relative_to(each)), key=lambda each: len(each.parts))
+        place = next((each for each in around if self.places[each] is _Access.HIDDEN), around[-1])
+        return place, self.places[place]
+
+
+def unit_problems(
+    path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
+) -> Iterator[Problem]:
+    """Yield what keeps the unit of *role* from working by *lines*, those of *path* with its *includes*, where that is
+    what it reads."""
+    is_its_own = os.path.realpath(path) == os.path.realpath(role.installed)
+    if service_name != role.service_name or not is_its_own:
+        return
+    sandbox = Sandbox.of(role.unit, properties_of_unit(role.unit, PROPERTIES))
+    files = [_File(str(role.installed), "the configuration itself", str(path), None)]
+    files.extend(_File(each.name, f"include {each.name}", each.file, each.number) for each in includes)
+    files.extend(file for each in statements(lines, service_name) for file in _files(each))
+    for file in files:
+        if problem := sandbox.problem(file):
+            yield problem
+
+
+def _files(statement: Statement) -> Iterator[_File]:
+    """Yield the files that *statement* has Squid read or write to."""
+    words = statement.words
+    at = (statement.file, statement.number)
+    match words:
+        case ("acl", _, _, *values):
+            for value in values:
+                if name := listed_file(value):
+                    yield _File(name, f"{' '.join(words[:3])} {value}", *at)
+        case ("cache_dir", _, name, *_) if name.startswith("/"):
+            yield _File(name, " ".join(words[:3]), *at, written=True)
+        case (directive, value, *_) if _WRITING.fullmatch(directive):
+            name = _MODULE.sub("", value, count=1)
+            if name.startswith("/"):
+                yield _File(name, f"{directive} {value}", *at, written=True)
+        case (directive, *values) if _READING.fullmatch(directive):
+            for value in values:
+                if found := _NAMED.fullmatch(value):
+                    yield _File(found["name"], f"{directive} {value}", *at)
+
+
+def _below(path: str, other: str) -> bool:
+    return Path(path).is_relative_to(other)
