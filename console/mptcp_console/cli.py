@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mptcp_common import __version__
+from mptcp_common import __version__, journal
 from mptcp_common.certificates import obstacle
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
+from mptcp_common.listeners import not_there
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_console.first_token import make_first_token
@@ -45,6 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = _settings(options.config)
     from mptcp_console.service import serve
 
+    _warn(options.config, settings)
     return serve(settings)
 
 
@@ -55,6 +57,7 @@ def _check(options: argparse.Namespace) -> int:
     needed = [each for each in files if each is not None and each.exists()]
     if problems := list(unreadable_by_unit(needed, "mptcp-console.service")):
         raise DocumentError(problems)
+    _warn(file, settings)
     print(f"{file}: no errors; {_summary(settings)}")
     return DONE
 
@@ -75,6 +78,12 @@ def _settings(file: Path | None) -> Settings:
     if settings.certificate and (message := obstacle(str(settings.certificate), str(settings.key))):
         raise DocumentError([Problem(str(file), 0, 0, "certificate", str(settings.certificate), message)])
     return settings
+
+
+def _warn(file: Path | None, settings: Settings) -> None:
+    """Say where this host does not have the address, or not yet."""
+    for warning in not_there(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
+        journal.say(warning, journal.WARNING)
 
 
 def _summary(settings: Settings) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from ipaddress import ip_address
 from types import FrameType
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from starlette.routing import Route
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
+from mptcp_common.listeners import listening
 from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
@@ -65,7 +65,7 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
     try:
-        listener = _listener(settings)
+        listener = listening(settings.address, settings.port, BACKLOG)
     except OSError as error:
         _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
         return FAILED
@@ -123,17 +123,6 @@ def metrics(settings: Settings) -> Route:
     """Return the metrics' place."""
     # A Mount would send Prometheus on to /metrics/.
     return Route("/metrics", Scraper(Sources(settings.status_socket, settings.squid)))
-
-
-def _listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens where the settings say. Raises OSError."""
-    address = ip_address(settings.address)
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    # [::] is every address, those of IPv4 as well; Python would leave them out.
-    is_every = address.version == 6 and address.is_unspecified and socket.has_dualstack_ipv6()
-    return socket.create_server(
-        (settings.address, settings.port), family=family, backlog=BACKLOG, dualstack_ipv6=is_every
-    )
 
 
 def _complain(text: object) -> None:

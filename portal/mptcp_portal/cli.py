@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mptcp_common import __version__
+from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
+from mptcp_common.listeners import not_there
 from mptcp_common.problems import DocumentError
 from mptcp_common.unit_user import unreadable_by_unit
-from mptcp_portal.settings import DEFAULT_SETTINGS, read_settings
+from mptcp_portal.settings import DEFAULT_SETTINGS, Settings, read_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from mptcp_portal.serving import serve
 
-    asyncio.run(serve(read_settings(options.config)))
+    settings = read_settings(options.config)
+    _warn(settings)
+    asyncio.run(serve(settings))
     return DONE
 
 
@@ -57,8 +60,17 @@ def _check(options: argparse.Namespace) -> int:
     needed = [options.config, *(Path(each) for each in files if each is not None)]
     if problems := list(unreadable_by_unit(needed, "mptcp-portal.service")):
         raise DocumentError(problems)
+    _warn(settings)
     print(f"{options.config}: no errors")
     return DONE
+
+
+def _warn(settings: Settings) -> None:
+    """Say which addresses this host does not have, or not yet."""
+    parts = {"onboarding.listen": settings.onboarding, "captive_portal.listen": settings.captive}
+    addresses = {key: part.listen.address for key, part in parts.items() if part is not None}
+    for warning in not_there(settings.source, addresses):
+        journal.say(warning, journal.WARNING)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from mptcp_common.certificates import obstacle
+from mptcp_common.listeners import listening
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
@@ -32,8 +32,7 @@ _OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
 """Of a server that another server asks for all its clients. Longer than Squid keeps an idle connection to its peer
 (server_idle_pconn_timeout), or a request might meet its end."""
 _STOP_SECONDS = 2
-_IP_FREEBIND, _IPV6_FREEBIND = 15, 78
-"""linux/in.h, linux/in6.h."""
+_BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +80,10 @@ def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
 
 def _listener(end: End) -> socket.socket:
     """Return a listening socket, on an address that may come later. Raises OSError."""
-    address = ip_address(end.address)
-    listener = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if address.version == 4:
-            listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
-        else:
-            # [::] is every address, those of IPv4 as well.
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not address.is_unspecified)
-            listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-        listener.bind((end.address, end.port))
-        listener.listen(256)
+        return listening(end.address, end.port, _BACKLOG)
     except OSError as error:
-        listener.close()
         raise OSError(error.errno, f"listen on {end}: {os.strerror(error.errno or 0)}") from None
-    return listener
 
 
 def _server(service: Service) -> uvicorn.Server:

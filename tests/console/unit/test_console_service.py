@@ -10,6 +10,8 @@ from certificates import der, looks_often, replaced, self_signed, shown
 from console_site import console
 from reserved_port import reserved_port
 
+from mptcp_common.exit_status import DONE
+from mptcp_console import cli
 from mptcp_lab.testbed.services import wait_until
 
 
@@ -49,3 +51,33 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) ->
         for address in ("127.0.0.1", "[::1]"):
             with build_opener(ProxyHandler({})).open(f"http://{address}:{port}/login", timeout=60) as answer:
                 assert answer.status == 200
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "[2001:db8::1]"])
+def test_check_warns_of_an_address_that_the_host_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    """It may come later; if it was mistyped nothing else would tell."""
+    monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
+    file, token = tmp_path / "console.yaml", tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef")
+    token.chmod(0o600)
+    file.write_text(f"listen: '{address}:8610'\n")
+    assert cli.main(["check", "--config", str(file)]) == DONE
+    said = capsys.readouterr()
+    why = f"no interface of this host has {address.strip('[]')}; nobody is answered there until one has"
+    assert said.err == f"{file}: warning: listen: {why}\n"
+    assert said.out.startswith(f"{file}: no errors; ")
+    file.write_text("listen: 127.0.0.1:8610\n")
+    assert cli.main(["check", "--config", str(file)]) == DONE
+    assert capsys.readouterr().err == ""
+
+
+def test_it_listens_on_an_address_that_comes_later(tmp_path: Path) -> None:
+    """Defect: it could not start, and systemd gave it up for good after five attempts within seconds."""
+    token, port = tmp_path / "token", reserved_port()
+    token.write_text("0123456789abcdef0123456789abcdef")
+    token.chmod(0o600)
+    with console(tmp_path, tmp_path / "s", port, settings=f"token_file: {token}\n", address="192.0.2.1") as running:
+        why = "warning: listen: no interface of this host has 192.0.2.1; nobody is answered there until one has"
+        assert f"console-{port}.yaml: {why}\n" in running.log.read_text()

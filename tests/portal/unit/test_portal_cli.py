@@ -17,6 +17,7 @@ from certificates import der, encrypted, looks_often, replaced, self_signed, sho
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_portal import cli
 from mptcp_portal.bounded import MOST_CONNECTIONS, MOST_OF_ONE
 from mptcp_portal.cli import main
 
@@ -69,6 +70,26 @@ def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = tmp_path / "portal.yaml"
     path.write_text(GOOD)
     assert run("check", path, capsys) == (DONE, f"{path}: no errors\n")
+
+
+def test_an_address_that_the_host_does_not_have_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may come later, and is listened on; if it was mistyped nothing else would tell."""
+    monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
+    path = tmp_path / "portal.yaml"
+    path.write_text(
+        GOOD + "proxy: {address: 192.0.2.1}\nonboarding: {listen: '192.0.2.1:3181'}\n"
+        "captive_portal: {listen: '[2001:db8::1]:3182', behind: [127.0.0.1/32]}\n"
+    )
+    assert main(["check", "--config", str(path)]) == DONE
+    said = capsys.readouterr()
+    later = "nobody is answered there until one has"
+    assert said.err.splitlines() == [
+        f"{path}: warning: onboarding.listen: no interface of this host has 192.0.2.1; {later}",
+        f"{path}: warning: captive_portal.listen: no interface of this host has 2001:db8::1; {later}",
+    ]
+    assert said.out == f"{path}: no errors\n"
 
 
 def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

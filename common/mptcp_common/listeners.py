@@ -1,0 +1,63 @@
+"""Sockets that servers listen on, also on an address that this host gets later: by DHCP, say, or from a VPN.
+
+Without IP_FREEBIND (ip(7)) the kernel binds no address that no interface has. A server that starts before its address
+would fail, again and again, until the service manager starts it no more. Nothing tells then whether an address comes
+late or was mistyped: so who has the settings checked is told that it is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.problems import Problem, Severity
+
+_IP_FREEBIND: Final = 15
+_IPV6_FREEBIND: Final = 78
+"""linux/in.h, linux/in6.h."""
+
+
+def listening(address: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens on *address*, which may come later. Raises OSError."""
+    listener = _socket(address)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listener.family == socket.AF_INET:
+            listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        else:
+            # [::] is every address, those of IPv4 as well.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not ip_address(address).is_unspecified)
+            listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+        listener.bind((address, port))
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def not_there(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield a warning for each of *addresses*, by the key of *source* that has it, which this host does not have."""
+    for key, address in addresses.items():
+        if not _is_there(address):
+            message = f"no interface of this host has {address}; nobody is answered there until one has"
+            yield Problem(source, 0, 0, key, address, message, Severity.WARNING)
+
+
+def _is_there(address: str) -> bool:
+    """Return whether the kernel binds *address* by itself. It binds any where ip_nonlocal_bind says so (ip(7))."""
+    try:
+        with _socket(address) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        # All else, a host without IPv6 for one, is told by who listens.
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
+def _socket(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    return socket.socket(family, socket.SOCK_STREAM)

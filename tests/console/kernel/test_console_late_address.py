@@ -1,0 +1,30 @@
+"""The console listens on an address of the network that comes when it has long been running."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus import http_get
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import accepts, wait_until
+
+pytestmark = pytest.mark.kernel
+PORT = 8610
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(("address", "length"), [("192.0.2.1", 32), ("2001:db8::1", 128)])
+def test_an_address_that_comes_after_the_start_is_answered(module_testbed: Testbed, address: str, length: int) -> None:
+    """Defect: it could not start, and systemd gave it up for good after five attempts within seconds."""
+    node = module_testbed["proxy"]
+    host = f"[{address}]" if ":" in address else address
+    node.write("token", TOKEN).chmod(0o600)
+    config = node.write("console.yaml", f"listen: '{host}:{PORT}'\nstatus_socket: {node.directory}/none\n")
+    warning = f"listen: no interface of this host has {address}; nobody is answered there until one has"
+    with node.running([node.program("mptcp-console"), "run", "--config", str(config)], name="console") as console:
+        wait_until(lambda: "serving" in console.output(), "the console serves", process=console)
+        assert console.output().count(warning) == 1
+        assert not accepts(node, address, PORT)
+        node.run(["ip", "address", "add", f"{address}/{length}", "dev", "lo"])
+        wait_until(lambda: accepts(node, address, PORT), "the address is answered", process=console)
+        assert b"token" in http_get(node, f"http://{host}:{PORT}/login")
