@@ -8,7 +8,8 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mptcp_common.reasons import reason
 
 from .. import given_up, shim
 from ..configuration.check import Checked, examined
+from ..configuration.source import statements
 from ..parents import goals
 from ..parents_alive import ADVICE, states_now
 from ..places import Places, Role
@@ -67,13 +69,12 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
             found[str(parent)] = sorted(goals(parent.host, parent.port))
         except (OSError, UnicodeError) as error:
             errors[str(parent)] = reason(error)
-    addresses = [
-        goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(goal for each in found.values() for goal in each)
-    ]
+    addresses = _addresses(goal for each in found.values() for goal in each)
     candidates, endpoints = _uplinks()
     yield relay.uplinks(endpoints, candidates)
+    outgoing = _outgoing(checked, places)
     leaving = [
-        (uplink, address, _device(address, uplink.address))
+        (uplink, address, _device(address, uplink, _bound(uplink, outgoing)))
         for uplink in endpoints
         for address in addresses
         if uplink.device and uplink.family == (6 if ":" in address else 4)
@@ -92,6 +93,23 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
         listed = reading.text(str(places.parents)).split()
         yield from relay.running(listed, wanted, _unloaded(own), towards_now(wanted))
         yield relay.alive(*states_now(checked.listeners), ADVICE)
+
+
+def _addresses(of: Iterable[str]) -> list[str]:
+    """Return the addresses of these goals, each once."""
+    return [goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(of)]
+
+
+def _outgoing(checked: Checked, places: Places) -> list[str]:
+    """Return the addresses from which Squid itself is told to connect."""
+    found: list[str] = []
+    for statement in statements(checked.lines, places.service_name):
+        match statement.words:
+            case ("tcp_outgoing_address", address, *_):
+                # It may be a name.
+                with suppress(OSError, UnicodeError):
+                    found.extend(_addresses(goals(address.strip("[]"), 0)))
+    return found
 
 
 def _json(*command: str) -> list[dict[str, Any]]:
@@ -127,17 +145,40 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     ]
     known = {each.address: each for each in (*every, *candidates)}
     endpoints = [
-        replace(known.get(str(each["address"]), Uplink(str(each["address"]), "")), id=int(each["id"]))
+        replace(
+            known.get(str(each["address"]), Uplink(str(each["address"]), "")),
+            id=int(each["id"]),
+            bound=str(each.get("dev", "")),
+        )
         for each in _json("ip", "-j", "mptcp", "endpoint", "show")
         if each.get("subflow") or each.get("fullmesh")
     ]
     return candidates, endpoints
 
 
-def _device(to: str, source: str) -> str:
-    """Return by which interface packets from *source* to *to* leave; empty where there is no route."""
-    found = _json("ip", "-j", "route", "get", to, "from", source)
-    return str(found[0].get("dev", "")) if found else ""
+def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
+    """Return the interface to which all subflows from *uplink* are bound, empty where routes alone decide.
+
+    *outgoing*: the addresses to which Squid binds its sockets, which are the first subflows, and these to no interface.
+    With rp_filter=1 packets that come in are dropped where an answer without that interface would leave by another.
+    """
+    if uplink.address in outgoing:
+        return ""
+    # The larger of the two counts (ip-sysctl.rst). Names may hold dots (VLANs), so that it is no sysctl by its name.
+    of = [reading.text(f"/proc/sys/net/ipv4/conf/{each}/rp_filter").strip() for each in ("all", uplink.bound)]
+    return "" if uplink.family == 4 and max(of) == "1" else uplink.bound
+
+
+def _device(to: str, uplink: Uplink, bound: str) -> str:
+    """Return by which interface subflows from *uplink* that are *bound* to one leave; empty where there is no route."""
+    found = _json("ip", "-j", "route", "get", to, "from", uplink.address)
+    device = str(found[0].get("dev", "")) if found else ""
+    if bound in ("", device):
+        return device
+    # By "fibmatch" there has to be a route: without one by that interface IPv4 takes all the world for its neighbours.
+    # To IPv6 an interface is a wish where there is a source; what depends on the source was found above.
+    source = ("from", uplink.address) if uplink.family == 4 else ()
+    return bound if _json("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
 
 def _tables() -> frozenset[int]:

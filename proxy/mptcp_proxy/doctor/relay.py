@@ -28,6 +28,8 @@ class Uplink:
     gateway: str = ""
     id: int = 0
     """Of its endpoint, from 1 on; 0 where it is none."""
+    bound: str = ""
+    """The interface that its endpoint names, and to which the kernel binds the subflows that it opens from there."""
 
     @property
     def family(self) -> int:
@@ -130,7 +132,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
 
 
 def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
-    """*found*: an uplink, a parent's address, and by which interface packets from the one to the other leave.
+    """*found*: an uplink, a parent's address, and by which interface subflows from the one to the other leave.
 
     The interface is empty where there is no route. *used*: numbers of routing tables that something is in.
     """
@@ -146,6 +148,11 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     free = (number for number in range(101, 252) if number not in used)
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
+        if uplink.bound not in ("", uplink.device):
+            # No route leads them elsewhere.
+            commands.append(f"ip mptcp endpoint delete id {uplink.id}")
+            commands.append(f"ip mptcp endpoint add {uplink.address} dev {uplink.device} subflow")
+            continue
         gateway = f"via {uplink.gateway} " if uplink.gateway else "via GATEWAY "
         ip = f"ip -{uplink.family}"
         commands.append(f"{ip} route replace default {gateway}dev {uplink.device} table {number}")
@@ -153,7 +160,8 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     return fail(
         _ROUTES,
         "; ".join(texts),
-        "a subflow of one uplink then leaves by another, where it is dropped, or shares that one's rate",
+        "a subflow of one uplink then leaves by another, where it is dropped, or shares that one's rate; or rp_filter=1"
+        " drops what comes to it",
         f"{' && '.join(commands)}   # {_LASTING}",
     )
 

@@ -1,16 +1,17 @@
-"""What the doctor says of a relay's endpoints, and that its remedy corrects it."""
+"""What the doctor says of a relay's endpoints and of the ways that their subflows take, and that its remedies help."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
-from relaying import configuration, peer
+from relaying import PEER, UPLINKS, configuration, peer
 
 from mptcp_lab.agent.processes import with_mounts
-from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.services import program
+from mptcp_lab.testbed import RELAY, LiveNode, Process, Testbed
+from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
 from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
@@ -49,3 +50,127 @@ def test_what_removes_lost_endpoints_leaves_none(make_testbed: Callable[..., Tes
         if "ADDRESS" not in command:
             node.run(["sh", "-c", command])
     assert node.run(["ip", "mptcp", "endpoint", "show"]).stdout == ""
+
+
+def by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
+    """Make the relay one whose default routes differ by their metric alone, as NetworkManager makes them: no rules.
+
+    Each provider drops what comes from the other's addresses. *dev*: the endpoints name their interfaces.
+    """
+    node, core = testbed["relay"], testbed["core"]
+    core.run(["nft", "add table inet providers"])
+    core.run(["nft", "add chain inet providers in { type filter hook prerouting priority 0; }"])
+    node.run(["ip", "mptcp", "endpoint", "flush"])
+    for family, word in ((4, "ip"), (6, "ip6")):
+        addresses = [node.address(device, family) for device in UPLINKS]
+        for device, own, other in zip(UPLINKS, addresses, reversed(addresses), strict=True):
+            node.run(["ip", f"-{family}", "rule", "delete", "from", own])
+            node.run(["ip", "mptcp", "endpoint", "add", own, *(["dev", device] if dev else []), "subflow"])
+            core.run(["nft", f"add rule inet providers in iifname to-{device} {word} saddr {other} drop"])
+    return node
+
+
+def parents(testbed: Testbed) -> list[str]:
+    """Start a parent. Return the statements that make it one, by each of its families."""
+    node = testbed["proxy"]
+    start_proxy(node)
+    return [PEER.format(address=node.service_address(each), limit=2, name=f"by-{each}") for each in (4, 6)]
+
+
+def failing(found: Findings) -> set[str]:
+    return {name for name, each in found.items() if each["status"] == "fail"}
+
+
+HELD = """
+import socket, sys, time
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+s = socket.socket(family, socket.SOCK_STREAM, 262)
+if len(sys.argv) > 2:
+    s.bind((sys.argv[2], 0))
+s.connect((sys.argv[1], 3128))
+s.sendall(b"\\r\\n")
+time.sleep(600)
+"""
+"""A connection to a parent, from an address of its own or from none."""
+
+
+def connected(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
+    parent = testbed["proxy"].service_address(family)
+    return testbed["relay"].running(python_command(HELD, parent, *([source] if source else [])), name="held")
+
+
+def join(testbed: Testbed, family: int) -> None:
+    """Open a connection to the parent and wait for its second subflow.
+
+    What the kernel counts, and the doctor with it, may be one whose first packet nobody has answered yet.
+    """
+    node = testbed["proxy"]
+    before = node.mib()["MPTcpExtMPJoinAckRx"]
+    with connected(testbed, family=family):
+        wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow by IPv{family}")
+
+
+@pytest.mark.parametrize("what", ["NetworkManager's", "another address is Squid's own"])
+def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
+    make_testbed: Callable[..., Testbed], what: str
+) -> None:
+    """Defect: the doctor wanted rules, without which such subflows leave by their uplinks as well."""
+    testbed = make_testbed(RELAY)
+    by_metric(testbed, dev=True)
+    # From this one packets leave by its uplink in any case.
+    own = ["tcp_outgoing_address 10.77.1.2"] if what.startswith("another") else []
+    statements = [*parents(testbed), *own]
+    for family in (4, 6):
+        join(testbed, family)
+    assert failing(doctor(testbed, *statements)) == set()
+
+
+BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"
+WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
+    "no interface": (False, [], [], f"{BY_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: by eth0"),
+    "another interface": (
+        True,
+        ["ip mptcp endpoint delete id 2", "ip mptcp endpoint add 10.77.2.2 dev eth0 id 2 subflow"],
+        [],
+        BY_ETH0,
+    ),
+    "Squid's own": (True, [], ["tcp_outgoing_address 10.77.2.2"], BY_ETH0),
+    "rp_filter": (True, ["sysctl -qw net.ipv4.conf.wlan0.rp_filter=1"], [], BY_ETH0),
+    "no route": (
+        True,
+        ["ip -4 route delete default dev wlan0", "ip -6 route delete default dev wlan0"],
+        [],
+        "10.77.2.2 (wlan0) to 10.77.8.2: no route; fd77:2::2 (wlan0) to fd77:8::2: no route",
+    ),
+}
+"""Whether endpoints name their interfaces, what is done besides, more statements, and what is said."""
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_where_it_is_not_enough_the_remedy_corrects_it(make_testbed: Callable[..., Testbed], what: str) -> None:
+    dev, commands, more, said = WRONG[what]
+    testbed = make_testbed(RELAY)
+    node = by_metric(testbed, dev=dev)
+    for command in commands:
+        node.run(command.split())
+    statements = [*parents(testbed), *more]
+    found = doctor(testbed, *statements)["routes of uplinks"]
+    assert (found["status"], found["text"]) == ("fail", said)
+
+    # It is as it says: the subflow's first packet is sent once more, or waits for the parent as for a neighbour.
+    before = node.mib()["TcpExtTCPSynRetrans"]
+
+    def unanswered() -> bool:
+        neighbours = node.run(["ip", "neighbour", "show", "dev", "wlan0"]).stdout
+        return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
+
+    with connected(testbed, source="10.77.2.2" if more else ""):
+        wait_until(unanswered, "a subflow has no answer")
+
+    # The gateway of a route that is nowhere is the operator's to know.
+    remedy = found["remedy"].replace("via GATEWAY", "via 10.77.2.1", 1).replace("via GATEWAY", "via fd77:2::1")
+    for command in remedy.split("#")[0].split("&&"):
+        node.run(["sh", "-c", command])
+    for family in (4, 6):
+        join(testbed, family)
+    assert failing(doctor(testbed, *statements)) == set()

@@ -344,7 +344,12 @@ def test_a_relay_without_parents_does_not_start(testbed: Testbed) -> None:
 FAULTS = {
     "uplinks": (["ip", "mptcp", "endpoint", "delete", "id", "4"], ["ip", "mptcp", "endpoint", "delete", "id", "5"]),
     "path manager": (["ip", "mptcp", "limits", "set", "subflows", "0"],),
-    "routes of uplinks": (["ip", "-4", "rule", "delete", "from", "10.77.2.2"],),
+    # An endpoint that names its interface needs no rule: test_proxy_doctor_uplinks.py.
+    "routes of uplinks": (
+        ["ip", "-4", "rule", "delete", "from", "10.77.2.2"],
+        ["ip", "mptcp", "endpoint", "delete", "id", "4"],
+        ["ip", "mptcp", "endpoint", "add", "10.77.2.2", "id", "4", "subflow"],
+    ),
     "kernel MPTCP": (["sysctl", "-qw", "net.mptcp.enabled=0"],),
 }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mptcp_proxy.doctor import features, kernel, relay
+from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.source import PhysicalLine
+from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.doctor import features, gather_relay, kernel, relay
 from mptcp_proxy.doctor.model import Finding, Status
 from mptcp_proxy.doctor.relay import Attempt, Uplink
 from mptcp_proxy.given_up import GivenUp
-from mptcp_proxy.places import Role
+from mptcp_proxy.places import Places, Role
 from mptcp_proxy.towards import Towards
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -123,11 +126,34 @@ def test_a_lost_endpoint_is_removed_by_its_id() -> None:
         ),
         ([(ETH6, "2001:db8::1", "")], FAIL, ["no route", "ip -6 rule add from fd77:1::2 table 102"]),
         ([(Uplink("10.0.0.9", "usb0"), "192.0.2.1", "eth0")], FAIL, ["via GATEWAY dev usb0"]),
+        # A rule would change nothing.
+        (
+            [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
+            FAIL,
+            [": by eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
+        ),
         ([], WARN, ["nothing to look at"]),
     ],
 )
 def test_routes(found: list[tuple[Uplink, str, str]], status: Status, words: list[str]) -> None:
     is_as(relay.routes(found, {101}), status, *words)
+
+
+def test_from_which_addresses_squid_itself_connects() -> None:
+    texts = (
+        "tcp_outgoing_address 10.77.1.2 by_eth0",
+        "tcp_outgoing_address localhost",
+        "tcp_outgoing_address [FD77:1:0::2]",
+        "tcp_outgoing_address no.such.name.invalid",
+        "tcp_outgoing_address",
+        "if false",
+        "tcp_outgoing_address 10.77.2.2",
+        "endif",
+        "tcp_outgoing_tos 0x20 by_eth0",
+    )
+    lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
+    found = gather_relay._outgoing(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
+    assert {"10.77.1.2", "127.0.0.1", "fd77:1::2"} <= {*found} <= {"10.77.1.2", "127.0.0.1", "::1", "fd77:1::2"}
 
 
 @pytest.mark.parametrize(
