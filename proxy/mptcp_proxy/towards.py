@@ -57,7 +57,10 @@ def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
     """Ask the kernel, by way of ss."""
     command = ["ss", "-Htnpi", "state", "established"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        # A process may have any name, as in listening, and the kernel cuts it after 15 bytes, be it in mid-character.
+        answer = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return Towards()
     return read_towards(answer.stdout, goals, program)

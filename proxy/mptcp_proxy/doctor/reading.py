@@ -34,10 +34,15 @@ def modules() -> str:
 
 
 def output(*command: str) -> str:
+    """Return what *command* prints, empty where it cannot be run or takes too long."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except OSError:
+        # Names of interfaces, for one, may be bytes that are no text in any encoding.
+        answer = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
         return ""
+    return answer.stdout
 
 
 def mptcp_error() -> int | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from mptcp_proxy.towards import Towards, read_towards
+from mptcp_proxy import towards
+from mptcp_proxy.towards import Towards, read_towards, towards_now
 
 GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
@@ -36,3 +41,24 @@ def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str
 )
 def test_connections_are_counted_by_what_carries_them(lines: list[str], expected: Towards) -> None:
     assert read_towards("\n".join(lines) + "\n", GOALS, "squid") == expected
+
+
+@pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
+def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    """Defect: beside a process whose name is no UTF-8, cut in mid-character for one, the doctor said nothing at all."""
+    other = line(remote="192.0.2.7:443", users=' users:(("NAME",pid=9,fd=3))')
+    printed = f"{other}\n{line(inner=INITIAL)}\n".encode().replace(b"NAME", name)
+    ss = tmp_path / "ss"
+    ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + printed + b"END\n")
+    ss.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert towards_now(GOALS) == Towards(one=1)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ss", 30)])
+def test_without_an_answer_nothing_is_counted(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def answer(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(towards.subprocess, "run", answer)
+    assert towards_now(GOALS) == Towards()
