@@ -287,6 +287,42 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     test(tmp_path)
 
 
+def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the log said so in the dry run, and not afterwards; explain had the cap begin with the dry run."""
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        for number in range(3):
+            kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
+
+        async with running(path, CAPPED + "dry_run: true\n", kernel) as scene:
+
+            def since() -> float:
+                (connection,) = scene.ask(query="explain", token="00000001")["connections"]
+                return next(float(each["since"]) for each in connection["subflows"] if each["rule"] == "cap-a")
+
+            would = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
+            await until(lambda: would in caplog.messages)
+            ended = time.time()
+            assert since() < ended
+            await scene.reload(CAPPED)
+            await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
+            assert since() >= ended
+            begun = time.time()
+            await scene.reload(CAPPED + "dry_run: true\n")
+            await until(lambda: "rule cap-a: 3 lifted; 0 subflows capped now" in caplog.messages)
+            assert since() >= begun
+            assert sum("capped" in each for each in caplog.messages) == 4
+
+    test(tmp_path)
+
+
 def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

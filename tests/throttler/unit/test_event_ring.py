@@ -72,7 +72,7 @@ def test_an_hour_of_one_client_is_kept() -> None:
 
 class Scene:
     def __init__(self) -> None:
-        self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
+        self.traffic = Traffic(lambda: 0.0, lambda: 0.0, lambda: False)
         self.chronicle = Chronicle(self.traffic)
         self.verdicts: tuple[Verdict, ...] = ()
 

@@ -40,7 +40,8 @@ class Bench:
     def __init__(self, begun: bool = True) -> None:
         self.now = 100.0
         self.sweep_seconds = 0.0
-        self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds)
+        self.is_dry = False
+        self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds, lambda: self.is_dry)
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
         self.tokens: dict[FourTuple, int] = {}
         if begun:
@@ -283,6 +284,30 @@ def test_a_cap_is_as_old_as_its_rate() -> None:
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
     assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], "that changes many times a minute"
+
+
+def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
+    """Defect: after a dry run, explain said of a cap that it had been there since the dry run."""
+    bench = Bench()
+    verdicts = [verdict(ONE), verdict(ONE, direction=Direction.UP), verdict(OTHER, cap=False)]
+
+    def ages(*, dry: bool) -> list[float]:
+        """Decide the same, ten seconds later; return since when caps down and up are so, and that there is none."""
+        bench.now += 10.0
+        bench.is_dry = dry
+        bench.decide(7, *verdicts)
+        asked = ((ONE, Direction.DOWN), (ONE, Direction.UP), (OTHER, Direction.DOWN))
+        return [bench.now - (bench.traffic.since(*each) or 0.0) for each in asked]
+
+    assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
+    assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], "none is none, dry run or not"
+    assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
+    assert bench.traffic.capped == 1
+    (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
+    assert (down.subflows, list(down.limits.values())) == (1, [1])
+    bench.decide(7)
+    assert not bench.traffic._dry
+    assert (bench.traffic.capped, down.subflows, down.limits) == (0, 0, {})
 
 
 def test_those_that_moved_to_another_interface_count_there() -> None:

@@ -1,15 +1,16 @@
 """Says in the log which subflows got a cap and which lost theirs: each one for debugging, a line for each rule else.
 
 After a quiet time that line comes a second after the first change; while changes go on, once a minute. So ten thousand
-short downloads are a line a minute, and a cap on one subflow names it.
+short downloads are a line a minute, and a cap on one subflow names it. Of a dry run it says what would have a cap; when
+one ends, what was named so gets its cap then, and when one begins, what had a cap loses it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mptcp_common.units import counted, format_rate
@@ -53,47 +54,56 @@ class _Changes:
     last: _Change | None = None
 
 
-class CapLog:
-    """Of all connections of one daemon."""
+@dataclass(slots=True)
+class _Tally:
+    """Of the caps that are set, or of those that a dry run names; by rule."""
 
-    def __init__(self) -> None:
-        self._changes: dict[str, _Changes] = {}
-        self._now: dict[str, int] = {}
-        """Capped subflows by rule."""
+    is_dry: bool
+    changes: dict[str, _Changes] = field(default_factory=dict)
+    now: dict[str, int] = field(default_factory=dict)
+    """Capped subflows."""
+
+    def add(self, rule: str, subflows: int) -> None:
+        self.now[rule] = self.now.get(rule, 0) + subflows
+
+
+class CapLog:
+    """Of all connections of one daemon. *is_dry*: nothing that is decided is to come into effect."""
+
+    def __init__(self, is_dry: Callable[[], bool]) -> None:
+        self._is_dry = is_dry
+        self._set, self._named = _Tally(is_dry=False), _Tally(is_dry=True)
+        self._dry: set[int] = set()
+        """Tokens of connections with caps that were last decided in a dry run."""
         self._changed = asyncio.Event()
 
     def note(
-        self,
-        before: Iterable[Verdict],
-        after: Iterable[Verdict],
-        connection: Connection | None = None,
-        token: int | None = None,
+        self, before: Iterable[Verdict], after: Iterable[Verdict], connection: Connection | None, token: int
     ) -> None:
         """Take note of what was decided for one connection, and what was before; None: it has ended."""
-        old: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in before if each.scope}
-        new: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in after if each.scope}
-        for key in old.keys() & new.keys():
-            was, rule = _rule(old[key]), _rule(new[key])
-            if was != rule:
-                # Capped before and after: no line says so, and each rule's next one has how many it caps now.
-                self._now[was] = self._now.get(was, 0) - 1
-                self._now[rule] = self._now.get(rule, 0) + 1
-        if old.keys() == new.keys():
-            return
-        for key in new.keys() - old.keys():
-            self._note_cap(new[key], connection, token)
-        gone = old.keys() - new.keys()
-        if gone:
-            left = {(each.four_tuple, each.direction): each.reason for each in after}
-            for key in gone:
-                self._note_end(old[key], left.get(key), connection, token)
-        self._changed.set()
+        old, new = _capped(before), _capped(after)
+        was_dry, is_dry = token in self._dry, self._is_dry()
+        if is_dry and new:
+            self._dry.add(token)
+        else:
+            self._dry.discard(token)
+        if was_dry and not is_dry:
+            for each in old.values():
+                self._named.add(_rule(each), -1)  # they are no more named, but set
+            old = {}
+        elif is_dry and not was_dry:
+            self._compare(self._set, old, {}, after, connection, token)
+            old = {}
+        self._compare(self._named if is_dry else self._set, old, new, after, connection, token)
 
     def lines(self) -> list[tuple[str, dict[str, Any]]]:
         """Return a line, and its ``extra``, for each rule that changed anything since the last call."""
-        changes, self._changes = self._changes, {}
+        found = []
+        for tally in (self._set, self._named):
+            changes, tally.changes = tally.changes, {}
+            found += [_line(tally, rule, each) for rule, each in changes.items()]
         self._changed.clear()
-        return [self._line(rule, each) for rule, each in changes.items()]
+        return found
 
     async def run(self) -> None:
         """Log, forever."""
@@ -105,38 +115,73 @@ class CapLog:
                     log.info("%s", line, extra=fields)
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    def _note_cap(self, verdict: Verdict, connection: Connection | None, token: int | None) -> None:
-        rule = _rule(verdict)
-        changes = self._changes.setdefault(rule, _Changes())
-        changes.capped += 1
-        self._now[rule] = self._now.get(rule, 0) + 1
-        changes.last = _Change(
-            verdict,
-            verdict.reason,
-            about(connection, token=token, subflow=verdict.four_tuple, rule=rule, path=verdict.path),
-        )
-        log.debug("capped: %s", changes.last, extra=changes.last.fields)
+    def _compare(
+        self,
+        tally: _Tally,
+        old: Mapping[_Key, Verdict],
+        new: Mapping[_Key, Verdict],
+        after: Iterable[Verdict],
+        connection: Connection | None,
+        token: int,
+    ) -> None:
+        for key in old.keys() & new.keys():
+            was, rule = _rule(old[key]), _rule(new[key])
+            if was != rule:
+                # Capped before and after: no line says so, and each rule's next one has how many it caps now.
+                tally.add(was, -1)
+                tally.add(rule, 1)
+        if old.keys() == new.keys():
+            return
+        for key in new.keys() - old.keys():
+            _note_cap(tally, new[key], connection, token)
+        gone = old.keys() - new.keys()
+        if gone:
+            left = {(each.four_tuple, each.direction): each.reason for each in after}
+            for key in gone:
+                _note_end(tally, old[key], left.get(key), connection, token)
+        self._changed.set()
 
-    def _note_end(self, verdict: Verdict, why: str | None, connection: Connection | None, token: int | None) -> None:
-        rule = _rule(verdict)
-        changes = self._changes.setdefault(rule, _Changes())
-        self._now[rule] = self._now.get(rule, 0) - 1
-        fields = about(connection, token=token, subflow=verdict.four_tuple, rule=rule, path=verdict.path)
-        if why is None:
-            changes.ended += 1
-            changes.last = _Change(verdict, "ended", fields)
-        else:
-            changes.lifted += 1
-            changes.last = _Change(verdict, why, fields, "no cap any more: ")
-        log.debug("%s", changes.last, extra=fields)
 
-    def _line(self, rule: str, changes: _Changes) -> tuple[str, dict[str, Any]]:
-        if changes.last is not None and changes.capped + changes.lifted + changes.ended == 1:
-            return str(changes.last), changes.last.fields
-        parts = ((changes.capped, "capped"), (changes.lifted, "lifted"), (changes.ended, "ended"))
-        counts = ", ".join(f"{count} {word}" for count, word in parts if count)
-        now = counted(self._now.get(rule, 0), "subflow")
-        return f"rule {rule}: {counts}; {now} capped now", about(rule=rule)
+def _note_cap(tally: _Tally, verdict: Verdict, connection: Connection | None, token: int) -> None:
+    rule = _rule(verdict)
+    changes = tally.changes.setdefault(rule, _Changes())
+    changes.capped += 1
+    tally.add(rule, 1)
+    changes.last = _Change(
+        verdict,
+        verdict.reason,
+        about(connection, token=token, subflow=verdict.four_tuple, rule=rule, path=verdict.path),
+    )
+    log.debug("%s: %s", "would be capped" if tally.is_dry else "capped", changes.last, extra=changes.last.fields)
+
+
+def _note_end(tally: _Tally, verdict: Verdict, why: str | None, connection: Connection | None, token: int) -> None:
+    rule = _rule(verdict)
+    changes = tally.changes.setdefault(rule, _Changes())
+    tally.add(rule, -1)
+    fields = about(connection, token=token, subflow=verdict.four_tuple, rule=rule, path=verdict.path)
+    if why is None:
+        changes.ended += 1
+        changes.last = _Change(verdict, "ended (dry run)" if tally.is_dry else "ended", fields)
+    else:
+        changes.lifted += 1
+        what = "would have no cap any more (dry run): " if tally.is_dry else "no cap any more: "
+        changes.last = _Change(verdict, why, fields, what)
+    log.debug("%s", changes.last, extra=fields)
+
+
+def _line(tally: _Tally, rule: str, changes: _Changes) -> tuple[str, dict[str, Any]]:
+    if changes.last is not None and changes.capped + changes.lifted + changes.ended == 1:
+        return str(changes.last), changes.last.fields
+    capped, lifted, dry = ("would be capped", "no longer", " (dry run)") if tally.is_dry else ("capped", "lifted", "")
+    parts = ((changes.capped, capped), (changes.lifted, lifted), (changes.ended, "ended"))
+    counts = ", ".join(f"{count} {word}" for count, word in parts if count)
+    now = counted(tally.now.get(rule, 0), "subflow")
+    return f"rule {rule}: {counts}; {now} {capped} now{dry}", about(rule=rule)
+
+
+def _capped(verdicts: Iterable[Verdict]) -> dict[_Key, Verdict]:
+    return {(each.four_tuple, each.direction): each for each in verdicts if each.scope}
 
 
 def _rule(verdict: Verdict) -> str:

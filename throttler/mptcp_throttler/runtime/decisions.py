@@ -67,7 +67,7 @@ class Decisions:
         self._planners = tuple(planners)
         self._changed = changed
         self.anticipation = Anticipation()
-        self.cap_log = CapLog()
+        self.cap_log = CapLog(lambda: self.policy.dry_run)
         self._listeners = tuple(listeners)
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}

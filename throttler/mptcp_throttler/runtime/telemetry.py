@@ -36,7 +36,7 @@ class Telemetry:
         self._connections = connections
         self._download = download
         self._is_dry = is_dry
-        self.traffic = Traffic(time.monotonic, sweep_seconds)
+        self.traffic = Traffic(time.monotonic, sweep_seconds, is_dry)
         self.clients = Clients()
         self.reaction = Reaction()
         self.effect = Effect(time.monotonic, (download, upload), is_dry)

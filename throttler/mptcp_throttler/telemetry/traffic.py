@@ -89,7 +89,8 @@ class _Carried:
         """The class in which it has it; None once it is no subflow any more. So with these:"""
         self.up_class: CapClass | None = None
         self.down_since = self.up_since = now
-        """When it came to that cap, or lost one, or the cap got another rate; seconds since the epoch."""
+        """When it came to that cap, or lost one, or the cap got another rate, or began or ceased to be that of a dry
+        run; seconds since the epoch."""
         self.down_limits: Limits | None = None
         """Those of the cap then; None of one that balances loads, which change all the time."""
         self.up_limits: Limits | None = None
@@ -142,8 +143,11 @@ class Traffic:
     """Of nothing while no sweep is due: see :meth:`watches_any`."""
     urgent_share = 0.0
 
-    def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
-        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
+    def __init__(
+        self, clock: Callable[[], float], sweep_seconds: Callable[[], float], is_dry: Callable[[], bool]
+    ) -> None:
+        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked, *is_dry* whether
+        nothing decided is to come into effect."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self.capped = 0
@@ -161,6 +165,9 @@ class Traffic:
         self._due = 0.0
         self._clock = clock
         self._sweep_seconds = sweep_seconds
+        self._is_dry = is_dry
+        self._dry: set[int] = set()
+        """Tokens of connections that were last decided in a dry run."""
 
     def rates(self, four_tuple: FourTuple) -> Rates:
         known = self._subflows.get(four_tuple)
@@ -172,8 +179,8 @@ class Traffic:
         return (0, 0) if known is None else (known.acked, known.received)
 
     def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return since when the subflow has had the cap that it has, at its rate, or none; None for one that is not
-        known."""
+        """Return since when the subflow has had the cap that it has, at its rate, or none, or has been named by a dry
+        run as one that would have it; None for one that is not known."""
         known = self._subflows.get(four_tuple)
         if known is None:
             return None
@@ -207,6 +214,12 @@ class Traffic:
     ) -> None:
         """Take what was decided for a connection, and what was before: its subflows count for what they now have.
         *now* is seconds since the epoch."""
+        is_dry = self._is_dry()
+        turned = is_dry != (token in self._dry)
+        if is_dry and after:
+            self._dry.add(token)
+        else:
+            self._dry.discard(token)
         known = self._subflows
         there = () if connection is None else connection.subflows
         interfaces = {each.four_tuple: each.interface for each in there}
@@ -231,7 +244,9 @@ class Traffic:
             down = verdict.direction is Direction.DOWN
             before_it, class_before = (subflow.down, subflow.down_class) if down else (subflow.up, subflow.up_class)
             limits_before = subflow.down_limits if down else subflow.up_limits
-            if cap is before_it and cap_class is class_before and limits == limits_before:
+            is_as_before = cap is before_it and cap_class is class_before and limits == limits_before
+            # A cap that a dry run named begins when that ends, and the other way round.
+            if is_as_before and not (turned and cap is not None):
                 continue
             was_capped = subflow.is_capped
             if cap is not None and cap_class is not None:

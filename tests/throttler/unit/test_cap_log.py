@@ -1,0 +1,78 @@
+"""Which caps the log says were set, lifted and ended: those in force, and those that a dry run names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from test_shaping_plan import rule, uncapped, verdict
+
+from mptcp_throttler.policy.model import Verdict
+from mptcp_throttler.runtime.cap_log import CapLog
+
+RULE = rule("m")
+
+
+class Scene:
+    """A log, and what it was told last of each connection."""
+
+    def __init__(self, *, dry: bool) -> None:
+        self.dry = dry
+        self.log = CapLog(lambda: self.dry)
+        self.verdicts: dict[int, Sequence[Verdict]] = {}
+
+    def decide(self, *tokens: int, capped: bool = True, ended: bool = False) -> list[str]:
+        """Decide about two subflows of each connection; return the lines that follow."""
+        for token in tokens:
+            names = (10 * token, 10 * token + 1)
+            after = [] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in names]
+            self.log.note(self.verdicts.get(token, ()), after, None, token)
+            self.verdicts[token] = after
+        return [line for line, _ in self.log.lines()]
+
+
+def test_what_a_dry_run_named_is_capped_when_it_ends() -> None:
+    """Defect: the log said during the dry run that it was capped, and nothing when it was."""
+    scene = Scene(dry=True)
+    assert scene.decide(1, 2, 3) == ["rule m: 6 would be capped; 6 subflows would be capped now (dry run)"]
+    assert scene.decide(1, 2, 3) == []
+    assert scene.decide(3, ended=True) == ["rule m: 2 ended; 4 subflows would be capped now (dry run)"]
+    scene.dry = False
+    assert scene.decide(1, 2) == ["rule m: 4 capped; 4 subflows capped now"]
+    assert scene.decide(1, 2) == []
+    assert scene.decide(1, 2, ended=True) == ["rule m: 4 ended; 0 subflows capped now"]
+
+
+def test_what_was_capped_is_lifted_when_a_dry_run_begins() -> None:
+    scene = Scene(dry=False)
+    assert scene.decide(1, 2) == ["rule m: 4 capped; 4 subflows capped now"]
+    scene.dry = True
+    assert scene.decide(1, 2) == [
+        "rule m: 4 lifted; 0 subflows capped now",
+        "rule m: 4 would be capped; 4 subflows would be capped now (dry run)",
+    ]
+    assert scene.decide(1, capped=False) == ["rule m: 2 no longer; 2 subflows would be capped now (dry run)"]
+    scene.dry = False
+    assert scene.decide(1, capped=False) == []
+    assert scene.decide(2, capped=False) == [], "it lost nothing"
+    assert scene.decide(1) == ["rule m: 2 capped; 2 subflows capped now"]
+    scene.dry = True
+    assert scene.decide(1, ended=True) == ["rule m: 2 ended; 0 subflows capped now"]
+    assert scene.decide(3) == ["rule m: 2 would be capped; 2 subflows would be capped now (dry run)"]
+    assert scene.decide(3, ended=True) == ["rule m: 2 ended; 0 subflows would be capped now (dry run)"]
+    assert not scene.log._dry
+
+
+def test_the_lines_of_single_subflows_say_that_it_is_a_dry_run() -> None:
+    scene = Scene(dry=True)
+    capped, none = replace(verdict(1, RULE), reason="would cap (dry run)"), replace(uncapped(1, RULE), reason="no rule")
+
+    def told(before: Sequence[Verdict], after: Sequence[Verdict]) -> str:
+        scene.log.note(before, after, None, 1)
+        ((line, _),) = scene.log.lines()
+        return line.partition(": ")[2]
+
+    assert told([], [capped]) == "would cap (dry run)"
+    assert told([capped], [none]) == "would have no cap any more (dry run): no rule"
+    told([], [capped])
+    assert told([capped], []) == "ended (dry run)"
