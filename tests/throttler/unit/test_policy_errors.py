@@ -72,6 +72,10 @@ WHOLE_FILES = {
             'write Region/City as in the IANA database (e.g. "Europe/Athens"), or UTC'
         ],
     ),
+    "pauses of the guard that get shorter": (
+        "version: 1\nguard: {retry: 600, longest_retry: 300}\nrules: []\n",
+        ["policy.yaml:2: guard.longest_retry: 300 is below retry, which is 600"],
+    ),
     "time zone outside the database": (
         "version: 1\ntime_zone: ../../../etc/passwd\nrules: []\n",
         [

@@ -13,6 +13,7 @@ from short_policies import BUDGET, CAP, NAMED, STEER, rules
 
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, Share, Throttle, Window
+from mptcp_throttler.stages.degradation import Candidate
 
 CONF = Path(__file__).parents[3] / "conf"
 EVERY_DAY = frozenset(range(7))
@@ -118,6 +119,27 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
           - {name: b, throttle: none, when: {min_subflows: 2}}
         """)
     assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("guard", "pauses"),
+    [
+        ("retry: 600", [600, 600, 600]),
+        ("retry: 200", [200, 300, 300]),
+        ("after: 1", [5, 10, 20, 40, 80, 160, 300, 300]),
+        ("retry: 600, longest_retry: 2000", [600, 1200, 2000, 2000]),
+        ("longest_retry: 15", [5, 10, 15, 15]),
+    ],
+)
+def test_no_pause_of_the_guard_is_shorter_than_the_one_before(guard: str, pauses: list[float]) -> None:
+    """Defect: with a retry above 300 and no longest_retry, the second one was of 300 seconds."""
+    policy = load(f"version: 1\nguard: {{{guard}}}\nrules: []\n")
+    candidate = Candidate()
+    found = []
+    for _ in pauses:
+        candidate.lengthen_pause(policy.guard)
+        found.append(candidate.pause)
+    assert found == pauses
 
 
 def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:

@@ -27,6 +27,7 @@ from mptcp_throttler.policy.model import Budget, Guard, Kind, Mode, PathMatch, P
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT
 from mptcp_throttler.policy.schema import (
     ACTIONS,
+    GuardSection,
     PathSection,
     PolicySection,
     RuleSection,
@@ -92,10 +93,18 @@ def _policy(section: PolicySection, text: str) -> Policy:
         rules=tuple(_rule(rule, budgets) for rule in section.rules),
         time_zone=section.time_zone,
         dry_run=section.dry_run,
-        guard=Guard(**section.guard.model_dump()),
+        guard=_guard(section.guard),
         anticipate=section.anticipate,
         text=text,
     )
+
+
+def _guard(section: GuardSection) -> Guard:
+    longest = section.longest_retry
+    if longest is None:
+        # No pause is to be shorter than the one before.
+        longest = max(section.retry, Guard().longest_retry)
+    return Guard(section.enabled, section.after, section.retry, longest)
 
 
 def _path(name: str, path: PathSection) -> PathMatch:

@@ -215,15 +215,18 @@ class GuardSection(Section):
         description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
         examples=[10],
     )
-    longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default=_GUARD.longest_retry, description="The most that retry is doubled to.", examples=[600]
+    longest_retry: Annotated[float, seconds(1, 86400)] | None = Field(
+        default=None,
+        description=f"The most that retry is doubled to. Default: {_GUARD.longest_retry:g}, or retry where that is "
+        "longer.",
+        examples=[600],
     )
 
     @field_validator("longest_retry")
     @classmethod
-    def _is_no_shorter(cls, longest: float, info: ValidationInfo) -> float:
+    def _is_no_shorter(cls, longest: float | None, info: ValidationInfo) -> float | None:
         retry = info.data.get("retry")
-        if retry is not None and longest < retry:
+        if retry is not None and longest is not None and longest < retry:
             raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
         return longest
 
