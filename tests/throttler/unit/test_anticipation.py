@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy import anticipation
@@ -13,6 +15,7 @@ from mptcp_throttler.policy.anticipation import (
     LONG_WINDOW_SECONDS,
     LONGEST_WINDOW_SECONDS,
     MAX_CLIENTS,
+    MAX_FORGOTTEN,
     WINDOW_SECONDS,
     Anticipation,
 )
@@ -71,8 +74,8 @@ def clients() -> Clients:
     return Clients()
 
 
-def lone(clients: Clients, now: float) -> None:
-    token = clients.begin(now)
+def lone(clients: Clients, now: float, client: bytes = CLIENT) -> None:
+    token = clients.begin(now, client)
     clients.pass_by(now + WINDOW_SECONDS)
     clients.end(token, now + 5)
 
@@ -229,6 +232,81 @@ def test_a_client_is_unknown_again_after_a_long_silence(clients: Clients) -> Non
     again = 100.0 + 2 * KEPT_SECONDS
     assert clients.subflows(clients.begin(again), again) == 2
     assert clients.anticipation.take_flips() == {CLIENT: False}
+
+
+def test_clients_that_do_not_come_again_are_forgotten_after_a_long_silence(clients: Clients) -> None:
+    """Defect: only one that came again was, so that up to 65,536 were kept, with what their subflows begin with."""
+    lone(clients, 100.0)
+    clients.join(clients.begin(100.0, OTHER), 100.06)
+    assert clients.anticipation.take_flips() == {CLIENT: True}
+    clients.anticipation.expire(100.0 + KEPT_SECONDS - 1)
+    assert (clients.anticipation.clients, clients.anticipation.take_flips()) == (2, {})
+    clients.anticipation.expire(800.0)
+    assert (clients.anticipation.clients, clients.anticipation.take_flips()) == (0, {CLIENT: False})
+    assert clients.subflows(clients.begin(801.0), 801.0) == 2
+
+
+def test_so_many_are_forgotten_at_a_time_those_first_that_were_seen_longest_ago(clients: Clients) -> None:
+    many = [number.to_bytes(4, "big") for number in range(2 * MAX_FORGOTTEN + 10)]
+    for client in many:
+        lone(clients, 100.0, client)
+    clients.begin(690.0, many[0])
+    clients.anticipation.take_flips()
+    for left in (MAX_FORGOTTEN + 10, 10, 1):
+        clients.anticipation.expire(800.0)
+        assert clients.anticipation.clients == left
+    assert clients.anticipation.take_flips() == dict.fromkeys(many[1:], False)
+    assert clients.subflows(clients.begin(801.0, many[0]), 801.0) == 1
+
+
+def test_one_with_a_connection_that_is_anticipated_is_not_forgotten(clients: Clients) -> None:
+    clients.join(clients.begin(100.0), 100.06)
+    lone(clients, 100.0, OTHER)
+    token, now = clients.begin(100.05 + KEPT_SECONDS), 100.15 + KEPT_SECONDS
+    clients.anticipation.expire(now)
+    assert clients.anticipation.take_flips() == {OTHER: False}, "it stands in nobody's way"
+    assert (clients.anticipation.clients, clients.subflows(token, now)) == (1, 2)
+
+
+@pytest.mark.parametrize(("back", "until"), [(300.0, 300.0 + KEPT_SECONDS), (86_400.0, 1.0)])
+def test_a_clock_that_is_set_back_has_nobody_remembered_for_long(clients: Clients, back: float, until: float) -> None:
+    """*until* is how many seconds after that at the latest."""
+    lone(clients, 100_000.0)
+    lone(clients, 100_010.0 - back, OTHER)
+    clients.anticipation.take_flips()
+    clients.anticipation.expire(100_015.0 - back)
+    if back < KEPT_SECONDS:
+        assert clients.anticipation.take_flips() == {}, "a small step is no reason to forget"
+    else:
+        assert clients.anticipation.take_flips() == {CLIENT: False}
+    clients.anticipation.expire(100_015.0 - back + until + KEPT_SECONDS)
+    assert clients.anticipation.clients == 0
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "join", "end"]), st.integers(0, 3), st.floats(0, 300)), max_size=40
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_clients_are_kept_in_the_order_in_which_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
+    """Else one that was seen would stand before those that are to be forgotten."""
+    clients, now = Clients(), 1000.0
+    for what, number, seconds in steps:
+        now += seconds
+        clients.pass_by(now)
+        tokens = sorted(clients.open)
+        if what == "begin" or not tokens:
+            clients.begin(now, bytes([10, 0, 0, number]))
+        elif what == "join":
+            clients.join(tokens[number % len(tokens)], now)
+        else:
+            clients.end(tokens[number % len(tokens)], now)
+        seen = [known.last for known in clients.anticipation._clients.values()]
+        assert seen == sorted(seen)
+        clients.anticipation.expire(now)
+        assert all(known.young or now - known.last < KEPT_SECONDS for known in clients.anticipation._clients.values())
 
 
 def test_the_record_of_clients_is_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:

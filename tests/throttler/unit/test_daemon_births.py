@@ -7,10 +7,12 @@ import time
 from ipaddress import ip_network
 from pathlib import Path
 
+import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, Scene, running, scenario, until
 
 from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind
+from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.shaping.birth import UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import Target
 
@@ -60,6 +62,28 @@ async def test_a_client_with_one_path_is_released_and_known(tmp_path: Path) -> N
         happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
         assert set(kernel.netfilter.entries) == {four_tuple(A)}
         assert CLIENT not in kernel.pacing.births
+
+
+def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: what its subflows were to begin with was kept for good."""
+    kernel = FakeKernel()
+    true_time, ahead = time.time, 0.0
+
+    async def scenario() -> None:
+        nonlocal ahead
+        async with running(tmp_path, CAPPED, kernel) as scene:
+            happens(scene, KernelEventKind.CREATED, 1, A)
+            await until(lambda: kernel.pacing.births.get(CLIENT) == UNANTICIPATED)
+            happens(scene, KernelEventKind.CLOSED, 1, A)
+            ahead = KEPT_SECONDS
+            await until(lambda: CLIENT not in kernel.pacing.births)
+            assert scene.daemon._decisions.anticipation.clients == 0
+            assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
+
+    monkeypatch.setattr(time, "time", lambda: true_time() + ahead)
+    asyncio.run(scenario())
 
 
 @scenario

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 from mptcp_throttler.mptcp.model import Connection, SubflowState
 
@@ -47,6 +48,9 @@ SHORT_MISS = 0.34
 """What a connection counts that ended before its window."""
 KEPT_SECONDS = 600.0
 """A client with no connection for so long is unknown."""
+MAX_FORGOTTEN = 256
+"""Clients that are forgotten at a time, each second: to take them out of the map of what their subflows begin with
+holds the loop for a millisecond or two. Where ``MAX_CLIENTS`` came in ten minutes, 109 are to go each second."""
 MAX_CLIENTS = 65_536
 """Addresses remembered; the one with the oldest connection gives way."""
 
@@ -74,6 +78,10 @@ class _Client:
     @property
     def has_single_path(self) -> bool:
         return self.misses >= MISSES[self.joins]
+
+    def is_forgotten(self, now: float) -> bool:
+        """Tell whether it was not seen for long; so it is where that lies so far ahead, for the clock was set back."""
+        return abs(now - self.last) >= KEPT_SECONDS
 
     @property
     def brings_two(self) -> bool:
@@ -103,7 +111,7 @@ class Anticipation:
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
-        """In the order of their last connections."""
+        """In the order in which they were last seen: who sets that moves them to the end."""
         self._young: dict[int, _Young] = {}
         """By token."""
         self._settled: dict[int, _Young | None] = {}
@@ -162,6 +170,20 @@ class Anticipation:
             if young.began >= young.known.last:
                 self._missed(young, SHORT_MISS, now)
 
+    def expire(self, now: float, limit: int = MAX_FORGOTTEN) -> None:
+        """Forget clients that were not seen for long, the one first that was seen longest ago; *limit* at a time.
+
+        After a clock was set back, those seen before may stay for as much longer, ``KEPT_SECONDS`` at the most.
+        """
+        gone = []
+        for client, known in islice(self._clients.items(), limit):
+            if not known.is_forgotten(now):
+                break
+            if not known.young:
+                gone.append(client)
+        for client in gone:
+            self._drop(client)
+
     def due(self, now: float) -> list[int]:
         """Return the connections whose window has ended: they are to be decided anew."""
         tokens = []
@@ -204,7 +226,7 @@ class Anticipation:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
         client = first.four_tuple.remote
         known = self._clients.get(client)
-        if known is not None and now - known.last >= KEPT_SECONDS:
+        if known is not None and known.is_forgotten(now):
             self._drop(client)
             known = None
         if known is None:

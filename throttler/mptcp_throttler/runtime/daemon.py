@@ -328,7 +328,7 @@ class Daemon:
         if self._paced is not None:
             # Another policy may have come into force meanwhile, and with it other rules that are open.
             policy = self._decisions.policy
-            self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
+            await self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
         self._plan_changed()
 
     async def _tick(self) -> None:
@@ -340,6 +340,7 @@ class Daemon:
         events = self._tracker.expire(now)
         if events:
             self._changed(events)
+        self._decisions.anticipation.expire(now)
         for planner in self._planners:
             planner.expire(now)
         self._plan_changed()

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
+from mptcp_throttler.kernel.turns import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime.lifting import lift_all, lift_births
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5
 """How long a stop waits for the sockets to take their limits back; several round trips."""
+BIRTHS_AT_ONCE = 128
+"""Prefixes that are given what subflows begin with, without a pause: a millisecond."""
 
 
 class PacedCaps:
@@ -49,6 +53,10 @@ class PacedCaps:
         """By prefix, of the policy."""
         self._clients: dict[Network, Birth] = {}
         """Of single clients, which come first."""
+        self._differing: deque[Network] = deque()
+        """Prefixes that may have something else in the kernel than they are to have."""
+        self._births_are_set = False
+        """Whether the kernel took the last of them."""
 
     def follow(self) -> None:
         """Take what the planner moved: at once, so that the next sample finds it; many, in turns with the loop."""
@@ -71,14 +79,28 @@ class PacedCaps:
         """A policy came into force."""
         self._transitions.forget_levels()
 
-    def set_births(self, births: Mapping[Network, Birth]) -> None:
-        """Have subflows that are accepted from here on begin like that, by the client's prefix."""
-        before = {*self._births, *self._clients} if self._births else set[Network]()
-        self._births = births
-        wanted = {**births, **self._clients} if births else {}
-        are_set = self._set_births({**dict.fromkeys(before - wanted.keys()), **wanted})
-        classes = {birth.class_id for birth in births.values()} if are_set else set[int | None]()
-        self._planner.birth_classes = {each for each in classes if each is not None}
+    async def set_births(self, births: Mapping[Network, Birth]) -> None:
+        """Have subflows that are accepted from here on begin like that, by the client's prefix.
+
+        What is as it was is left alone: there may be ten thousand prefixes, and 65,536 single clients, whom it concerns
+        only where the first births come, or the last ones go. Many are set in turns with the loop; :meth:`set_clients`,
+        or another call of this, may come meanwhile.
+        """
+        before, self._births = self._births, births
+        if self._births_are_set:
+            # Who begins meanwhile may be in a class of either.
+            self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
+        # Those that go make room for those that come.
+        async for network in in_turns(before):
+            if network not in births:
+                self._differing.append(network)
+        async for network, birth in in_turns(births.items()):
+            if before.get(network) != birth:
+                self._differing.append(network)
+        if bool(before) is not bool(births):
+            self._differing.extend(self._clients)
+        await self._set_those_that_differ()
+        self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Take which client addresses are known to have a single path now, and which no longer."""
@@ -89,15 +111,31 @@ class PacedCaps:
             else:
                 self._clients[network] = birth
         if self._births:
-            # A policy may name the client's address itself.
-            self._set_births({each: self._clients.get(each) or self._births.get(each) for each in changes})
+            try:
+                self._pacing.set_births({each: self._birth(each) for each in changes})
+            except KernelError as error:
+                log.error("%s", error)
 
-    def _set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        try:
-            return self._pacing.set_births(changes)
-        except KernelError as error:
-            log.error("%s", error)
-            return False
+    async def _set_those_that_differ(self) -> None:
+        refused, reasons = list[Network](), set[str]()
+        while self._differing:
+            some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, len(self._differing)))]
+            try:
+                self._births_are_set = self._pacing.set_births({each: self._birth(each) for each in some})
+            except KernelError as error:
+                refused += some
+                reasons.add(str(error))
+            if self._differing:
+                await asyncio.sleep(0)
+        # The next call tries these again.
+        self._differing.extend(refused)
+        for reason in reasons:
+            self._births_are_set = False
+            log.error("%s", reason)
+
+    def _birth(self, network: Network) -> Birth | None:
+        """Return what a prefix is to have now. A policy may name a client's address itself."""
+        return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
         return self._transitions.watches_any()
@@ -160,3 +198,7 @@ class PacedCaps:
             self._planned()
         if limits.planned:
             self._planned()
+
+
+def _classes(births: Mapping[Network, Birth]) -> set[int]:
+    return {birth.class_id for birth in births.values() if birth.class_id is not None}

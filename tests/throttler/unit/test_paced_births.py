@@ -1,0 +1,224 @@
+"""What subflows begin with, as it is brought into the kernel: what differs alone, and in turns with the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from ipaddress import ip_network
+
+import pytest
+from fake_kernel import FakePacing, FakeSockets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.runtime import pacing as pacing_module
+from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, PacedCaps
+from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.model import Birth, Ownership
+from mptcp_throttler.shaping.plan import Planner
+
+CLASS, OTHER_CLASS = 0x4D500010, 0x4D500011
+CAPPED, OTHER = under_cap(5_000_000, CLASS), under_cap(5_000_000, OTHER_CLASS)
+CLIENTS = 1000
+
+
+def address(number: int) -> bytes:
+    return ((10 << 24) + number).to_bytes(4, "big")
+
+
+def client(number: int) -> Network:
+    return ip_network((address(number), 32))
+
+
+def prefixes(count: int, birth: Birth = CAPPED) -> dict[Network, Birth]:
+    """Return births of prefixes; those of a reload are equal to the former ones, and not the same."""
+    return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
+
+
+class Counting(FakePacing):
+    """Has what was set at a time."""
+
+    can, refusal = True, ""
+
+    def __init__(self) -> None:
+        super().__init__(FakeSockets())
+        self.asked: list[Mapping[Network, Birth | None]] = []
+
+    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        self.asked.append(changes)
+        super().set_births(changes)
+        if self.refusal:
+            raise KernelError(self.refusal)
+        return self.can
+
+    def taken(self) -> list[Mapping[Network, Birth | None]]:
+        taken, self.asked = self.asked, []
+        return taken
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.kernel = Counting()
+        self.planner = Planner(Ownership())
+        self.paced = PacedCaps(self.planner, self.kernel, lambda: None)
+
+    def know(self, clients: int) -> None:
+        self.paced.set_clients({address(number): True for number in range(clients)})
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_what_is_as_it_was_is_left_alone(scene: Scene) -> None:
+    """Defect: a reload set all prefixes and all single clients anew, for 100 ms in which nothing else was answered."""
+
+    async def reload() -> None:
+        scene.know(CLIENTS)
+        assert scene.kernel.taken() == [], "where nothing is capped no socket is touched"
+        await scene.paced.set_births(prefixes(300))
+        assert scene.kernel.births == prefixes(300) | {client(number): UNANTICIPATED for number in range(CLIENTS)}
+        scene.kernel.taken()
+        await scene.paced.set_births(prefixes(300))
+        assert scene.kernel.taken() == []
+        changed = prefixes(299) | prefixes(1, OTHER)
+        await scene.paced.set_births(changed)
+        gone = [*prefixes(300)][-1]
+        assert scene.kernel.taken() == [prefixes(1, OTHER) | {gone: None}]
+        assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
+
+    asyncio.run(reload())
+
+
+def test_single_clients_come_and_go_with_the_births_in_turns_with_the_loop(scene: Scene) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def come_and_go() -> None:
+        scene.know(CLIENTS)
+        beside = asyncio.create_task(others())
+        for births in (prefixes(1), {}):
+            before = turns
+            await scene.paced.set_births(births)
+            taken = scene.kernel.taken()
+            assert max(map(len, taken)) == BIRTHS_AT_ONCE
+            assert turns - before >= len(taken) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
+            assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
+        beside.cancel()
+
+    asyncio.run(come_and_go())
+
+
+def test_a_policy_that_names_a_single_clients_address_gets_it_back(scene: Scene) -> None:
+    async def reload() -> None:
+        scene.know(1)
+        await scene.paced.set_births(prefixes(1) | {client(0): CAPPED})
+        assert scene.kernel.births[client(0)] == UNANTICIPATED
+        scene.paced.set_clients({address(0): False})
+        assert scene.kernel.births[client(0)] == CAPPED
+
+    asyncio.run(reload())
+
+
+def test_who_begins_while_much_is_set_may_be_in_a_class_of_before_or_after(scene: Scene) -> None:
+    async def reload() -> None:
+        await scene.paced.set_births(prefixes(BIRTHS_AT_ONCE))
+        assert set(scene.planner.birth_classes) == {CLASS}
+        setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * BIRTHS_AT_ONCE, OTHER)))
+        await asyncio.sleep(0)
+        assert not setting.done()
+        assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
+        await setting
+        assert set(scene.planner.birth_classes) == {OTHER_CLASS}
+
+    asyncio.run(reload())
+
+
+def test_a_kernel_that_cannot_has_no_subflow_begin_in_a_class(scene: Scene) -> None:
+    async def reload() -> None:
+        scene.kernel.can = False
+        for count in (1, 2 * BIRTHS_AT_ONCE):
+            setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
+            await asyncio.sleep(0)
+            assert not scene.planner.birth_classes
+            await setting
+            assert not scene.planner.birth_classes
+
+    asyncio.run(reload())
+
+
+def test_what_the_kernel_refuses_is_told_once_and_tried_again_with_the_next_births(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def reload() -> None:
+        scene.know(CLIENTS)
+        scene.kernel.refusal = "the BPF map is full"
+        with caplog.at_level(logging.ERROR):
+            await scene.paced.set_births(prefixes(1))
+        assert len(scene.kernel.taken()) > 2
+        assert caplog.messages == ["the BPF map is full"]
+        assert not scene.planner.birth_classes
+        scene.kernel.refusal = ""
+        await scene.paced.set_births(prefixes(1))
+        tried_again = {network for changes in scene.kernel.taken() for network in changes}
+        assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
+        assert set(scene.planner.birth_classes) == {CLASS}
+        await scene.paced.set_births(prefixes(1))
+        assert scene.kernel.taken() == []
+
+    asyncio.run(reload())
+
+
+NETWORKS = st.sampled_from([client(0), client(1), *prefixes(3)])
+STEPS = st.lists(
+    st.one_of(
+        st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, AS_USUAL]), max_size=4),
+        st.dictionaries(st.integers(0, 4), st.booleans(), min_size=1, max_size=3),
+        st.none(),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
+    steps: list[dict[Network, Birth] | dict[int, bool] | None],
+) -> None:
+    """Births, single clients, and turns of the loop."""
+
+    async def run() -> None:
+        scene = Scene()
+        births: dict[Network, Birth] = {}
+        single: dict[Network, Birth] = {}
+        tasks = []
+        for step in steps:
+            if step is None:
+                await asyncio.sleep(0)
+            elif any(isinstance(key, int) for key in step):
+                for number, is_single in step.items():
+                    single.pop(client(number), None)
+                    if is_single:
+                        single[client(number)] = UNANTICIPATED
+                scene.paced.set_clients({address(number): is_single for number, is_single in step.items()})
+            else:
+                births = step
+                tasks.append(asyncio.create_task(scene.paced.set_births(births)))
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        assert scene.kernel.births == ({**births, **single} if births else {})
+        classes = {birth.class_id for birth in births.values()} - {None}
+        assert set(scene.planner.birth_classes) == classes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pacing_module, "BIRTHS_AT_ONCE", 1)
+        asyncio.run(run())
