@@ -26,11 +26,15 @@ class FakeTrafficControl:
         """How many of the next changes to refuse."""
         self.problems: list[str] = []
         """What :meth:`check` finds until the next :meth:`prepare`."""
+        self.left_out: dict[str, str] = {}
 
     async def prepare(self) -> None:
         self.problems = []
         self.log.append("take root")
         self.prepared = True
+
+    async def retry(self) -> bool:
+        return False
 
     def looks_changed(self) -> bool:
         return False

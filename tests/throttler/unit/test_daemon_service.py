@@ -168,6 +168,18 @@ def test_addresses_of_ipv6_are_shown_whole(tmp_path: Path, capsys: pytest.Captur
     test(tmp_path)
 
 
+def test_interfaces_that_are_not_shaped_are_told_to_the_service_manager(tmp_path: Path) -> None:
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        async with running(path, CAPPED, kernel) as scene:
+            assert "NOT SHAPED" not in scene.daemon._summary()
+            kernel.traffic_control.left_out = {"w0": "interface w0 has a qdisc of kind netem"}
+            assert scene.daemon._summary().endswith("; 1 rule; NOT SHAPED: w0")
+
+    test(tmp_path)
+
+
 def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:

@@ -31,7 +31,22 @@ class TrafficControl(Protocol):
     async def prepare(self) -> None:
         """Adopt our root qdisc where it is there; else save what is there and put ours in its place.
 
-        Where one interface is refused, those taken before it are put back.
+        Where one interface is refused at the start, those taken before it are put back. Later it is left out, unless
+        all are refused.
+        """
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """By name, interfaces that :meth:`prepare` could not take, and why.
+
+        There nothing is compared or changed: :meth:`check`, :meth:`settle` and all that concerns classes pass over
+        them.
+        """
+
+    async def retry(self) -> bool:
+        """Take those that are left out, where that can be done by now; return whether one was taken.
+
+        It lacks our classes then.
         """
 
     async def check(self) -> list[str]:
@@ -50,7 +65,8 @@ class TrafficControl(Protocol):
     async def read_classes(self) -> dict[int, ClassSpec] | None:
         """Return our leaf classes by minor number; one that is missing or differs on an interface has rate 0.
 
-        None where no interface is there now: there is nothing to compare before one returns.
+        None where no interface is there now, or none but what is left out: there is nothing to compare before one
+        returns.
 
         It gives way to the event loop, and changes may go on meanwhile.
         """

@@ -384,6 +384,8 @@ class Daemon:
             f"{', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
             f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
         )
+        if self._downloads.left_out:
+            text = f"{text}; NOT SHAPED: {', '.join(self._downloads.left_out)}"
         if self._budgets.trouble is not None:
             text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"

@@ -69,6 +69,11 @@ class Downloads:
     def repairs(self) -> int:
         return self.reconciler.counters.repairs
 
+    @property
+    def left_out(self) -> Collection[str]:
+        """Interfaces that are not shaped: somebody gave them a root that could not be put back."""
+        return () if self._tc is None else self._tc.left_out
+
     async def run(self) -> None:
         await self.reconciler.run()
 

@@ -135,16 +135,21 @@ class Reconciler:
     async def verify(self) -> None:
         """Compare the kernel with what we put there; where it differs, count that and put it right.
 
+        What was left out is tried again, and has all classes when it is taken: they are found missing.
+
         Raises :class:`KernelError` where the kernel cannot be put right; :meth:`run` tries again.
         """
         try:
             problems = await self._differences()
         except KernelError as error:
             problems = {str(error): 1}  # what cannot be read is perhaps not there
-        if not problems:
+        if not problems and not self._tc.left_out:
             return
         async with self._lock:
             if self._closed:
+                return
+            if not problems and not await self._tc.retry():
+                self._count_left_out()
                 return
             for problem in problems:
                 log.warning("%s", problem)
@@ -156,6 +161,7 @@ class Reconciler:
                 self._wake.set()
                 raise
             found = self.planner.classes.actual, self.planner.entries.actual
+            self._count_left_out()
         changed = _count_changes(before[0], found[0], ClassSpec.same_as)
         changed += _count_changes(before[1], found[1], Target.__eq__)
         changed += sum(problems.values())
@@ -185,6 +191,10 @@ class Reconciler:
                     failures.append(str(error))
         if failures:
             raise KernelError("; ".join(failures))
+
+    def _count_left_out(self) -> None:
+        """What is left out is said once: who watches the counter is to know how long that lasts."""
+        self.counters.failures += len(self._tc.left_out)
 
     @property
     def _settled(self) -> bool:

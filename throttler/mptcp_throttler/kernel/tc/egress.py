@@ -2,13 +2,16 @@
 
 What stood at the root before, and the interface's largest GSO segment, are written to the state directory
 before they are replaced, so that a crashed daemon's successor or ``cleanup`` can put them back.
+
+A start takes all interfaces or none. Later somebody may give one of them a root that cannot be replaced: that one is
+left out, and left alone, until it can be taken again. The others go on, for a cap that one class lacks has no entry.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
@@ -42,6 +45,8 @@ class HtbTrafficControl:
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
         self._absent: set[str] = set()
+        self._left_out: dict[str, str] = {}
+        """Interfaces that could not be taken again while others could, and why."""
         self._noted: dict[str, Any] = {}
         """What the state file has, for the case that somebody removes it."""
         self._gso: Callable[[int], int] | None = None
@@ -63,8 +68,29 @@ class HtbTrafficControl:
         if not links:
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         state = self._read_state()
-        if not self.prepared:
+        if self.prepared:
+            await self._take_again(links, state)
+        else:
             self._follow_names(state)
+            await self._take_all(links, state)
+        if self._noted and read_state(self._state_file) is None:
+            self._write_state(state)
+        if not self.prepared:
+            self._put_back_others(state)
+        self.prepared = True
+        await self.settle()
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        return self._left_out
+
+    async def retry(self) -> bool:
+        links = [link for link in self._links() if link.name in self._left_out]
+        refused = await self._take_each(links, self._read_state())
+        self._leave_out(refused)
+        return len(refused) < len(links)
+
+    async def _take_all(self, links: Sequence[Link], state: dict[str, Any]) -> None:
         taken: list[Link] = []
         try:
             for link in links:
@@ -74,25 +100,55 @@ class HtbTrafficControl:
             for link in taken:
                 self._give_back(link, state)
             raise
-        if self._noted and read_state(self._state_file) is None:
-            self._write_state(state)
-        if not self.prepared:
-            self._put_back_others(state)
-        self.prepared = True
-        await self.settle()
+
+    async def _take_again(self, links: Sequence[Link], state: dict[str, Any]) -> None:
+        """Take those of *links* that can be taken. Raises KernelError where none can."""
+        refused = await self._take_each(links, state)
+        if len(refused) < len(links):
+            self._leave_out(refused)
+            return
+        # Classes would be made nowhere, and count as made.
+        self._left_out = {}
+        raise KernelError("; ".join(refused.values()))
+
+    async def _take_each(self, links: Sequence[Link], state: dict[str, Any]) -> dict[str, str]:
+        """Take *links*, each by itself; return why some cannot be taken, which are then as they were."""
+        refused = {}
+        for link in links:
+            taken: list[Link] = []
+            try:
+                await self._take(link, state, taken)
+            except KernelError as error:
+                refused[link.name] = str(error)
+                for each in taken:
+                    self._give_back(each, state)
+        return refused
+
+    def _leave_out(self, refused: dict[str, str]) -> None:
+        """Have *refused* left out and no others; what is new in that is said."""
+        for name, why in refused.items():
+            if self._left_out.get(name) != why:
+                log.error("%s; until it can be taken, %s is not shaped; the others are", why, name)
+        for name in self._left_out.keys() - refused.keys():
+            if name not in self._absent:
+                log.info("%s can be taken again: it is shaped", name)
+        self._left_out = refused
 
     async def _take(self, link: Link, state: dict[str, Any], taken: list[Link]) -> None:
         """Put our root on *link*; one that had another is added to *taken* before that changes."""
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            if not self._tree.is_ours(netlink, link):
-                tree = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+            if self._tree.is_ours(netlink, link):
+                before = None
+            else:
+                before = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
                 self._keep_renamed(link, state)
-                state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": tree}
+                state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": before}
                 self._write_state(state)
                 taken.append(link)
-                what = ", ".join(str(saved["kind"]) for saved in tree) or "the default"
-                log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
         await self._tree.make_root(link)
+        if before is not None:
+            what = ", ".join(str(saved["kind"]) for saved in before) or "the default"
+            log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
 
     def _keep_renamed(self, link: Link, state: dict[str, Any]) -> None:
         """Note under its new name what another interface had that was called as *link* is now."""
@@ -140,7 +196,7 @@ class HtbTrafficControl:
         state = self._read_state()
         if self._noted and read_state(self._state_file) is None:
             problems.append(f"{self._state_file} is gone, which says what to put back")
-        for link in self._links():
+        for link in self._shaped():
             problems += await self._tree.check(link)
             wanted = self._gso_wanted(state, link)
             if wanted != link.gso:
@@ -159,7 +215,7 @@ class HtbTrafficControl:
 
     async def settle(self) -> None:
         state = self._read_state()
-        for link in self._links():
+        for link in self._shaped():
             wanted = self._gso_wanted(state, link)
             if wanted != link.gso:
                 set_gso(link, wanted)
@@ -181,7 +237,7 @@ class HtbTrafficControl:
     async def read_classes(self) -> dict[int, ClassSpec] | None:
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
-        for link in self._links():
+        for link in self._shaped():
             found = await self._tree.classes_of(link)
             stray |= found.keys()
             common = (
@@ -196,13 +252,14 @@ class HtbTrafficControl:
         return kept | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - kept.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
-        await self._tree.upsert(self._links(), specs)
+        await self._tree.upsert(self._shaped(), specs)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
-        await self._tree.delete(self._links(), minors)
+        await self._tree.delete(self._shaped(), minors)
 
     async def restore(self) -> None:
         self._gso, self._settled = None, True
+        self._left_out = {}
         state = self._read_state()
         failures = []
         names = {link.name: link for link in self._links({*self._interfaces, *state})}
@@ -237,6 +294,10 @@ class HtbTrafficControl:
                 log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
         if noted.get("index") == link.index and noted["gso"] != link.gso:
             set_gso(link, noted["gso"])
+
+    def _shaped(self) -> list[Link]:
+        """Return those of the interfaces that are there and not left out."""
+        return [link for link in self._links() if link.name not in self._left_out]
 
     def _links(self, names: Iterable[str] = ()) -> list[Link]:
         """Return those of the interfaces that are there; one that is not is said once, until it returns."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -51,6 +51,13 @@ class IfbTrafficControl:
                 f"{os.strerror(error.code)}"
             ) from error
         await self._tree.make_root(link)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        return {}  # there is no other one that could go on
+
+    async def retry(self) -> bool:
+        return False
 
     async def check(self) -> list[str]:
         link = self._link()

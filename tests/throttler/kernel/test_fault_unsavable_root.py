@@ -1,0 +1,131 @@
+"""Somebody gives one of two interfaces a root that could not be put back: the other one goes on, new caps and all.
+
+The proxy has an interface for each path. What is capped leaves by wan0; it is wan1 to which it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER, soon_right_again, traffic
+from throttler_site import Site, clients, connected, listening, running, until
+
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+
+pytestmark = pytest.mark.kernel
+
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - name: each-on-ethernet
+    paths: [ethernet]
+    throttle: {rate: 5 Mbit/s, share: connection}
+"""
+THEIRS = "qdisc pfifo_head_drop 7: root"
+"""Of a kind that is not put back, and that one command makes: there is no moment in which it could be taken."""
+REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be put back exactly"
+LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
+BACK = "wan1 can be taken again: it is shaped"
+
+
+@dataclass
+class Scene:
+    site: Site
+    throttler: Throttler
+    connect: Callable[[], None]
+    """Opens another connection."""
+
+    def said(self, words: str) -> int:
+        return self.throttler.process.output().count(words)
+
+    def refuses(self) -> None:
+        """Have a root on wan1 that is not ours, and wait until that was noticed."""
+        before = self.said(REFUSED)
+        tc(self.site, "qdisc replace dev wan1 root handle 7: pfifo_head_drop limit 100")
+        until(lambda: self.said(REFUSED) > before, timeout=GENEROUS)
+
+    def capped(self, count: int) -> bool:
+        """Whether so many connections have a cap, each its own."""
+        entries = self.site.entries()
+        return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == caps(self.site, "wan0")
+
+
+def tc(site: Site, command: str) -> str:
+    return site.proxy.run(["tc", *command.split()]).stdout
+
+
+def caps(site: Site, name: str) -> set[str]:
+    """Return the classes of caps on an interface."""
+    lines = tc(site, f"class show dev {name}").splitlines()
+    return {line.split()[2] for line in lines if "rate 5Mbit" in line}
+
+
+@pytest.fixture
+def site(make_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings=settings)
+    return Site(testbed, "nftables", policy, config)
+
+
+@contextmanager
+def at_work(site: Site) -> Iterator[Scene]:
+    """A throttler on both interfaces, and a connection that has its cap, over which bytes go to and fro."""
+    with ExitStack() as stack:
+        throttler = stack.enter_context(running(site))
+        listener = stack.enter_context(listening(site))
+        stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
+
+        def connect() -> None:
+            stack.enter_context(connected(site, listener))
+
+        scene = Scene(site, throttler, connect)
+        until(lambda: scene.capped(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+        yield scene
+
+
+def test_new_caps_come_on_the_other_and_it_is_shaped_again(site: Site) -> None:
+    """Defect: no cap that needed a class of its own came on any interface, as long as one refused."""
+    before = site.state()
+    with at_work(site) as scene:
+        scene.refuses()
+        for count in (2, 3):
+            scene.connect()
+            until(lambda count=count: scene.capped(count), timeout=GENEROUS)  # type: ignore[misc]
+        assert THEIRS in tc(site, "qdisc show dev wan1")
+        assert (scene.said(LEFT_OUT), scene.said(BACK)) == (1, 0)
+
+        def removed() -> None:
+            if THEIRS not in tc(site, "qdisc show dev wan1"):  # another attempt
+                scene.refuses()
+            tc(site, "qdisc del dev wan1 root")
+
+        took = soon_right_again(removed, lambda: caps(site, "wan1") == caps(site, "wan0"))
+        print(f"shaped again after {took:.2f} s")
+        assert scene.capped(3)
+        assert scene.said(LEFT_OUT) == scene.said(BACK)
+        scene.connect()
+        until(lambda: scene.capped(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+    site.nothing_left(before)
+
+
+def test_a_stop_leaves_what_somebody_put_there(site: Site) -> None:
+    before = site.state()
+    with at_work(site) as scene:
+        scene.refuses()
+        scene.connect()
+        until(lambda: scene.capped(2), timeout=GENEROUS)
+    assert THEIRS in tc(site, "qdisc show dev wan1")
+    tc(site, "qdisc del dev wan1 root")
+    site.nothing_left(before)
