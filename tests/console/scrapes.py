@@ -4,7 +4,7 @@ samples that a text of metrics has."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,19 @@ def summary_answer() -> dict[str, Any]:
 
 
 def squid_page_texts() -> dict[str, str]:
-    return {page: (ANSWERS / f"squid-{page}.txt").read_text() for page in ("counters", "info")}
+    """Return the pages of a Squid with one process."""
+    return {page: (ANSWERS / f"squid-{page}.txt").read_text() for page in ("counters", "info", "refresh")}
 
 
-def squid_answer() -> SquidPages:
-    return parse_pages(squid_page_texts())
+def by_kid(parts: Mapping[int, str]) -> str:
+    """Return a page that several processes of a Squid have written, each its part."""
+    return "".join(f"by kid{number} {{\n{text}}} by kid{number}\n\n" for number, text in parts.items())
+
+
+def squid_answer(*processes: int) -> SquidPages:
+    """Return what a Squid with such *processes* says of itself, or one with one process."""
+    pages = squid_page_texts()
+    return parse_pages(pages["info"], dict.fromkeys(processes or [1], pages["counters"]))
 
 
 def kernel_answer() -> dict[str, int]:

@@ -25,7 +25,7 @@ from mptcp_common.status_client import ask_async
 from .cache_manager import ADDRESS, read_pages
 from .families import families
 from .kernel import parse_mptcp_ext
-from .squid import SquidPages, parse_pages
+from .squid import SquidPages
 
 KEPT_SECONDS = 0.5
 """For which an answer is given again."""
@@ -131,8 +131,7 @@ class Scraper:
         address = self._sources.squid
         try:
             async with asyncio.timeout(SQUID_SECONDS):
-                texts = await asyncio.to_thread(read_pages, address, SQUID_SECONDS)
-            pages = parse_pages(texts)
+                pages = await asyncio.to_thread(read_pages, address, SQUID_SECONDS)
         except (OSError, HTTPException, ValueError) as error:
             self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
             return None

@@ -1,8 +1,14 @@
-"""Squid's own counters: two pages of its cache manager, ``counters`` and ``info``, as text. Pure.
+"""Squid's own counters: pages of its cache manager, as text. Pure.
 
 squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,
-Squid's coordinator adds up those of all. A tunnel (CONNECT) is what Squid counts as a request to a server of another
-kind than HTTP and FTP (``server.other``; src/tunnel.cc), and nothing else is: conf/squid.conf refuses other protocols.
+Squid's coordinator adds up what they all have in ``info`` and ``counters``. A worker that takes the place of one that
+ended counts from 0, so such a sum falls, and Prometheus, which takes that for a new beginning of the whole, would count
+all that the others have had until then a second time. So counters are asked for of each process by itself
+(``processes=NUMBER``; the number is the place, which a successor takes over), and each begins anew for itself alone.
+Which numbers there are is in every page that Squid does not add up: ``refresh`` is there in all builds, and short.
+
+A tunnel (CONNECT) is what Squid counts as a request to a server of another kind than HTTP and FTP (``server.other``;
+src/tunnel.cc), and nothing else is: conf/squid.conf refuses other protocols.
 """
 
 from __future__ import annotations
@@ -14,13 +20,21 @@ from email.utils import parsedate_to_datetime
 
 from prometheus_client.core import Metric
 
-from .building import counter, gauge, gauges
+from .building import Labels, counters, gauge, gauges
 
-PAGES = ("counters", "info")
+INFO, COUNTERS, BY_PROCESS = "info", "counters", "refresh"
+THE_ONLY_PROCESS = 1
+"""A Squid with one process gives it no number. One with several begins at this."""
+_PART = re.compile(r"^by kid(\d+) \{$", re.MULTILINE)
 _KIB = 1024
 
 _COUNTERS = (
-    ("client_requests", "client_http.requests", 1, "Requests of clients; each scrape is two of them."),
+    (
+        "client_requests",
+        "client_http.requests",
+        1,
+        "Requests of clients; each scrape is two of them, and one more for each process.",
+    ),
     ("client_errors", "client_http.errors", 1, "Requests of clients that were refused or failed."),
     (
         "client_hits",
@@ -36,7 +50,7 @@ _COUNTERS = (
     ("server_sent_bytes", "server.all.kbytes_out", _KIB, "Sent to origins, in steps of 1 KiB."),
     ("tunnels", "server.other.requests", 1, "Tunnels opened (CONNECT)."),
     ("aborted_requests", "aborted_requests", 1, "Transfers that a client left before their end."),
-    ("cpu_seconds", "cpu_time", 1, "Processor time of Squid, all workers."),
+    ("cpu_seconds", "cpu_time", 1, "Processor time."),
 )
 _GAUGES = (
     (
@@ -56,28 +70,37 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class SquidPages:
     """What Squid says of itself."""
 
-    counters: Mapping[str, float]
-    """By Squid's names, in its units."""
+    counters: Mapping[int, Mapping[str, float]]
+    """Of each process, by Squid's names, in its units."""
     info: Mapping[str, str]
-    """By Squid's titles."""
+    """Of all of them, by Squid's titles."""
 
 
-def parse_pages(texts: Mapping[str, str]) -> SquidPages:
-    """Read the pages. Raises ValueError where they are not Squid's."""
+def parse_processes(text: str) -> list[int]:
+    """Return the numbers of the processes that have a part in the page ``BY_PROCESS``: none where there is but one."""
+    return sorted({int(number) for number in _PART.findall(text)})
+
+
+def parse_pages(info: str, counters: Mapping[int, str]) -> SquidPages:
+    """Read the pages, *counters* of each process. Raises ValueError where they are not Squid's."""
+    titles = {
+        title.strip(): value.strip()
+        for title, colon, value in (line.partition(":") for line in info.splitlines())
+        if colon
+    }
+    return SquidPages({process: _values(text) for process, text in counters.items()}, titles)
+
+
+def _values(text: str) -> dict[str, float]:
     values: dict[str, float] = {}
-    for line in texts["counters"].splitlines():
+    for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         found = _NUMBER.match(value)
         if equals and found:
             values[name.strip()] = float(found[0])
-    info = {
-        title.strip(): value.strip()
-        for title, colon, value in (line.partition(":") for line in texts["info"].splitlines())
-        if colon
-    }
     if "client_http.requests" not in values:
-        raise ValueError("this is not the page counters of a Squid's cache manager")
-    return SquidPages(values, info)
+        raise ValueError(f"this is not the page {COUNTERS} of a Squid's cache manager")
+    return values
 
 
 def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
@@ -93,8 +116,11 @@ def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
         seconds = parsedate_to_datetime(started).timestamp()
         yield gauge("squid_start_time_seconds", "Since when Squid runs, seconds since the epoch.", seconds)
     for name, key, unit, text in _COUNTERS:
-        if key in pages.counters:
-            yield counter(f"squid_{name}_total", text, pages.counters[key] * unit)
+        samples: dict[Labels, float] = {
+            (str(process),): values[key] * unit for process, values in pages.counters.items() if key in values
+        }
+        if samples:
+            yield counters(f"squid_{name}_total", text, ("process",), samples)
     for name, title, unit, text in _GAUGES:
         found = _NUMBER.match(pages.info.get(title, ""))
         if found:

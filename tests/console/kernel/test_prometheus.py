@@ -6,6 +6,7 @@ own expressions say so.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 import pytest
 from monitoring import METRIC, alert_expressions, alerts, compared, of_variable, shown_expressions, variables
 from prometheus import SECONDS, Prometheus, http_get
-from scrapes import samples
+from scrapes import Samples, samples
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
+    SQUID_CONFIG,
     Origin,
     Proxy,
     Throttler,
@@ -30,6 +32,7 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_proxy.process import children, command
 
 pytestmark = pytest.mark.kernel
 
@@ -81,8 +84,18 @@ class Watched:
 
     def scrape(self) -> dict[str, float]:
         """Return the samples without labels, as the server gives them now."""
-        text = http_get(self.node, f"http://127.0.0.1:{PORT}/metrics").decode()
-        return {name: value for (name, labels), value in samples(text).items() if not labels}
+        return {name: value for (name, labels), value in self.samples().items() if not labels}
+
+    def samples(self) -> Samples:
+        return samples(http_get(self.node, f"http://127.0.0.1:{PORT}/metrics").decode())
+
+    def counted(self) -> dict[str, dict[str, float]]:
+        """Return Squid's counters of each of its processes."""
+        found: dict[str, dict[str, float]] = {}
+        for (name, labels), value in self.samples().items():
+            if name.startswith("squid") and "process" in dict(labels):
+                found.setdefault(dict(labels)["process"], {})[name] = value
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +109,9 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     settings = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, PLAIN_PORT]}
     config = write_throttler_config(node, policy, settings=settings)
     throttler = start_throttler(node, config)
-    proxy = start_proxy(node)
+    squid = testbed.directory / "squid.conf"
+    squid.write_text(f"include {SQUID_CONFIG}\nworkers 2\n")
+    proxy = start_proxy(node, squid)
     console = testbed.directory / "console.yaml"
     console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n")
     server = node.popen([program("mptcp-console"), "run", "--config", str(console)], name="console")
@@ -250,6 +265,25 @@ def test_a_throttler_that_is_killed_is_told(watched: Watched) -> None:
     watched.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
     watched.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
     assert watched.prometheus.values("squid_up") == [1]
+
+
+def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: Watched) -> None:
+    """Defect: of both there was one sum, which fell by what the one that ended had counted."""
+    (squid,) = (pid for pid in children(watched.proxy.process.pid) if b"--foreground" in command(pid))
+    (second,) = (pid for pid in children(squid) if command(pid).startswith(b"(squid-2)\0"))
+    requests = "squid_client_requests_total"
+    wait_until(lambda: watched.counted().get("2", {}).get(requests, 0) > 50, "it has counted", timeout=SECONDS)
+    before = watched.counted()
+    assert before.keys() == {"1", "2"}
+    os.kill(second, signal.SIGKILL)
+
+    def replaced() -> bool:
+        now = watched.counted()
+        return now.keys() == before.keys() and now["2"][requests] < before["2"][requests]
+
+    wait_until(replaced, "another has taken its place", timeout=SECONDS)
+    after = watched.counted()["1"]
+    assert {name for name, value in before["1"].items() if after[name] < value} == set()
 
 
 def test_a_squid_that_is_killed_is_told(watched: Watched) -> None:

@@ -164,6 +164,13 @@ def test_every_expression_of_the_dashboard_is_of_the_chosen_instances() -> None:
             assert all('instance=~"$instance"' in selector for selector in selectors), target["expr"]
 
 
+def test_of_squids_processes_rates_are_added_up_and_not_counters() -> None:
+    """A sum of counters falls where one process begins anew, and its rate is then that of all that the others have."""
+    for expression in (*shown_expressions().values(), *alert_expressions().values()):
+        for counter in re.finditer(r"squid_\w+_total", expression):
+            assert expression[: counter.start()].endswith("sum without (process) (rate("), expression
+
+
 def test_every_range_of_the_dashboard_has_two_samples() -> None:
     """Defect: the mark of a new policy was looked for in Grafana's interval, the distance of two points of the graph.
     That is often no longer than the one of two scrapes: no change is within it, and there was no mark."""

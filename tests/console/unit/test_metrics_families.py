@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import (
+    by_kid,
     exposition,
     kernel_answer,
     labelled,
@@ -21,10 +22,13 @@ from scrapes import (
 
 from mptcp_console.metrics import families
 from mptcp_console.metrics.kernel import metric_name, parse_mptcp_ext
-from mptcp_console.metrics.squid import parse_pages
+from mptcp_console.metrics.squid import parse_pages, parse_processes
 from mptcp_console.metrics.throttler import MAX_CAPS
 
-ALLOWED_LABELS = {"policy", "rule", "path", "direction", "state", "budget", "le", "version", "interface", "program"}
+ALLOWED_LABELS = {
+    "policy", "rule", "path", "direction", "state", "budget", "le", "version", "interface", "program", "process",
+}  # fmt: skip
+ONE = {"process": "1"}
 SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
 UP = "mptcp_throttler_up"
 
@@ -109,12 +113,12 @@ def everything(summary: Mapping[str, Any] | None = None) -> str:
         ("squid_up", {}, 1),
         ("squid_build_info", {"version": "5.7"}, 1),
         ("squid_start_time_seconds", {}, 1795372304),
-        ("squid_client_requests_total", {}, 5),
-        ("squid_client_errors_total", {}, 1),
+        ("squid_client_requests_total", ONE, 5),
+        ("squid_client_errors_total", ONE, 1),
         # KiB become bytes.
-        ("squid_client_sent_bytes_total", {}, 1957 * 1024),
-        ("squid_tunnels_total", {}, 1),
-        ("squid_cpu_seconds_total", {}, 0.046178),
+        ("squid_client_sent_bytes_total", ONE, 1957 * 1024),
+        ("squid_tunnels_total", ONE, 1),
+        ("squid_cpu_seconds_total", ONE, 0.046178),
         ("squid_clients", {}, 3),
         ("squid_file_descriptors", {}, 7),
         ("squid_file_descriptors_limit", {}, 20000),
@@ -183,10 +187,9 @@ def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
 
 
 def test_what_squid_does_not_tell_is_left_out() -> None:
-    pages = squid_page_texts()
-    pages["info"] = "Squid Object Cache: Version 9\n"
-    pages["counters"] = "client_http.requests = 8\nof.other.kind = x\n"
-    found = samples(exposition(families(None, parse_pages(pages), None)))
+    counters = "client_http.requests = 8\nof.other.kind = x\n"
+    pages = parse_pages("Squid Object Cache: Version 9\n", {1: counters})
+    found = samples(exposition(families(None, pages, None)))
     assert {name for name, _ in found if name.startswith("squid")} == {
         "squid_up",
         "squid_build_info",
@@ -197,7 +200,31 @@ def test_what_squid_does_not_tell_is_left_out() -> None:
 @pytest.mark.parametrize("page", ["", "<html>Access Denied</html>", "client_http.requests 5"])
 def test_a_page_that_is_not_squids_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="not the page"):
-        parse_pages({"counters": page, "info": ""})
+        parse_pages("", {1: page})
+
+
+def test_each_process_of_squid_has_counters_of_its_own_and_all_have_one_gauge() -> None:
+    found = samples(exposition(families(None, squid_answer(1, 2, 10), None)))
+    by_name: dict[str, set[tuple[tuple[str, str], ...]]] = {}
+    for name, labels in found:
+        if name.startswith("squid") and name not in ("squid_up", "squid_build_info"):
+            by_name.setdefault(name, set()).add(labels)
+    each = {(("process", number),) for number in ("1", "2", "10")}
+    assert {name.endswith("_total"): labels for name, labels in by_name.items()} == {True: each, False: {()}}
+
+
+@pytest.mark.parametrize(
+    ("page", "processes"),
+    [
+        (squid_page_texts()["refresh"], []),
+        (by_kid(dict.fromkeys((2, 1, 11), squid_page_texts()["refresh"])), [1, 2, 11]),
+        # What stands in a part is no head of one.
+        (by_kid({3: "  by kid4 {\nby kid5 { 1\n"}), [3]),
+        ("", []),
+    ],
+)
+def test_squids_processes_are_those_that_have_a_part_in_a_page(page: str, processes: list[int]) -> None:
+    assert parse_processes(page) == processes
 
 
 def test_a_kernel_without_multipath_tcp_has_none_of_its_counters() -> None:

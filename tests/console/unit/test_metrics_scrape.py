@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scrapes import ANSWERS, Samples, samples, squid_page_texts, summary_answer
+from scrapes import ANSWERS, Samples, by_kid, labelled, samples, squid_page_texts, summary_answer
 
-from mptcp_console.metrics import Scraper, Sources, asgi
+from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager
+from mptcp_console.metrics.cache_manager import read_pages
 
 UP, SQUID_UP = ("mptcp_throttler_up", ()), ("squid_up", ())
 DEADLINE = 20.0
@@ -30,6 +34,8 @@ class Site:
     hung: bool = False
     squid_hung: bool = False
     squid_status: str = "200 OK"
+    kids: dict[int, int] = field(default_factory=dict)
+    """Requests that each of several processes of Squid has counted; empty: it has but one."""
     asked: list[Any] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
     now: float = 100.0
@@ -38,6 +44,8 @@ class Site:
     held: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the end, for those who hang."""
     scraper: Scraper = field(init=False)
+    port: int = 0
+    """Squid's."""
 
     async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked.append(json.loads(await reader.readline()))
@@ -55,12 +63,27 @@ class Site:
             self.pages.append(page)
             if self.squid_hung:
                 await self.held.wait()
-            body = squid_page_texts()[page].encode()
+            text = self.page(page)
+            body, status = (text or "").encode(), self.squid_status if text is not None else "404 Not Found"
             # As Squid does it: chunked.
-            head = f"HTTP/1.1 {self.squid_status}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
+            head = f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
             writer.write(head.encode() + body + b"\r\n0\r\n\r\n")
             await writer.drain()
         writer.close()
+
+    def page(self, wanted: str) -> str | None:
+        """Return what Squid 5.7 does; with several processes, what all of them have, or those that are asked for."""
+        name, _, query = wanted.partition("?")
+        text = squid_page_texts()[name]
+        if not self.kids:
+            return text
+        numbers = [int(number) for number in query.removeprefix("processes=").split(",")] if query else [*self.kids]
+        asked = {number: requests for number, requests in self.kids.items() if number in numbers}
+        if not asked:
+            return None
+        if name == "refresh":
+            return by_kid(dict.fromkeys(asked, text))
+        return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(asked.values())}", text)
 
     async def scrape(self) -> Samples:
         status, _, body = await self.get()
@@ -88,7 +111,8 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     made = Site(directory)
     throttler = await asyncio.start_unix_server(made.throttler, directory / "status.sock")
     squid = await asyncio.start_server(made.squid, "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{squid.sockets[0].getsockname()[1]}"
+    made.port = squid.sockets[0].getsockname()[1]
+    address = f"http://127.0.0.1:{made.port}"
     sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt")
     made.scraper = Scraper(sources, lambda: made.now)
     try:
@@ -113,7 +137,60 @@ def test_a_scrape_asks_each_once(tmp_path: Path) -> None:
         assert (found[UP], found[SQUID_UP]) == (1, 1)
         assert ("mptcp_ext_mp_curr_estab", ()) in found
         assert site.asked == [{"query": "summary"}]
-        assert sorted(site.pages) == ["counters", "info"]
+        assert site.pages == ["info", "refresh", "counters?processes=1"]
+
+    at(tmp_path, test)
+
+
+def requests_of(process: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return labelled("squid_client_requests_total", process=str(process))
+
+
+def test_a_process_of_squid_that_begins_anew_takes_no_other_counter_back(tmp_path: Path) -> None:
+    """Defect: of several workers there was one sum, which fell by all that one had counted when another took its place.
+    Prometheus took that for a new beginning, and counted what the survivors had in months within one interval."""
+
+    async def test(site: Site) -> None:
+        site.kids = {1: 1_000_000, 2: 500}
+        before = await site.scrape()
+        site.kids = {1: 1_000_010, 2: 3}
+        site.now += 1
+        after = await site.scrape()
+        assert before.keys() == after.keys()
+        fell = {key: after[key] for key in before if key[0].endswith("_total") and after[key] < before[key]}
+        assert fell == {requests_of(2): 3}
+        assert after[requests_of(1)] == 1_000_010
+        assert after[SQUID_UP] == 1
+
+    at(tmp_path, test)
+
+
+def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        for site.kids in ({2: 7}, {1: 1, 2: 7, 3: 2}, {}):
+            site.pages.clear()
+            found = await site.scrape()
+            shown = {key: value for key, value in found.items() if key[0] == requests_of(1)[0]}
+            # A process that Squid has not is asked nothing: by its answer, 404, Squid would count an error of a client.
+            assert shown == {requests_of(number): value for number, value in (site.kids or {1: 5}).items()}
+            assert len(site.pages) == 2 + len(shown)
+            site.now += 1
+
+    at(tmp_path, test)
+
+
+def test_squid_is_asked_no_longer_than_its_answer_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page is there in time, all together are not: the thread must not go on while other scrapes come."""
+    monkeypatch.setattr(cache_manager, "time", SimpleNamespace(monotonic=itertools.count(100).__next__))
+
+    async def test(site: Site) -> None:
+        site.kids = dict.fromkeys(range(1, 101), 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 60)
+        # The clock goes on by a second at each page.
+        assert len(site.pages) == 59
 
     at(tmp_path, test)
 
@@ -122,7 +199,7 @@ def test_many_scrapes_at_a_time_ask_once_together(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await asyncio.gather(*(site.scrape() for _ in range(50)))
         assert all(each == found[0] for each in found)
-        assert (len(site.asked), len(site.pages)) == (1, 2)
+        assert (len(site.asked), len(site.pages)) == (1, 3)
 
     at(tmp_path, test)
 
@@ -235,7 +312,7 @@ def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, capsy
 
     at(tmp_path, test)
     first, last = [line for line in capsys.readouterr().err.splitlines() if "Squid" in line]
-    assert first.endswith("counters: 403 Forbidden")
+    assert first.endswith("info: 403 Forbidden")
     assert last == "mptcp-console: metrics: Squid answers again"
 
 
