@@ -2,7 +2,7 @@
 
 What renews a certificate replaces two files, one after the other, and whoever looks in between finds a certificate
 without its key. So the files are loaded into a context of their own first, which new connections are given when it is
-whole (SSL_set_SSL_CTX(3)). Loading them into the context of the server would leave it without a key where they changed
+whole. Loading them into the context of the server would leave it without a key where they changed
 meanwhile; and one of another kind of key, RSA after ECDSA say, would only be added there, so that clients that like
 the kind before better were still shown the certificate that runs out.
 """
@@ -13,6 +13,7 @@ import asyncio
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mptcp_common import journal
 from mptcp_common.certificates import Unusable, loaded
@@ -27,14 +28,28 @@ _Stamp = tuple[int, int, int]
 again another time."""
 
 
+class _Newest(ssl.SSLContext):
+    """Begins connections with another context, as asyncio asks a server's to.
+
+    Not by a callback that OpenSSL has for it (``sni_callback``): Python calls that with the name of the server that the
+    client wants, and for a name that is no ASCII prints a traceback, so that any client could fill the journal.
+    """
+
+    newest: ssl.SSLContext
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.newest.wrap_bio(*arguments, **named)
+
+
 class Renewal:
-    """Has new connections of *context*, a server's, begin with what is in the two files."""
+    """Has new connections of a server begin with what is in the two files: of one that is given ``context``."""
 
     def __init__(self, program: str, context: ssl.SSLContext, certificate: str, key: str) -> None:
-        """*program*: who says so. What *context* has of the files is given until they change."""
+        """*program*: who says so. *context*: what the server has of the files by now."""
         self._program = program
         self._certificate, self._key = certificate, key
-        self._newest = context
+        self._context = _Newest(ssl.PROTOCOL_TLS_SERVER)
+        self._context.newest = context
         self._seen: list[_Stamp | None] | None = None
         """Of the files that are in use."""
         self._refused = 0
@@ -42,9 +57,12 @@ class Renewal:
         # The files may have changed since *context* was given them.
         seen = self._stamps()
         with suppress(Unusable):
-            self._newest, self._seen = loaded(certificate, key), seen
-        # It is called for clients as well that name no server (openssl: SSL_CTX_set_tlsext_servername_callback(3)).
-        context.sni_callback = self._give
+            self._context.newest, self._seen = loaded(certificate, key), seen
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the server is to have in place of its own."""
+        return self._context
 
     def look(self) -> None:
         """Take the files where they have changed, and say so. Where they cannot be used, all stays until the next look;
@@ -55,7 +73,7 @@ class Renewal:
             self._refused = 0
             return
         try:
-            self._newest = loaded(self._certificate, self._key)
+            self._context.newest = loaded(self._certificate, self._key)
         except Unusable as error:
             self._refused += 1
             if self._refused == PATIENCE:
@@ -64,9 +82,6 @@ class Renewal:
             return
         self._seen, self._refused = seen, 0
         journal.say(f"{self._program}: new connections are shown the renewed certificate of {self._certificate}")
-
-    def _give(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._newest
 
     def _stamps(self) -> list[_Stamp | None]:
         return [_stamp(Path(each)) for each in (self._certificate, self._key)]

@@ -105,18 +105,17 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    looking = asyncio.create_task(_look_for_renewals(config, settings))
+    looking = []
+    if config.ssl is not None:
+        renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
+        config.ssl = renewal.context
+        looking.append(asyncio.create_task(keep_looking(renewal)))
     try:
         await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
     finally:
-        looking.cancel()
+        for task in looking:
+            task.cancel()
     return DONE
-
-
-async def _look_for_renewals(config: uvicorn.Config, settings: Settings) -> None:
-    """Look whether the certificate is renewed, where there is one, until this is cancelled."""
-    if config.ssl is not None:
-        await keep_looking(Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key)))
 
 
 def metrics(settings: Settings) -> Route:

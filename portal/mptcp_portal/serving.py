@@ -112,11 +112,13 @@ def _server(service: Service) -> uvicorn.Server:
 
 
 def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> Iterator[Renewal]:
-    """Yield one for each server that has a certificate."""
+    """Give each server that has a certificate the newest one for its connections; yield who looks for it."""
     for name, service in found.items():
-        context = servers[name].config.ssl
-        if service.certificate is not None and context is not None:
-            yield Renewal("mptcp-portal", context, *service.certificate)
+        config = servers[name].config
+        if service.certificate is not None and config.ssl is not None:
+            renewal = Renewal("mptcp-portal", config.ssl, *service.certificate)
+            config.ssl = renewal.context
+            yield renewal
 
 
 async def serve(settings: Settings) -> None:

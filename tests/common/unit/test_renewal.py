@@ -43,8 +43,11 @@ class Server:
 
     def __init__(self, pair: Pair) -> None:
         certificate, key = map(str, pair)
-        self.context = loaded(certificate, key)
-        self.renewal = Renewal("server", self.context, certificate, key)
+        self.renewal = Renewal("server", loaded(certificate, key), certificate, key)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self.renewal.context
 
     def shows(self, version: ssl.TLSVersion = VERSIONS[-1], name: str | None = None) -> bytes:
         """Return the certificate that a new client is shown, which asks for the server of that *name*, or for none."""
@@ -99,6 +102,24 @@ def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
     assert server.shows(version) == der(pairs["rsa"].certificate)
 
 
+def test_a_client_that_wants_a_server_of_no_possible_name_is_answered_without_a_word(
+    used: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: Python printed a traceback for each, and closed the connection."""
+    server = Server(used)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        client.wrap_bio(received, sent, server_hostname="proxy.lan").do_handshake()
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there.write(sent.read().replace(b"proxy.lan", b"pr\xff\xe9y.lan"))
+    with pytest.raises(ssl.SSLWantReadError):
+        server.context.wrap_bio(there, back, server_side=True).do_handshake()
+    assert back.pending > 100, "the server's hello"
+    assert capfd.readouterr().err == ""
+
+
 def test_a_connection_that_there_is_goes_on(used: Pair, pairs: dict[str, Pair]) -> None:
     server = Server(used)
     context = ssl.create_default_context(cafile=str(used.certificate))
@@ -124,7 +145,7 @@ def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: 
     for file, by in zip(used, pairs["new"], strict=True):
         replaced(file, by)
     server = Server(used)
-    server.context, server.renewal = context, Renewal("server", context, certificate, key)
+    server.renewal = Renewal("server", context, certificate, key)
     assert server.shows() == der(pairs["new"].certificate)
 
 
