@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from mptcp_console.metrics.kernel import parse_mptcp_ext
-from mptcp_console.metrics.squid import SquidPages, parse_pages
+from mptcp_console.metrics.squid import SquidPages, parse_counters, parse_info
 
 ANSWERS = Path(__file__).parent / "answers"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -38,7 +38,7 @@ def by_kid(parts: Mapping[int, str]) -> str:
 def squid_answer(*processes: int) -> SquidPages:
     """Return what a Squid with such *processes* says of itself, or one with one process."""
     pages = squid_page_texts()
-    return parse_pages(pages["info"], dict.fromkeys(processes or [1], pages["counters"]))
+    return SquidPages(dict.fromkeys(processes or [1], parse_counters(pages["counters"])), parse_info(pages["info"]))
 
 
 def kernel_answer() -> dict[str, int]:

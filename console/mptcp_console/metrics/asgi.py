@@ -131,7 +131,8 @@ class Scraper:
         address = self._sources.squid
         try:
             async with asyncio.timeout(SQUID_SECONDS):
-                pages = await asyncio.to_thread(read_pages, address, SQUID_SECONDS)
+                # What is there then is shown: the rest of the time is for the way from there to here.
+                pages = await asyncio.to_thread(read_pages, address, 0.9 * SQUID_SECONDS)
         except (OSError, HTTPException, ValueError) as error:
             self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
             return None

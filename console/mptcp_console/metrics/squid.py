@@ -81,17 +81,14 @@ def parse_processes(text: str) -> list[int]:
     return sorted({int(number) for number in _PART.findall(text)})
 
 
-def parse_pages(info: str, counters: Mapping[int, str]) -> SquidPages:
-    """Read the pages, *counters* of each process. Raises ValueError where they are not Squid's."""
-    titles = {
-        title.strip(): value.strip()
-        for title, colon, value in (line.partition(":") for line in info.splitlines())
-        if colon
-    }
-    return SquidPages({process: _values(text) for process, text in counters.items()}, titles)
+def parse_info(text: str) -> dict[str, str]:
+    """Return what the page ``INFO`` has, by its titles."""
+    lines = (line.partition(":") for line in text.splitlines())
+    return {title.strip(): value.strip() for title, colon, value in lines if colon}
 
 
-def _values(text: str) -> dict[str, float]:
+def parse_counters(text: str) -> dict[str, float]:
+    """Return what a page ``COUNTERS`` has, by its names. Raises ValueError where it is not Squid's."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")

@@ -22,7 +22,7 @@ from scrapes import (
 
 from mptcp_console.metrics import families
 from mptcp_console.metrics.kernel import metric_name, parse_mptcp_ext
-from mptcp_console.metrics.squid import parse_pages, parse_processes
+from mptcp_console.metrics.squid import SquidPages, parse_counters, parse_info, parse_processes
 from mptcp_console.metrics.throttler import MAX_CAPS
 
 ALLOWED_LABELS = {
@@ -188,7 +188,7 @@ def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
 
 def test_what_squid_does_not_tell_is_left_out() -> None:
     counters = "client_http.requests = 8\nof.other.kind = x\n"
-    pages = parse_pages("Squid Object Cache: Version 9\n", {1: counters})
+    pages = SquidPages({1: parse_counters(counters)}, parse_info("Squid Object Cache: Version 9\n"))
     found = samples(exposition(families(None, pages, None)))
     assert {name for name, _ in found if name.startswith("squid")} == {
         "squid_up",
@@ -200,7 +200,7 @@ def test_what_squid_does_not_tell_is_left_out() -> None:
 @pytest.mark.parametrize("page", ["", "<html>Access Denied</html>", "client_http.requests 5"])
 def test_a_page_that_is_not_squids_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="not the page"):
-        parse_pages("", {1: page})
+        parse_counters(page)
 
 
 def test_each_process_of_squid_has_counters_of_its_own_and_all_have_one_gauge() -> None:

@@ -182,15 +182,30 @@ def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
 def test_squid_is_asked_no_longer_than_its_answer_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page is there in time, all together are not: the thread must not go on while other scrapes come."""
+    """Each page is there in time, all together are not: the thread must not go on while other scrapes come, and what
+    is there is shown."""
     monkeypatch.setattr(cache_manager, "time", SimpleNamespace(monotonic=itertools.count(100).__next__))
 
     async def test(site: Site) -> None:
         site.kids = dict.fromkeys(range(1, 101), 1)
-        with pytest.raises(TimeoutError):
-            await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 60)
+        pages = await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 60)
         # The clock goes on by a second at each page.
         assert len(site.pages) == 59
+        assert pages.counters.keys() == set(range(1, 58))
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 3)
+
+
+def test_a_process_of_squid_that_has_just_ended_takes_no_other_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(site: Site) -> None:
+        site.kids = {1: 7, 2: 9}
+        shown = site.page
+        monkeypatch.setattr(site, "page", lambda wanted: None if "processes=2" in wanted else shown(wanted))
+        found = await site.scrape()
+        assert found[SQUID_UP] == 1
+        assert [labels for name, labels in found if name == "squid_client_requests_total"] == [(("process", "1"),)]
 
     at(tmp_path, test)
 
