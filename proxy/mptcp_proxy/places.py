@@ -112,6 +112,11 @@ class Places:
         return self.runtime / "reloads.json"
 
     @property
+    def reload_lock(self) -> Path:
+        """Held by the one command that waits for a reload."""
+        return self.runtime / "reload.lock"
+
+    @property
     def pid_file(self) -> Path:
         return self.runtime / "squid.pid"
 

@@ -68,24 +68,25 @@ def read_outcome(file: Path) -> Outcome | None:
 
 def reload(places: Places) -> None:
     """Have the supervisor of *places* take its configuration anew. Raises ReloadError where it refuses."""
-    deadline = time.monotonic() + SECONDS
     if read_outcome(places.reloads) is None:
         raise ReloadError(f"no proxy of the name {places.service_name} runs")
-    with _alone(places.runtime, deadline):
-        _reload(places, deadline)
+    with _alone(places.reload_lock):
+        _reload(places)
 
 
 @contextmanager
-def _alone(runtime: Path, deadline: float) -> Iterator[None]:
+def _alone(lock: Path) -> Iterator[None]:
     """Be the only command that waits for a reload: another outcome would be taken for ours. Raises ReloadError."""
+    deadline = time.monotonic() + SECONDS
     try:
-        directory = os.open(runtime, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Nobody else may open it: who can read a file can lock it.
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise ReloadError(f"{runtime}: {reason(error)}") from error
+        raise ReloadError(f"{lock}: {reason(error)}") from error
     try:
         while True:
             try:
-                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
@@ -93,10 +94,11 @@ def _alone(runtime: Path, deadline: float) -> Iterator[None]:
             time.sleep(_PAUSE)
         yield
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
-def _reload(places: Places, deadline: float) -> None:
+def _reload(places: Places) -> None:
+    deadline = time.monotonic() + SECONDS
     before = read_outcome(places.reloads)
     if before is None:
         raise ReloadError("the proxy has ended")

@@ -216,6 +216,7 @@ def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> 
         for each in others:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
+    assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, "who could open it could keep all from reloading"
     assert told == {
         "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
         "second": "in force",
