@@ -303,3 +303,18 @@ def test_a_stop_leaves_what_somebody_put_there(run: Run) -> None:
         assert bench.tree.roots == {"wan0": "", "wan1": THEIRS}
 
     run(scenario)
+
+
+def test_one_that_has_our_root_is_not_left_out_for_what_is_refused_there_once(run: Run) -> None:
+    """Defect: caps on it held, new ones passed it by, and nobody tried again before the next comparison."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.tree.refused = "wan1"
+        with pytest.raises(KernelError, match="root of wan1"):
+            await bench.tc.prepare()
+        assert not bench.tc.left_out
+        bench.tree.refused = ""
+        await bench.tc.prepare()
+        assert bench.minors("wan1") == bench.minors("wan0")
+
+    run(scenario)

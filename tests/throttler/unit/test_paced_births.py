@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from ipaddress import ip_network
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.turns import in_turns
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, PacedCaps
@@ -116,6 +118,24 @@ def test_single_clients_come_and_go_with_the_births_in_turns_with_the_loop(scene
         beside.cancel()
 
     asyncio.run(come_and_go())
+
+
+def test_a_client_that_is_forgotten_while_the_births_go_is_not_left_behind(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: it kept what it had, and began outside of the cap when the births came again."""
+    monkeypatch.setattr(pacing_module, "in_turns", partial(in_turns, seconds=0.0))
+
+    async def go() -> None:
+        scene.know(3)
+        await scene.paced.set_births(prefixes(300))
+        going = asyncio.create_task(scene.paced.set_births({}))
+        await asyncio.sleep(0)
+        scene.paced.set_clients({address(1): False})
+        await going
+        assert scene.kernel.births == {}
+
+    asyncio.run(go())
 
 
 def test_a_policy_that_names_a_single_clients_address_gets_it_back(scene: Scene) -> None:

@@ -90,6 +90,9 @@ class PacedCaps:
         if self._births_are_set:
             # Who begins meanwhile may be in a class of either.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
+        if bool(before) is not bool(births):
+            # Before others have a turn: who is known no longer then is not written, and would stay.
+            self._differing.extend(self._clients)
         # Those that go make room for those that come.
         async for network in in_turns(before):
             if network not in births:
@@ -97,8 +100,6 @@ class PacedCaps:
         async for network, birth in in_turns(births.items()):
             if before.get(network) != birth:
                 self._differing.append(network)
-        if bool(before) is not bool(births):
-            self._differing.extend(self._clients)
         await self._set_those_that_differ()
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
 

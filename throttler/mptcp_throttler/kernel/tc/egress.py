@@ -112,17 +112,31 @@ class HtbTrafficControl:
         raise KernelError("; ".join(refused.values()))
 
     async def _take_each(self, links: Sequence[Link], state: dict[str, Any]) -> dict[str, str]:
-        """Take *links*, each by itself; return why some cannot be taken, which are then as they were."""
+        """Take *links*, each by itself; return why some cannot be taken, which are then as they were.
+
+        Raises KernelError, after the others were taken, where one has our root already: it is nobody else's, caps hold
+        there, and what the kernel refuses is tried again soon.
+        """
         refused = {}
+        failed = None
         for link in links:
             taken: list[Link] = []
             try:
                 await self._take(link, state, taken)
             except KernelError as error:
+                if not taken and self._has_ours(link):
+                    failed = error
+                    continue
                 refused[link.name] = str(error)
                 for each in taken:
                     self._give_back(each, state)
+        if failed is not None:
+            raise failed
         return refused
+
+    def _has_ours(self, link: Link) -> bool:
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            return self._tree.is_ours(netlink, link)
 
     def _leave_out(self, refused: dict[str, str]) -> None:
         """Have *refused* left out and no others; what is new in that is said."""
