@@ -67,20 +67,21 @@ class Renewal:
     def look(self) -> None:
         """Take the files where they have changed, and say so. Where they cannot be used, all stays until the next look;
         that they cannot for long is said once."""
-        # Before they are read: what changes meanwhile is seen by the next look.
         seen = self._stamps()
         if seen == self._seen:
             self._refused = 0
             return
         try:
-            self._context.newest = loaded(self._certificate, self._key)
+            newest = loaded(self._certificate, self._key)
         except Unusable as error:
             self._refused += 1
             if self._refused == PATIENCE:
                 text = "the certificate was changed, and clients are still shown the one before"
                 journal.say(f"{self._program}: {text}: {error}", journal.WARNING)
             return
-        self._seen, self._refused = seen, 0
+        if self._stamps() != seen:
+            return  # who replaces them is not done: the next look takes them, and says so once
+        self._context.newest, self._seen, self._refused = newest, seen, 0
         journal.say(f"{self._program}: new connections are shown the renewed certificate of {self._certificate}")
 
     def _stamps(self) -> list[_Stamp | None]:

@@ -149,6 +149,25 @@ def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: 
     assert server.shows() == der(pairs["new"].certificate)
 
 
+def test_files_that_are_replaced_during_a_look_are_said_once(
+    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the look that found them whole said so, and the next one, for which they had changed once more, too."""
+    server = Server(used)
+    replaced(used.certificate, pairs["new"].certificate)
+
+    def loaded_late(certificate: str, key: str) -> ssl.SSLContext:
+        replaced(used.key, pairs["new"].key)
+        monkeypatch.undo()
+        return loaded(certificate, key)
+
+    monkeypatch.setattr(renewal, "loaded", loaded_late)
+    for _ in range(3):
+        server.renewal.look()
+    assert server.shows() == der(pairs["new"].certificate)
+    assert capsys.readouterr().err.count("the renewed certificate") == 1
+
+
 @pytest.mark.parametrize("lacks", ["a key", "a file", "sense"])
 def test_what_cannot_be_used_for_long_is_said_once_and_tried_again(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], lacks: str
