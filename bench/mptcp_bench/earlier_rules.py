@@ -22,7 +22,6 @@ EARLIER: Mapping[tuple[str, str], str] = {
     f" a fault were not asked whether Wi-Fi carried anything; {_TOGETHER}",
     ("middleboxes", "f3cf5ef"): _TOGETHER,
     ("mimbox-goodput", "6f3b214"): f"{_ATTEMPTS}, nor second paths of each proxy apart",
-    ("mimbox-http", "6f3b214"): _ATTEMPTS,
     ("mimbox-memory", "fda68b5"): _ATTEMPTS,
     ("onset", "cec2726"): _ATTEMPTS,
     ("onset-up", "b30819a"): _ATTEMPTS,
@@ -30,7 +29,6 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
     ("scale", "3ea7557"): f"{_ATTEMPTS}, nor was it asked how soon caps are lifted",
-    ("steering", "cec2726"): _TOGETHER,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
 
