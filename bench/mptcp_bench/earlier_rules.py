@@ -21,7 +21,6 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ): "the recovery was compared with that of a cap lifted by hand by means without bounds, and transfers without"
     f" a fault were not asked whether Wi-Fi carried anything; {_TOGETHER}",
     ("middleboxes", "f3cf5ef"): _TOGETHER,
-    ("mimbox-memory", "fda68b5"): _ATTEMPTS,
     ("onset", "cec2726"): _ATTEMPTS,
     ("onset-up", "b30819a"): _ATTEMPTS,
     ("outages", "b30819a"): _TOGETHER,

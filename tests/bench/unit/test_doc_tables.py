@@ -260,7 +260,7 @@ def test_the_page_on_mimbox_counts_claims_as_the_results_do() -> None:
     verdicts = verdicts_of(mimbox=True)
     said = (
         f"Of the paper's {verdicts.total()} claims, as far as these runs say, {verdicts['holds']} hold, "
-        f"{verdicts['fails']} fail and {verdicts['not judged']} are not judged"
+        f"{verdicts['fails']} fail; not judged: {verdicts['not judged']}."
     )
     assert said in (DOCS / "mimbox.md").read_text()
 
