@@ -101,14 +101,19 @@ def may_be(host: str, socket: Listening) -> bool:
     return _address(wanted) is None or _collide(wanted, socket.address.strip("[]").lower())
 
 
+def is_everywhere(host: str) -> bool:
+    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: it does so where there is none, and for "[::]"."""
+    return not host or _address(host.strip("[]")) == IPv6Address(0)
+
+
 def _collide(wanted: str, bound: str) -> bool:
     """Whether both addresses have one in common. *bound* is one of ss's, without brackets."""
     if "%" not in wanted:
         bound = bound.partition("%")[0]
     if wanted == bound or bound == "*":
         return True
-    # Squid takes "[::]" for all addresses, IPv4 and IPv6; what ss prints so is IPv6 alone.
-    if wanted in ("", "::"):
+    # What ss prints as "[::]" is IPv6 alone.
+    if is_everywhere(wanted):
         return True
     ours, theirs = _address(wanted), _address(bound)
     if ours is None or theirs is None:

@@ -209,7 +209,8 @@ def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) 
     """Defect: with two million names in a list systemd ended each start after its own 90 s, and gave up each reload."""
     (limit,) = values(unit, "TimeoutStartSec")
     assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
-    assert int(limit) > reloads.SECONDS
+    # For another command that reloads, and for its own.
+    assert int(limit) > 2 * reloads.SECONDS
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from ..listening import is_everywhere
 from ..problem import Problem
 from .source import PhysicalLine, Statement, put, statements
 
@@ -32,7 +33,7 @@ class Listener:
         """Whether one process cannot bind both: same port, and an address in common."""
         if self.port != other.port:
             return False
-        return any(_is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
+        return any(is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
 
     def __str__(self) -> str:
         return f"{f'{self.host}:' if self.host else ''}{self.port}"
@@ -44,11 +45,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _is_everywhere(host: str) -> bool:
-    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: it does so where there is none, and for "[::]"."""
-    return not host or _address(host) == IPv6Address(0)
 
 
 def _same(one: str, other: str) -> bool:

@@ -100,6 +100,8 @@ def test_ports_that_are_taken(host: str, port: int, taken: bool) -> None:
         ("0.0.0.0", "10.0.0.1", True),
         ("0.0.0.0", "[fd00::1]", False),
         ("0.0.0.0", "", True),
+        # Squid opens it for IPv4, too, however it is written.
+        ("0.0.0.0", "[0::0]", True),
         ("[::]", "[fd00::1]", True),
         ("[::]", "10.0.0.1", False),
         ("[::]", "0.0.0.0", False),
