@@ -41,7 +41,7 @@ def listeners(found: Squid) -> Finding:
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def configuration(checked: Checked, file: str, role: Role = Role.PROXY) -> Finding:
+def configuration(checked: Checked, file: str, role: Role) -> Finding:
     # That Squid is missing has a line of its own.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.of_unit:

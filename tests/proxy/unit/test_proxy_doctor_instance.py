@@ -90,13 +90,13 @@ def test_room_for_logs_and_lists() -> None:
 def test_configuration() -> None:
     bad = Problem("via maybe: no", "squid.conf", 3)
     odd = Problem("strange", "squid.conf", 4, warning=True)
-    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf").status is OK
-    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf")
+    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf", Role.PROXY).status is OK
+    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf", Role.PROXY)
     assert finding.status is FAIL
     assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
     # A missing Squid has a line of its own.
-    assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf").status is OK
+    assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
 def test_what_the_unit_cannot_open_is_told() -> None:
@@ -140,5 +140,5 @@ def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status
 def test_a_path_is_only_a_path() -> None:
     """A configuration that cannot be read is a finding, not a traceback."""
     problem = Problem("cannot read the configuration: No such file or directory", "/none")
-    finding = host.configuration(Checked((), (), "", Workers(), (problem,)), str(Path("/none")))
+    finding = host.configuration(Checked((), (), "", Workers(), (problem,)), str(Path("/none")), Role.PROXY)
     assert finding.status is FAIL

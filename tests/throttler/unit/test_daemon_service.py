@@ -270,6 +270,20 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def logging_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have caps logged without the pauses in which changes are gathered."""
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+
+
+def three_connected() -> FakeKernel:
+    """Return a kernel that has three connections with two subflows each."""
+    kernel = FakeKernel()
+    for number in range(3):
+        kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
+    return kernel
+
+
 def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -277,8 +291,7 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it lets through is in the log and in the table, not what it guarantees."""
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    logging_soon(monkeypatch)
     borrowing = CAPPED.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, ceil: 10 Mbit/s}")
     caplog.set_level(logging.INFO)
 
@@ -303,15 +316,12 @@ def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the log said so in the dry run, and not afterwards; explain had the cap begin with the dry run."""
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    logging_soon(monkeypatch)
     caplog.set_level(logging.INFO)
 
     @scenario
     async def test(path: Path) -> None:
-        kernel = FakeKernel()
-        for number in range(3):
-            kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
+        kernel = three_connected()
 
         async with running(path, CAPPED + "dry_run: true\n", kernel) as scene:
 
@@ -339,15 +349,12 @@ def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload in which a rule got another name there were -2 subflows capped."""
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    logging_soon(monkeypatch)
     caplog.set_level(logging.INFO)
 
     @scenario
     async def test(path: Path) -> None:
-        kernel = FakeKernel()
-        for number in range(3):
-            kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
+        kernel = three_connected()
         async with running(path, CAPPED, kernel) as scene:
             await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
             await scene.reload(CAPPED.replace("cap-a", "cap-b"))

@@ -32,7 +32,7 @@ class TrafficControl(Protocol):
         """Adopt our root qdisc where it is there; else save what is there and put ours in its place.
 
         Where one interface is refused at the start, those taken before it are put back. Later it is left out, unless
-        all are refused.
+        all are refused; one that has our root already is not, and raises KernelError after the others were taken.
         """
 
     @property

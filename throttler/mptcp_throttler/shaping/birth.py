@@ -33,8 +33,9 @@ INITIAL_WINDOW_SECONDS = 0.004
 MIN_WINDOW, MAX_WINDOW = 2, 10
 """Segments; the kernel's own is ten."""
 AS_USUAL = Birth()
-UNANTICIPATED = Birth(not_sent=65_536)
-"""As much as the scheduler assigns at once: no less goodput up to 2 Gbit/s was seen."""
+LARGE_BOUND = 65_536
+"""Bytes. As much as the scheduler assigns at once: no less goodput up to 2 Gbit/s was seen."""
+UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
 _AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
 """The IPv6 prefixes that have all IPv4-mapped addresses in them, ``::/0`` for one."""

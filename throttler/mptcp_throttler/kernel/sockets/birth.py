@@ -43,7 +43,7 @@ from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, Lines, get_option, set_option
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Network
-from mptcp_throttler.shaping.birth import UNANTICIPATED
+from mptcp_throttler.shaping.birth import LARGE_BOUND
 from mptcp_throttler.shaping.model import Birth
 
 NAME = "mptcp_thr_birth"
@@ -61,7 +61,6 @@ _MAP_LOOKUP, _TO_MPTCP_SOCKET = 1, 196
 _TCP_INITIAL_WINDOW = 1001
 """TCP_BPF_IW, segments."""
 _IPPROTO_TCP, _TCP_NOTSENT_LOWAT = 6, 25
-_BOUND_WITHOUT_LIMIT = UNANTICIPATED.not_sent or 0
 _SOL_SOCKET, _SO_PRIORITY = 1, 12
 _V4_MAPPED = 0xFFFF if struct.pack("=I", 1)[0] == 0 else 0xFFFF0000 - (1 << 32)
 """The third word of ::ffff:0:0/96 as this machine reads it."""
@@ -161,7 +160,7 @@ def end_of_small_bound() -> Lines:
         load_32(r.R1, r.R10, -12),
         # 0 is the kernel's own.
         jump_if(r.R1, 0, END),
-        number(r.R2, _BOUND_WITHOUT_LIMIT),
+        number(r.R2, LARGE_BOUND),
         jump_unless_less(r.R1, r.R2, END),
         store_32(r.R10, -12, r.R2),
         *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R10, -12),
