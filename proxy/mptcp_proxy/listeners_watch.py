@@ -74,10 +74,9 @@ class ListenersWatch:
         for listener in listeners:
             self._hosts.setdefault(listener.port, set()).add(listener.host)
 
-    def expect_change(self, listeners: Sequence[Listener] | None = None) -> None:
-        """Squid opens its listeners anew, the same or these."""
-        if listeners is not None:
-            self._set(listeners)
+    def expect_change(self, listeners: Sequence[Listener]) -> None:
+        """Squid closes its listeners and opens these."""
+        self._set(listeners)
         self._identities = None
         self._judge.expect_change(time.monotonic())
 
@@ -97,10 +96,15 @@ class ListenersWatch:
                 return None
             self._reported.nobody_can_see()
             return BLIND
-        if not self._judge.looked(seen, self._all_there(kids), now):
+        if not self._judge.looked(seen, self._has_all(kids), now):
             return None
         self._tell(seen)
         return "; ".join(self._absent(seen))
+
+    def all_there(self, squid: int) -> bool:
+        """Say whether each worker listens on each port, or that nobody can see."""
+        seen = self._look_at_listeners({squid, *children(squid)})
+        return seen is None or seen.complete
 
     def gone(self) -> None:
         """Say that nobody listens any more, for Squid has ended."""
@@ -109,9 +113,9 @@ class ListenersWatch:
 
     def deserted(self, squid: int) -> bool:
         """Say whether no port has been served for so long that Squid is better started anew."""
-        return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
+        return self._judge.deserted(self._has_all(children(squid)), time.monotonic())
 
-    def _all_there(self, kids: Collection[int]) -> bool:
+    def _has_all(self, kids: Collection[int]) -> bool:
         return len(kids) >= self._processes
 
     def _look_at_listeners(self, own: set[int]) -> Picture | None:

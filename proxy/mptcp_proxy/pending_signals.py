@@ -5,9 +5,12 @@ of one that comes before it has a function for it. So a signal waits until
 
 - there are as many kids as Squid starts: one that is not there yet would get the signal at its birth;
 - each kid runs a program of its own: between fork(2) and execve(2) it shows its parent's functions, lost then;
-- the first process and each kid catch the signal.
+- the first process and each kid catch the signal;
+- for SIGHUP, each worker listens: one that is told to read its configuration anew after it has opened its sockets and
+  before its loop has begun dies of it ("check failed: NHttpSockets > 0"), in Squid 5.7 and today's.
 
-A stop does not wait for ever. Nor does anything wait for a kid that Squid starts no more, because it ended too often.
+A stop does not wait for ever. Nor does anything wait for a kid that Squid starts no more, because it ended too often,
+or for a port that it cannot open.
 """
 
 from __future__ import annotations
@@ -23,29 +26,38 @@ STOP_PATIENCE = 5.0
 """Seconds that a Squid which is just starting has to become ready for its orderly end."""
 KIDS_PATIENCE = 5.0
 """Seconds that signals wait for kids that are not there."""
+LISTENERS_PATIENCE = 10.0
+"""Seconds that SIGHUP waits for listeners that are not there."""
 
 
 class PendingSignals:
-    """For one Squid with *kids* processes beside its first. Times are seconds of one clock that only goes forward."""
+    """For one Squid with *kids* processes beside its first. Times are seconds of one clock that only goes forward.
+
+    *all_listen* says of the Squid whose first process has a number whether all listeners are there.
+    """
 
     def __init__(
         self,
         kids: int,
         *,
+        all_listen: Callable[[int], bool],
         children: Callable[[int], tuple[int, ...]] = process.children,
         catches: Callable[[int, int], bool] = process.catches,
         command: Callable[[int], bytes] = process.command,
     ) -> None:
         self._kids = kids
+        self._all_listen = all_listen
         self._children = children
         self._catches = catches
         self._command = command
         self._pending: set[signal.Signals] = set()
-        self._sent_early: set[signal.Signals] = set()
-        """Those of them that it was sent all the same: who lost one is sent it again."""
+        self._sent_early: dict[signal.Signals, frozenset[int]] = {}
+        """Those of them that it was sent all the same, and the kids that caught them: who lost one is sent it again,
+        but not while a kid lives that caught it, since a second one would break off what that kid lets finish."""
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
         self._incomplete_since: float | None = None
+        self._listeners_missed_since: float | None = None
 
     @property
     def stopping(self) -> bool:
@@ -66,7 +78,7 @@ class PendingSignals:
         if self._stop_at_latest is None:
             self._stop_at_latest = now + STOP_PATIENCE
         self._pending.add(number)
-        self._sent_early.discard(number)
+        self._sent_early.pop(number, None)
         if number == signal.SIGINT:
             self._pending.discard(signal.SIGTERM)
 
@@ -79,18 +91,31 @@ class PendingSignals:
         complete = self._complete(squid, kids, now)
         late = self._stop_at_latest is not None and now >= self._stop_at_latest
         for number in sorted(self._pending):
-            if complete and all(self._catches(pid, number) for pid in (squid, *kids)):
+            caught = self._sent_early.get(number, frozenset())
+            ready = complete and caught.isdisjoint(kids) and all(self._catches(pid, number) for pid in (squid, *kids))
+            if ready and (number != signal.SIGHUP or self._listens(squid, now)):
                 self._pending.discard(number)
             elif late and number in STOP and number not in self._sent_early:
-                self._sent_early.add(number)
-                if any(self._catches(pid, number) for pid in kids):
-                    self._pending.discard(number)  # a second one would break off what that worker lets finish
+                self._sent_early[number] = frozenset(
+                    kid for kid in kids if self._has_begun(squid, kid) and self._catches(kid, number)
+                )
             else:
                 continue
             yield number
 
+    def _listens(self, squid: int, now: float) -> bool:
+        since = self._listeners_missed_since
+        if self._all_listen(squid) or (since is not None and now >= since + LISTENERS_PATIENCE):
+            self._listeners_missed_since = None
+            return True
+        self._listeners_missed_since = now if since is None else since
+        return False
+
+    def _has_begun(self, squid: int, kid: int) -> bool:
+        return self._command(kid) != self._command(squid)
+
     def _complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
-        if not kids or any(self._command(kid) == self._command(squid) for kid in kids):
+        if not kids or not all(self._has_begun(squid, kid) for kid in kids):
             return False
         if len(kids) >= self._kids:
             self._incomplete_since = None

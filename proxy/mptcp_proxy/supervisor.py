@@ -209,6 +209,7 @@ class _Supervisor:
         self._check = look
         self._parents = checked.parents
         self._listening_on = checked.listeners
+        """What Squid is to listen on once it has the configuration in force."""
         self._workers = checked.workers
         """What Squid was started with, and has until it ends."""
         self._option = option
@@ -223,7 +224,7 @@ class _Supervisor:
         self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
-        self._pending = PendingSignals(checked.workers.processes)
+        self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_there)
         self._deserted = False
         """Squid ran, and clients came in nowhere."""
         self._logs = Logs(places.logs)
@@ -330,7 +331,7 @@ class _Supervisor:
             self._refuse_reload(reason(error))
             return
         self._addresses.installed(prefixes)
-        self._listeners.expect_change(checked.listeners)
+        self._listening_on = checked.listeners
         self._reloads = True
         if self._follower is not None:
             self._follower.follow(checked.parents)
@@ -386,7 +387,7 @@ class _Supervisor:
         for number in self._pending.due(process.pid, now):
             process.send_signal(number)
             if number == signal.SIGHUP:
-                self._listeners.expect_change()
+                self._listeners.expect_change(self._listening_on)
 
     def _epilogue(self, status: int, wakeup: socket.socket) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -20,7 +20,7 @@ from proxying import (
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, program, start_origin, start_proxy, wait_until
-from mptcp_proxy.process import children
+from mptcp_proxy.process import children, command
 
 pytestmark = pytest.mark.kernel
 WORKERS = 2
@@ -46,6 +46,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Pro
     )
     started = start_proxy(node, config)
     wait_until(lambda: len(workers(started.process)) == WORKERS + 1, "workers and coordinator run")
+    wait_until(lambda: len(listening(node)) == WORKERS, "each worker listens", process=started.process)
     yield started
     assert started.process.stop(60) == 0
     assert not node.run(["ss", "-Htln"]).stdout
@@ -94,9 +95,12 @@ def test_helper_children_have_neither_the_library_nor_its_variables(proxy: Proxy
     def helpers() -> list[int]:
         return [pid for worker in workers(proxy.process) for pid in children(worker)]
 
-    wait_until(lambda: len(helpers()) >= 2 * WORKERS, "the helpers of all workers run")
+    def all_run() -> bool:
+        # Between fork(2) and execve(2) they are as their worker is.
+        return len(helpers()) >= 2 * WORKERS and all(b"helper" in command(pid) for pid in helpers())
+
+    wait_until(all_run, "the helpers of all workers run")
     for pid in helpers():
-        assert "helper" in Path(f"/proc/{pid}/cmdline").read_text()
         assert not has_library(pid)
         assert not {"LD_PRELOAD", "MPTCP_LISTEN_PORTS"} & environment(pid).keys()
 

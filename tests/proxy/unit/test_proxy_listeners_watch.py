@@ -43,7 +43,7 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
             assert not watch.deserted(os.getpid())
             now += 1
         assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
-        watch.expect_change()
+        watch.expect_change(found)
     assert told.count("READY=1") == 1
     assert told[-1] == f"STATUS={BLIND}"
     assert capsys.readouterr().err.count(BLIND) == 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mptcp_proxy.configuration.workers import Workers
-from mptcp_proxy.pending_signals import KIDS_PATIENCE, STOP_PATIENCE, PendingSignals
+from mptcp_proxy.pending_signals import KIDS_PATIENCE, LISTENERS_PATIENCE, STOP_PATIENCE, PendingSignals
 
 FIRST = 100
 ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
@@ -21,6 +21,7 @@ class FakeSquid:
     kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     first: frozenset[signal.Signals] = ALL
+    listens: bool = True
 
     def fork(self, pid: int, catches: frozenset[signal.Signals] = ALL) -> None:
         self.kids[pid] = catches
@@ -41,7 +42,13 @@ class FakeSquid:
 
 
 def pending(squid: FakeSquid, kids: int) -> PendingSignals:
-    return PendingSignals(kids, children=squid.children, catches=squid.catches, command=squid.command)
+    return PendingSignals(
+        kids,
+        all_listen=lambda _: squid.listens,
+        children=squid.children,
+        catches=squid.catches,
+        command=squid.command,
+    )
 
 
 def test_a_reload_waits_until_each_kid_is_there_and_catches_it() -> None:
@@ -87,6 +94,30 @@ def test_a_kid_that_squid_gave_up_is_not_waited_for_without_end(number: signal.S
     assert list(waiting.due(FIRST, KIDS_PATIENCE + 1)) == []
 
 
+def test_a_reload_waits_until_all_workers_listen() -> None:
+    """Defect: a worker that caught the signal before its loop began died of it."""
+    squid = FakeSquid(listens=False)
+    squid.execute(101, ALL)
+    waiting = pending(squid, 1)
+    waiting.add(signal.SIGUSR1)
+    waiting.add(signal.SIGHUP)
+    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGUSR1]
+    squid.listens = True
+    assert list(waiting.due(FIRST, 0.1)) == [signal.SIGHUP]
+    assert not waiting
+
+
+def test_a_reload_does_not_wait_without_end_for_a_port_that_squid_cannot_open() -> None:
+    squid = FakeSquid(listens=False)
+    squid.execute(101, ALL)
+    waiting = pending(squid, 1)
+    for begun in (0.0, 100.0):
+        waiting.add(signal.SIGHUP)
+        assert list(waiting.due(FIRST, begun)) == []
+        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE - 0.1)) == []
+        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE)) == [signal.SIGHUP]
+
+
 def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
     squid = FakeSquid()
     squid.execute(101)
@@ -98,6 +129,37 @@ def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
     assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
     squid.execute(101, ALL)
     assert list(waiting.due(FIRST, STOP_PATIENCE + 2)) == [signal.SIGTERM]
+    assert not waiting
+
+
+def test_a_stop_that_comes_late_between_fork_and_execve_is_not_taken_as_caught() -> None:
+    """Defect: a kid that showed its parent's functions lost the stop with them, and Squid ran on for ever."""
+    squid = FakeSquid()
+    squid.fork(101)
+    waiting = pending(squid, 1)
+    waiting.stop(signal.SIGTERM, 0.0)
+    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
+    squid.execute(101)
+    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    squid.execute(101, ALL)
+    assert list(waiting.due(FIRST, STOP_PATIENCE + 2)) == [signal.SIGTERM]
+    assert not waiting
+
+
+def test_a_stop_that_one_kid_caught_and_another_lost_comes_again_when_the_first_has_ended() -> None:
+    squid = FakeSquid()
+    squid.execute(101, ALL)
+    squid.fork(102)
+    waiting = pending(squid, 2)
+    waiting.stop(signal.SIGTERM, 0.0)
+    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
+    squid.execute(102, ALL)
+    # It would break off what the first one lets finish.
+    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    del squid.kids[101]
+    again = STOP_PATIENCE + 2
+    assert list(waiting.due(FIRST, again)) == []
+    assert list(waiting.due(FIRST, again + KIDS_PATIENCE)) == [signal.SIGTERM]
     assert not waiting
 
 
