@@ -43,7 +43,8 @@ def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
     def grows(*asked: Any) -> Iterator[nft_wire.Element]:
         nonlocal dumps
         dumps += 1
-        listed = list(whole(*asked))
+        # In one order, whatever the kernel does with its hash table meanwhile: all attempts leave out the same.
+        listed = sorted(whole(*asked), key=lambda element: element.four_tuple.remote_port)
         return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
