@@ -15,11 +15,6 @@ from .result_file import Result
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
 _TOGETHER = "the emulated paths were judged over all transfers together, and no transfer was made again"
 EARLIER: Mapping[tuple[str, str], str] = {
-    (
-        "guard-up",
-        "34e7625",
-    ): "the recovery was compared with that of a cap lifted by hand by means without bounds, and transfers without"
-    f" a fault were not asked whether Wi-Fi carried anything; {_TOGETHER}",
     ("middleboxes", "f3cf5ef"): _TOGETHER,
     ("onset", "cec2726"): _ATTEMPTS,
     ("onset-up", "b30819a"): _ATTEMPTS,
