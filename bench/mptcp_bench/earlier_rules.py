@@ -17,7 +17,6 @@ _TOGETHER = "the emulated paths were judged over all transfers together, and no 
 EARLIER: Mapping[tuple[str, str], str] = {
     ("middleboxes", "f3cf5ef"): _TOGETHER,
     ("onset", "cec2726"): _ATTEMPTS,
-    ("onset-up", "b30819a"): _ATTEMPTS,
     ("outages", "b30819a"): _TOGETHER,
     ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
