@@ -96,12 +96,12 @@ class ListenersWatch:
                 return None
             self._reported.nobody_can_see()
             return BLIND
-        if not self._judge.looked(seen, self._has_all(kids), now):
+        if not self._judge.looked(seen, self._all_there(kids), now):
             return None
         self._tell(seen)
         return "; ".join(self._absent(seen))
 
-    def all_there(self, squid: int) -> bool:
+    def all_listen(self, squid: int) -> bool:
         """Say whether each worker listens on each port, or that nobody can see."""
         seen = self._look_at_listeners({squid, *children(squid)})
         return seen is None or seen.complete
@@ -113,9 +113,9 @@ class ListenersWatch:
 
     def deserted(self, squid: int) -> bool:
         """Say whether no port has been served for so long that Squid is better started anew."""
-        return self._judge.deserted(self._has_all(children(squid)), time.monotonic())
+        return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
 
-    def _has_all(self, kids: Collection[int]) -> bool:
+    def _all_there(self, kids: Collection[int]) -> bool:
         return len(kids) >= self._processes
 
     def _look_at_listeners(self, own: set[int]) -> Picture | None:

@@ -7,7 +7,7 @@ of one that comes before it has a function for it. So a signal waits until
 - each kid runs a program of its own: between fork(2) and execve(2) it shows its parent's functions, lost then;
 - the first process and each kid catch the signal;
 - for SIGHUP, each worker listens: one that is told to read its configuration anew after it has opened its sockets and
-  before its loop has begun dies of it ("check failed: NHttpSockets > 0"), in Squid 5.7 and today's.
+  before its loop has begun dies of it ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
 
 A stop does not wait for ever. Nor does anything wait for a kid that Squid starts no more, because it ended too often,
 or for a port that it cannot open.
@@ -28,6 +28,25 @@ KIDS_PATIENCE = 5.0
 """Seconds that signals wait for kids that are not there."""
 LISTENERS_PATIENCE = 10.0
 """Seconds that SIGHUP waits for listeners that are not there."""
+
+
+class _Wait:
+    """For something that may be missing for *seconds* before it is waited for no more."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._missing_since: float | None = None
+
+    def begin_anew(self) -> None:
+        self._missing_since = None
+
+    def is_over(self, there: bool, now: float) -> bool:
+        if there:
+            self._missing_since = None
+            return True
+        if self._missing_since is None:
+            self._missing_since = now
+        return now >= self._missing_since + self._seconds
 
 
 class PendingSignals:
@@ -56,8 +75,8 @@ class PendingSignals:
         but not while a kid lives that caught it, since a second one would break off what that kid lets finish."""
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
-        self._incomplete_since: float | None = None
-        self._listeners_missed_since: float | None = None
+        self._for_kids = _Wait(KIDS_PATIENCE)
+        self._for_listeners = _Wait(LISTENERS_PATIENCE)
 
     @property
     def stopping(self) -> bool:
@@ -78,6 +97,8 @@ class PendingSignals:
         if self._stop_at_latest is None:
             self._stop_at_latest = now + STOP_PATIENCE
         self._pending.add(number)
+        # One that is to stop closes its listeners, and reads nothing anew.
+        self._pending.discard(signal.SIGHUP)
         self._sent_early.pop(number, None)
         if number == signal.SIGINT:
             self._pending.discard(signal.SIGTERM)
@@ -85,7 +106,8 @@ class PendingSignals:
     def due(self, squid: int, now: float) -> Iterator[signal.Signals]:
         """Yield what the first process, number *squid*, is to be sent now."""
         if not self._pending:
-            self._incomplete_since = None
+            self._for_kids.begin_anew()
+            self._for_listeners.begin_anew()
             return
         kids = self._children(squid)
         complete = self._complete(squid, kids, now)
@@ -93,7 +115,7 @@ class PendingSignals:
         for number in sorted(self._pending):
             caught = self._sent_early.get(number, frozenset())
             ready = complete and caught.isdisjoint(kids) and all(self._catches(pid, number) for pid in (squid, *kids))
-            if ready and (number != signal.SIGHUP or self._listens(squid, now)):
+            if ready and (number != signal.SIGHUP or self._for_listeners.is_over(self._all_listen(squid), now)):
                 self._pending.discard(number)
             elif late and number in STOP and number not in self._sent_early:
                 self._sent_early[number] = frozenset(
@@ -103,23 +125,10 @@ class PendingSignals:
                 continue
             yield number
 
-    def _listens(self, squid: int, now: float) -> bool:
-        since = self._listeners_missed_since
-        if self._all_listen(squid) or (since is not None and now >= since + LISTENERS_PATIENCE):
-            self._listeners_missed_since = None
-            return True
-        self._listeners_missed_since = now if since is None else since
-        return False
-
     def _has_begun(self, squid: int, kid: int) -> bool:
         return self._command(kid) != self._command(squid)
 
     def _complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
         if not kids or not all(self._has_begun(squid, kid) for kid in kids):
             return False
-        if len(kids) >= self._kids:
-            self._incomplete_since = None
-            return True
-        if self._incomplete_since is None:
-            self._incomplete_since = now
-        return now >= self._incomplete_since + KIDS_PATIENCE
+        return self._for_kids.is_over(len(kids) >= self._kids, now)

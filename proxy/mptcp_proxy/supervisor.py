@@ -224,7 +224,7 @@ class _Supervisor:
         self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
-        self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_there)
+        self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_listen)
         self._deserted = False
         """Squid ran, and clients came in nowhere."""
         self._logs = Logs(places.logs)

@@ -116,6 +116,18 @@ def test_a_reload_does_not_wait_without_end_for_a_port_that_squid_cannot_open() 
         assert list(waiting.due(FIRST, begun)) == []
         assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE - 0.1)) == []
         assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE)) == [signal.SIGHUP]
+        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE + 1)) == []
+
+
+def test_a_stop_takes_the_place_of_a_reload_that_waits() -> None:
+    """Defect: Squid had it 10 s later, while it let transfers finish."""
+    squid = FakeSquid(listens=False)
+    squid.execute(101, ALL)
+    waiting = pending(squid, 1)
+    waiting.add(signal.SIGHUP)
+    waiting.stop(signal.SIGTERM, 0.0)
+    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGTERM]
+    assert not waiting
 
 
 def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
