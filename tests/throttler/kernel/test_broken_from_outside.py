@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
-from throttler_site import EVERYTHING, Site, ask, connection, make_site, running, until
+from throttler_site import EVERYTHING, Site, ask, both_known, connection, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -52,6 +52,16 @@ class Scene:
             )
         )
 
+    def settled(self) -> bool:
+        """Whether no cap is anticipated any more, and the kernel has those of the connection both ways."""
+        shown = ask(self.throttler.socket)
+        return (
+            both_known(self.throttler)
+            and shown["in_step"]
+            and (shown["counters"]["entries"], shown["counters"]["upload_entries"]) == (1, 1)
+            and len(self.site.entries()) == 1
+        )
+
     def warnings(self) -> int:
         """Return how often the daemon said that something was not as it had left it."""
         return self.throttler.process.output().count("WARNING")
@@ -70,7 +80,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     site.policy.write_text(EVERYTHING)
     with running(site) as throttler, connection(site):
         scene = Scene(site, throttler)
-        until(lambda: ask(throttler.socket)["in_step"] and len(site.entries()) >= 1, timeout=BACK_WITHIN)
+        until(scene.settled, timeout=BACK_WITHIN)
         yield scene
 
 

@@ -91,9 +91,9 @@ def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, fa
 def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
     throttler = site.begin("5 GB")
     before = site.received()
-    # What a socket carries that ends between two throttlers is counted by nobody: it lasts 80 seconds.
-    client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "5M"])
-    for megabytes in (5, 15, 25):
+    # What a socket carries that ends between two throttlers is counted by nobody: it lasts 200 seconds.
+    client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
+    for megabytes in (2, 6, 10):
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
         throttler.process.kill()
         throttler = site.begin("5 GB", anew=False)

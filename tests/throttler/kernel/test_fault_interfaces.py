@@ -54,6 +54,8 @@ def run(host: Site, command: str) -> str:
 
 def made(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
+    # Which it is later than it is told to be, and what it was like is compared.
+    until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=GENEROUS)
 
 
 def made_anew(host: Site, throttler: Throttler) -> None:

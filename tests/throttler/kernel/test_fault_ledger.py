@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from faults import GENEROUS, traffic
 from small_disk import fill, small_disk
-from throttler_site import Site, ask, clients, connected, connection, listening, running, until
+from throttler_site import Site, ask, both_known, clients, connected, connection, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler, program, throttler_mounts, write_throttler_config
 
@@ -163,6 +163,7 @@ def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
 def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk: Path) -> None:
     site.policy.write_text(CAPPED)
     with running(site) as throttler, connection(site) as ends, traffic(ends):
+        until(lambda: both_known(throttler), timeout=GENEROUS)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         # Whether it may be written is a property of the mount as well, and the throttler has its own.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
@@ -250,15 +251,26 @@ def damage(ledger: Path) -> bytes:
     """Write over all pages of the database but the first, and return what they were."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((page,),) = database.execute("PRAGMA page_size").fetchall()
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        until(lambda: all_pages_in_the_file(database, ledger), timeout=GENEROUS)
         before = ledger.read_bytes()[page:]
         assert before
         with ledger.open("r+b") as file:
             file.seek(page)
             file.write(b"\xa5" * len(before))
             file.flush()
+        database.execute("ROLLBACK")
     forget_pages(ledger)
     return before
+
+
+def all_pages_in_the_file(database: sqlite3.Connection, ledger: Path) -> bool:
+    """Move all pages from the write-ahead log into *ledger*; where that is done nobody writes until the ROLLBACK."""
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.execute("BEGIN IMMEDIATE")
+    if not ledger.with_name(ledger.name + "-wal").stat().st_size:
+        return True
+    database.execute("ROLLBACK")
+    return False
 
 
 def repair(ledger: Path, pages: bytes) -> None:

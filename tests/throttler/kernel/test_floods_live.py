@@ -149,6 +149,11 @@ def honest(throttler: Throttler) -> list[dict[str, tuple[str, int | None]]]:
     ]
 
 
+def both_capped(site: Site) -> bool:
+    """Whether the kernel has the caps of the client's two connections; it has them later than they are decided."""
+    return clients(site.entries()).count("10.77.1.2") == 2
+
+
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
 def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -> None:
     right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
@@ -160,10 +165,10 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
         with Flood(wire, forged) as flood:
             # Who comes in the middle of it is served, and has its cap.
             with connected(site, listener):
-                until(lambda: honest(throttler) == [right, right])
+                until(lambda: honest(throttler) == [right, right] and both_capped(site))
                 while flood.goes_on():
                     assert honest(throttler) == [right, right]
-                    assert clients(site.entries()).count("10.77.1.2") == 2
+                    assert both_capped(site)
                     time.sleep(0.3)
             alone = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin

@@ -198,8 +198,9 @@ def test_a_real_connection_has_its_cap_where_forged_ones_take_all_room(small: Si
     with running(small) as throttler, listening(small) as listener, link(small) as wire:
 
         def forge() -> list[str]:
-            """Have one more; return whose connections the throttler has then."""
-            wire.handshake((NOBODY, next(ports)))
+            """Have as many more as there is room for; return whose connections the throttler has then."""
+            for _ in range(ROOM):
+                wire.handshake((NOBODY, next(ports)))
             subflows = [each for found in ask(throttler.socket)["connections"] for each in found["subflows"]]
             return [each["remote"].rsplit(":", 1)[0] for each in subflows]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import wait_until
 from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import root_qdisc
@@ -65,6 +66,8 @@ def link(host: LiveNode, require: object) -> Iterator[LiveNode]:
     host.run(["ip", "link", "add", "t0", "type", "veth", "peer", "t1"])
     for device in ("t0", "t1"):
         host.run(["ip", "link", "set", device, "up"])
+    # Which it is later than it is told to be, and what it was like is compared.
+    wait_until(lambda: "state UP" in host.run(["ip", "link", "show", "t0"]).stdout, "t0 is up")
     yield host
     host.run(["ip", "link", "del", "t0"])
 

@@ -174,7 +174,8 @@ def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
         [*mangle, "-A", "OUTPUT", "-p", "tcp", "--sport", str(PORT), "-j", "MARK", "--set-mark", "0x12000034"]
     )
     try:
-        with running(site), connection(site) as (client, proxy):
+        with running(site) as throttler, connection(site) as (client, proxy):
+            until(lambda: both_known(throttler))
             until(lambda: len(site.entries()) == 1)
             for mark in ("0x12010034", "0x12000034"):
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:
     first = site.start()
     with connection(site):
+        until(lambda: both_known(first))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.process.kill()

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from throttler_site import POLICY, PORT, Site, ask, clients, connection, until
+from throttler_site import POLICY, PORT, Site, ask, both_known, clients, connection, until
 
 from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
@@ -73,6 +73,7 @@ def test_it_caps_adopts_and_takes_everything_back(site: Site, start: Callable[..
     first = start()
     until(answers(site, first), timeout=60)
     with connection(site):
+        until(lambda: both_known(socket_of(site)))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.kill()

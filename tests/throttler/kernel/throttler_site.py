@@ -69,7 +69,10 @@ class Site:
         return self.testbed["client"]
 
     def start(self) -> Throttler:
-        return start_throttler(self.proxy, self.config)
+        """Start it, and wait until its loop runs: its socket takes connections earlier than they are answered."""
+        throttler = start_throttler(self.proxy, self.config)
+        ask(throttler.socket)
+        return throttler
 
     def throttler(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``mptcp-throttler`` with *arguments* where the daemon's state is."""
@@ -209,9 +212,12 @@ def ask(path: Path) -> dict[str, Any]:
     return status_client.ask(path, {"query": "status"}, ANSWER)
 
 
-def both_known(throttler: Throttler) -> bool:
-    """Whether both subflows of the only connection are known: until then its cap is anticipated, and may be lifted."""
-    shown = ask(throttler.socket)["connections"]
+def both_known(throttler: Throttler | Path) -> bool:
+    """Whether both subflows of the only connection are known: until then its cap is anticipated, and may be lifted.
+
+    *throttler*: it, or its status socket.
+    """
+    shown = ask(throttler if isinstance(throttler, Path) else throttler.socket)["connections"]
     return [[each["state"] for each in connection["subflows"]] for connection in shown] == [["active", "active"]]
 
 
