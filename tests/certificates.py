@@ -45,8 +45,10 @@ def der(certificate: Path) -> bytes:
 
 def looks_often(module: str) -> list[str]:
     """Return the command of *module*, a program's, that looks at its certificate not once a minute, but at once."""
+    # Patient with who replaces the one file long after the other, as on a busy machine.
     text = (
-        "import runpy; from mptcp_common import renewal; renewal.SECONDS = 0.02; runpy.run_module({!r}, run_name={!r})"
+        "import runpy; from mptcp_common import renewal; renewal.SECONDS = 0.02; renewal.PATIENCE = 10**9; "
+        "runpy.run_module({!r}, run_name={!r})"
     )
     return [sys.executable, "-c", text.format(module, "__main__")]
 

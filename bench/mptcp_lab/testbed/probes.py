@@ -96,9 +96,8 @@ class Ping:
         return [(self.received[n] - self.sent[n]) / 1e6 for n in answered]
 
     def _read(self, channel: socket.socket, identifier: int, until: float) -> None:
-        while (wait := until - time.monotonic()) > 0:
-            if not select.select([channel], [], [], wait)[0]:
-                return
+        # What came while this process did not run is read all the same.
+        while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:
             self._take_sent(channel)
             try:
                 packet, ancillary, _, _ = channel.recvmsg(256, 256)

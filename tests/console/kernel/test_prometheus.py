@@ -103,7 +103,9 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     require("htb", "squid", "apache2", "curl", "mptcpize", "prometheus", "promtool")
     testbed = make_module_testbed()
     node, client = testbed["proxy"], testbed["client"]
-    origin = start_origin(testbed["origin"], {"small": 400_000, "large": 400_000_000})
+    origin = start_origin(testbed["origin"], {"small": 400_000, "large": 1000})
+    # It lasts as long as all the tests do, however busy the machine is.
+    os.truncate(origin.directory / "htdocs" / "large", 100_000_000_000)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
     settings = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, PLAIN_PORT]}
@@ -203,7 +205,9 @@ def test_the_caps_hold_and_the_metrics_say_so(watched: Watched) -> None:
     # Payload under a cap of 5 Mbit/s: never above it by much, and not nothing.
     rate = '8 * rate(mptcp_throttler_path_bytes_total{path="ethernet", direction="down"}[20s])'
     prometheus.wait_for(rate, lambda values: 1e6 < values[0] < 8e6 if values else False)
-    assert prometheus.values('8 * mptcp_throttler_cap_ceil_bytes_per_second{rule="spare-ethernet"}') == [5e6]
+    # Of a scrape that is late on a busy machine there is nothing.
+    ceil = '8 * mptcp_throttler_cap_ceil_bytes_per_second{rule="spare-ethernet"}'
+    prometheus.wait_for(ceil, lambda values: values == [5e6])
     prometheus.wait_for("rate(squid_tunnels_total[20s]) > 0")
     prometheus.wait_for("mptcp_ext_mp_curr_estab > 0")
 
@@ -264,7 +268,7 @@ def test_a_throttler_that_is_killed_is_told(watched: Watched) -> None:
     watched.throttler.process.kill()
     watched.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
     watched.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
-    assert watched.prometheus.values("squid_up") == [1]
+    watched.prometheus.wait_for("squid_up", lambda values: values == [1])
 
 
 def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: Watched) -> None:
@@ -272,18 +276,21 @@ def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: W
     (squid,) = (pid for pid in children(watched.proxy.process.pid) if b"--foreground" in command(pid))
     (second,) = (pid for pid in children(squid) if command(pid).startswith(b"(squid-2)\0"))
     requests = "squid_client_requests_total"
-    wait_until(lambda: watched.counted().get("2", {}).get(requests, 0) > 50, "it has counted", timeout=SECONDS)
-    before = watched.counted()
-    assert before.keys() == {"1", "2"}
+    counted: dict[str, dict[str, float]] = {}
+
+    def seconds_are(judge: Callable[[float], bool]) -> bool:
+        """Say whether those of the second are; on a busy machine a scrape may be without one process or both."""
+        counted.clear()
+        counted.update(watched.counted())
+        return counted.keys() == {"1", "2"} and judge(counted["2"][requests])
+
+    wait_until(lambda: seconds_are(lambda count: count > 50), "it has counted", timeout=SECONDS)
+    before = dict(counted)
     os.kill(second, signal.SIGKILL)
-
-    def replaced() -> bool:
-        now = watched.counted()
-        return now.keys() == before.keys() and now["2"][requests] < before["2"][requests]
-
-    wait_until(replaced, "another has taken its place", timeout=SECONDS)
-    after = watched.counted()["1"]
-    assert {name for name, value in before["1"].items() if after[name] < value} == set()
+    wait_until(
+        lambda: seconds_are(lambda count: count < before["2"][requests]), "another has its place", timeout=SECONDS
+    )
+    assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 
 
 def test_a_squid_that_is_killed_is_told(watched: Watched) -> None:

@@ -22,7 +22,8 @@ from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager
 from mptcp_console.metrics.cache_manager import read_pages
 
 UP, SQUID_UP = ("mptcp_throttler_up", ()), ("squid_up", ())
-DEADLINE = 20.0
+DEADLINE = 60.0
+PROMISED = (asgi.THROTTLER_SECONDS, asgi.SQUID_SECONDS)
 
 
 @dataclass
@@ -121,6 +122,13 @@ async def site(directory: Path) -> AsyncIterator[Site]:
         made.held.set()
         throttler.close()
         squid.close()
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the test itself would be."""
+    for name in ("THROTTLER_SECONDS", "SQUID_SECONDS"):
+        monkeypatch.setattr(asgi, name, DEADLINE)
 
 
 def at(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
@@ -246,8 +254,7 @@ def test_a_scrape_that_is_broken_off_takes_the_answer_from_nobody(tmp_path: Path
 
 
 def test_who_hangs_is_down_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asgi.THROTTLER_SECONDS < 2
-    assert asgi.SQUID_SECONDS < 2
+    assert max(PROMISED) < 2
     monkeypatch.setattr(asgi, "THROTTLER_SECONDS", 0.05)
     monkeypatch.setattr(asgi, "SQUID_SECONDS", 0.05)
 

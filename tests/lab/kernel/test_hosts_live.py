@@ -68,6 +68,7 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
         routes = "ip -4 route show table all; ip -6 route show table all | grep -v 'proto kernel'"
         return client.run(["sh", "-c", f"sysctl net.mptcp.enabled; {routes}"]).stdout
 
+    wait_until(lambda: "linkdown" not in state(), "the links are up")
     before = state()
     with client.sysctl("net.mptcp.enabled", "0"):
         assert state() != before

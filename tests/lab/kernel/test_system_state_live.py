@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from ssh_hosts import settled
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, congestion
 from mptcp_lab.testbed.services import wait_until
@@ -27,7 +28,9 @@ time.sleep(60)
 
 @pytest.fixture(scope="module")
 def node(make_module_testbed: Callable[..., Testbed]) -> LiveNode:
-    return make_module_testbed(UNSHAPED)["proxy"]
+    node = make_module_testbed(UNSHAPED)["proxy"]
+    settled(node)
+    return node
 
 
 def changed(node: LiveNode, run: Path, before: dict[str, str]) -> set[str]:

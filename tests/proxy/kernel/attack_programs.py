@@ -190,7 +190,7 @@ def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
 async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semaphore) -> tuple[str, dict[str, Any]]:
     sent = base64.b64decode(row["data"])
     tunnel, heads = sent.startswith(b"CONNECT"), [sent.startswith(b"HEAD")]
-    data, closed = b"", False
+    wanted, data, closed = base64.b64decode(row["has"]), b"", False
     async with limit:
         reader, writer = await asyncio.open_connection(address, int(port))
         try:
@@ -201,7 +201,7 @@ async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semap
             end = loop.time() + PATIENCE
             while not closed and loop.time() < end:
                 enough = len(answers_in(data, heads, False)) >= row["answers"] or (
-                    tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200")
+                    tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200") and wanted in data
                 )
                 wait = LINGER if enough else min(end - loop.time(), LONGEST if row["silent"] and not data else PATIENCE)
                 try:

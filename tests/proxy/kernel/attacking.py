@@ -126,6 +126,7 @@ class Scene:
                 "answers": row.answers,
                 "ends": row.ends,
                 "silent": not patient or CLOSED in row.status,
+                "has": base64.b64encode(row.has).decode(),
             }
             for row in rows
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import signal
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import LiveNode, Process
-from mptcp_lab.testbed.services import SQUID_CONFIG, mptcp_command, wait_until
+from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_until
 from mptcp_proxy.process import children, command
 
 LIBRARY = "mptcp_listen.so"
@@ -84,6 +85,19 @@ def squid(process: Process) -> int:
 def workers(process: Process) -> tuple[int, ...]:
     """Return Squid's workers, and the coordinator where there are several."""
     return children(squid(process))
+
+
+def all_workers(proxy: Proxy) -> tuple[int, ...]:
+    """Return the same once each worker listens: Squid forks one after the other, and *proxy* serves with the first."""
+
+    def listen() -> bool:
+        if not (said := proxy.state / "reloads.json").exists():
+            return False
+        serving = json.loads(said.read_text())["serving"]
+        return serving != "" and " workers)" not in serving
+
+    wait_until(listen, "all workers listen", process=proxy.process)
+    return workers(proxy.process)
 
 
 def kids(process: Process) -> dict[str, int]:

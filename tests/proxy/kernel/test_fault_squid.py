@@ -236,7 +236,13 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
         return "".join(path.read_text() for path in proxy.logs.glob("access.log*"))
 
     names = [each.name for each in clients.ended()]
-    wait_until(lambda: f"/{names[-1]} " in logged(), "the last request is logged", timeout=GENEROUS)
+
+    # Each worker writes when it comes to it.
+    def all_logged() -> bool:
+        text = logged()
+        return all(f"/{name} " in text for name in names)
+
+    wait_until(all_logged, "all are logged", timeout=GENEROUS)
     text = logged()
     assert [name for name in names if text.count(f"/{name} ") != 1] == []
     assert len(list(proxy.logs.glob("access.log.*"))) == rotations
@@ -284,7 +290,11 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             clients.goes_on()
             assert kids(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
-            assert json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full
+            wait_until(
+                lambda: json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full,
+                "the status says it",
+                timeout=GENEROUS,
+            )
             filling.unlink()
             freed = len(clients.ended())
             wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)

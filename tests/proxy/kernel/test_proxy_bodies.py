@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration, workers
+from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
@@ -159,7 +159,7 @@ def test_each_byte_arrives(module_testbed: Testbed, proxy: Proxy, protocol: int,
     # A client of Debian's Squid waits for ever for the end of a range that has no length (chunked-range.patch).
     of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
-    before = workers(proxy.process)
+    before = all_workers(proxy)
     wrong = json.loads(module_testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))
     assert workers(proxy.process) == before, "a request brought Squid down"

@@ -10,7 +10,7 @@ from attacking import Answer, Scene, wrong
 from corpora import conformance, malformed, open_proxy
 from corpora.every import CORPORA
 from corpora.row import ORIGIN, WEB, Row, statuses
-from proxying import configuration, workers
+from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
@@ -57,7 +57,7 @@ def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Sc
 @pytest.mark.parametrize("name", CORPORA)
 class TestAsShipped:
     def test_each_gets_what_it_must(self, scene: Scene, proxy: Proxy, name: str) -> None:
-        before = workers(proxy.process)
+        before = all_workers(proxy)
         scene.try_all(CORPORA[name]).assert_sound()
         assert workers(proxy.process) == before, "a request brought Squid down"
 

@@ -35,7 +35,8 @@ def _needs(require: Callable[..., None]) -> None:
 
 
 def doctor(node: LiveNode) -> tuple[int, Findings]:
-    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)], check=False)
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
+    answer = node.run(argv, check=False, timeout=120)
     return answer.returncode, {finding["check"]: finding for finding in json.loads(answer.stdout)}
 
 
@@ -64,7 +65,7 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise SystemExit(9)\n")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
-    answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False)
+    answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False, timeout=120)
     findings = {finding["check"]: finding["status"] for finding in json.loads(answer.stdout)}
     assert findings["tc HTB"] == "ok", "the trial in a namespace of its own was run"
     assert findings["preload library"] == "ok"
@@ -122,8 +123,8 @@ def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require:
 
     def joins() -> int:
         before = node.mib()["MPTcpExtMPJoinAckRx"]
-        # Two seconds: on a busy machine the second subflow comes late.
-        slowly = ["--limit-rate", "500K"]
+        # Ten seconds: on a busy machine the second subflow comes late.
+        slowly = ["--limit-rate", "100K"]
         assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True, options=slowly).status == 200
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
 
@@ -149,7 +150,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
         [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)],
         mounts={"/run/mptcpproxy": proxy.state},
     )
-    assert answer.wait(60) == 0
+    assert answer.wait(120) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
     assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration, fetch, mptcp_listeners, tcp_listeners, workers
+from proxying import all_workers, configuration, fetch, mptcp_listeners, tcp_listeners, workers
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import Testbed
@@ -29,7 +29,7 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         for mptcp in (False, True):
             got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=mptcp)
             assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
-        before = workers(proxy.process)
+        before = all_workers(proxy)
         proxy.process.signal(signal.SIGHUP)
         wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload", process=proxy.process)
         wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
@@ -62,7 +62,7 @@ def test_a_library_that_was_not_loaded_is_found_out(
     if not loads:
         wait_until(lambda: told in proxy.process.output(), "it says so", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
-    doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False)
+    doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False, timeout=120)
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
     assert found["port 3128"] == ("ok" if loads else "fail")
     assert (told in proxy.process.output()) == (not loads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration, workers
+from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
@@ -86,7 +86,7 @@ def test_the_answer_is_lost_by_who_closes_half_and_by_nobody_else(
     module_testbed: Testbed, proxy: Proxy, how: str, protocol: int
 ) -> None:
     origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()
-    before = workers(proxy.process)
+    before = all_workers(proxy)
 
     def answered(half: str) -> bool:
         command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), how, half)

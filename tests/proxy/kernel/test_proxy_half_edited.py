@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import PATIENTLY, fetch, mptcp_listeners, squid, workers
+from proxying import PATIENTLY, all_workers, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
@@ -53,7 +53,7 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
         return fetch(client, origin.url("file"), proxy.url(), options=PATIENTLY).status
 
     assert served() == 200
-    before = workers(proxy.process)
+    before = all_workers(proxy)
     listed.write_text(f"{edit}\n")
     first = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])

@@ -96,7 +96,8 @@ def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> No
 
 def test_the_doctor_says_so(testbed: Testbed) -> None:
     node = testbed["proxy"]
-    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(configuration(node))], check=False)
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(configuration(node))]
+    answer = node.run(argv, check=False, timeout=120)
     (finding,) = (each for each in json.loads(answer.stdout) if each["check"] == "listeners")
     assert finding["status"] == "ok"
     assert "by its own option mptcp" in finding["text"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from proxying import configuration, curl, environment, fetch, mptcp_listeners, squid, workers
+from proxying import all_workers, configuration, curl, environment, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Process, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -28,7 +28,6 @@ from mptcp_lab.testbed.services import (
     wait_until,
 )
 from mptcp_proxy import log_files
-from mptcp_proxy.process import catches, children, command
 
 pytestmark = pytest.mark.kernel
 FILE, BIG_FILE = "file.bin", "big.bin"
@@ -84,7 +83,7 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     node, client = testbed["proxy"], testbed["client"]
     config = configuration(node)
     proxy = start_proxy(node, config)
-    before = (squid(proxy.process), *workers(proxy.process))
+    before = (squid(proxy.process), *all_workers(proxy))
     # One that is still starting is ended by the signal, and started again.
     wait_until(lambda: all(catches_reload(pid) for pid in before), "all of Squid has begun", process=proxy.process)
     download = HeldDownload(client, origin, proxy)
@@ -109,7 +108,7 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     node, client = testbed["proxy"], testbed["client"]
     config = configuration(node)
     proxy = start_proxy(node, config)
-    before = (squid(proxy.process), *workers(proxy.process))
+    before = (squid(proxy.process), *all_workers(proxy))
     download = HeldDownload(client, origin, proxy)
 
     configuration(node, "http_port 3129", "http_acess deny all")
@@ -123,7 +122,7 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     assert mptcp_listeners(node) == {"*:3128"}
 
     # A worker that Squid must start again reads what is in force, not the broken file.
-    before = workers(proxy.process)
+    before = all_workers(proxy)
     os.kill(before[-1], signal.SIGSEGV)
     wait_until(
         lambda: len(after := workers(proxy.process)) == len(before) and after != before,
@@ -239,28 +238,34 @@ def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., 
     wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
     for _ in range(5):
         process.signal(signal.SIGHUP)
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
-    before = workers(process)
+    before = all_workers(Proxy(node, process, node.directory / "run", node.directory / "var"))
     wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload", process=process)
     assert workers(process) == before
     assert process.stop(60) == 0
 
 
+EARLY_RELOAD = """
+import os, signal, sys
+from mptcp_proxy import supervisor
+from mptcp_proxy.cli import main
+check = supervisor.check
+def first(*arguments, **named):
+    supervisor.check = check
+    os.kill(os.getpid(), signal.SIGHUP)
+    return check(*arguments, **named)
+supervisor.check = first
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., None]) -> None:
-    """A SIGHUP as soon as it is noted, which is long before there is a Squid: it is honoured when there is."""
+    """A SIGHUP that comes while the configuration is first checked is honoured when there is a Squid."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    process = start(node)
-    wait_until(lambda: notes_reload(process.pid), "SIGHUP is caught", process=process)
-    assert "started Squid" not in process.output()
-    process.signal(signal.SIGHUP)
+    process = start(node, python_command(EARLY_RELOAD))
     wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
     assert process.stop(60) == 0
-
-
-def notes_reload(pid: int) -> bool:
-    return any(catches(one, signal.SIGHUP) for one in (pid, *children(pid)) if b"mptcp-proxy" in command(one))
 
 
 def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:

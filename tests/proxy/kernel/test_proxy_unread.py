@@ -23,7 +23,7 @@ RECOMMENDED, SMALLER = 2 << 20, 512 << 10
 """Bytes: the greatest receive buffer that docs/operator.md recommends, and one that has its effect as well."""
 MOST, MOST_WITH_SMALLER = 2_500_000, 800_000
 """Bytes of an upload with either: the buffer, and what comes until the client is told."""
-UNCHANGED_SECONDS, PATIENCE = 3.0, 60.0
+PATIENCE = 180.0
 """How long nothing more must come, and how long that is waited for."""
 GIVEN_UP = 120.0
 """Seconds until the kernels have given up what both ends have left: without a reset it is the minute of a client
@@ -65,10 +65,10 @@ def held(node: LiveNode) -> int:
     return sum(int(size) for text in listing for size in re.findall(r"skmem:\(r(\d+)", text))
 
 
-def settled(node: LiveNode) -> int:
-    """Return the same when nothing more comes."""
+def settled(node: LiveNode, unchanged: float) -> int:
+    """Return the same when nothing more has come for *unchanged* seconds."""
     most, since, deadline = 0, time.monotonic(), time.monotonic() + PATIENCE
-    while time.monotonic() < min(since + UNCHANGED_SECONDS, deadline):
+    while time.monotonic() < min(since + unchanged, deadline):
         if (now := held(node)) > 1.01 * most:
             most, since = now, time.monotonic()
         time.sleep(0.3)
@@ -93,7 +93,8 @@ def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequ
     found = {}
     for largest in (SMALLER, RECOMMENDED):
         with uploading(client, proxy, largest, where):
-            found[largest] = settled(proxy)
+            # Who sends may stand still on a busy machine.
+            found[largest] = settled(proxy, 15.0)
     print({largest: f"{size / UPLOADS / 1e6:.2f} MB each" for largest, size in found.items()})
     assert found[SMALLER] < UPLOADS * MOST_WITH_SMALLER
     assert found[RECOMMENDED] < UPLOADS * MOST
@@ -106,7 +107,7 @@ def test_uploads_of_clients_that_are_gone_end_by_write_timeout(hosts: Sequence[L
     client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
     with uploading(client, proxy, RECOMMENDED, where, "write_timeout 5 seconds") as uploads:
-        settled(proxy)
+        settled(proxy, 3.0)
         uploads.stop(60)
         wait_until(lambda: towards_origin(proxy) == 0, "the origin is left", timeout=PATIENCE)
 
