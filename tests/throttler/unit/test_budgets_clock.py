@@ -9,6 +9,7 @@ from short_budgets import at
 from test_budgets import BOOT, Host, played, usage
 
 from mptcp_throttler.policy.budget import Account
+from mptcp_throttler.runtime.budgets import SURE_SECONDS
 from mptcp_throttler.storage.budget_ledger import Ledger
 
 DAY = 86_400
@@ -42,9 +43,14 @@ def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, se
         await pass_time(host, 1)
         host.decide()
         assert host.verdict.throttle is not None, "what was used still counts"
-        await pass_time(host, DAY - 2)
+        await pass_time(host, SURE_SECONDS - 2)
         assert there() == {USED, OLD}
         await pass_time(host, 2)
+        assert there() == {USED}
+        ledger.write(BOOT, usage({OLD: 5}))
+        await pass_time(host, DAY - 1)
+        assert there() == {USED, OLD}, "once a day"
+        await pass_time(host, 1)
         assert there() == {USED}
         # A daemon that has run for days is told another day, and then the right one again.
         await pass_time(host, DAY - 2)

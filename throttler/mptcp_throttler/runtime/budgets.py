@@ -35,7 +35,10 @@ MAX_WRITE_SECONDS = 5.0
 COUNTERS_PER_SECOND = 4000
 """So many counters of sockets are written in a second at the most: some 0.5 % of a processor."""
 PRUNE_SECONDS = 86_400.0
-"""Between two prunings, and before the first one: so long the wall clock must have gone on as the monotonic one."""
+"""Between two prunings."""
+SURE_SECONDS = 6 * 3600.0
+"""Before a pruning: so long the wall clock must have gone on as the monotonic one. A daemon that is started anew every
+day still prunes."""
 KEPT_SECONDS = 400 * 86_400
 """How long what was used is kept: longer than a year of months."""
 
@@ -71,9 +74,8 @@ class Budgets:
         self._written_at = -math.inf
         self._ahead = math.inf
         """By how much the wall clock was ahead of the monotonic one at the last tick."""
-        self._waits_since = math.inf
-        """Since when the next pruning is waited for, monotonic: the first tick, the last pruning, or when the wall
-        clock was set."""
+        self._prunes_at = math.inf
+        """When to prune next, monotonic seconds."""
         self.trouble: str | None = None
         """Why what budgets count cannot be written just now."""
 
@@ -140,7 +142,7 @@ class Budgets:
         would have the whole ledger pruned."""
         before, self._ahead = self._ahead, wall - now
         if abs(self._ahead - before) > clock_step.LEAST:
-            self._waits_since = now
+            self._prunes_at = now + SURE_SECONDS
 
     async def close(self) -> None:
         """Write for the last time."""
@@ -174,7 +176,7 @@ class Budgets:
     async def _read_ledger(self, wall: float, now: float) -> None:
         """Read accounts where somebody else has changed them or a period began, and prune daily. Raises LedgerError."""
         periods = self._stage.periods()
-        prune = now - self._waits_since >= PRUNE_SECONDS
+        prune = now >= self._prunes_at
         before = int(wall - KEPT_SECONDS) if prune else None
         async with self._writing:
             if not self._waiting.is_empty:
@@ -184,7 +186,7 @@ class Budgets:
                 self._pass_on(self._stage.refresh(used))
         self._read = periods
         if prune:
-            self._waits_since = now
+            self._prunes_at = now + PRUNE_SECONDS
 
     def _pass_on(self, tokens: Collection[int]) -> None:
         if tokens:
