@@ -40,7 +40,7 @@ ENDING = 60.0
 """Seconds for a killed proxy to be gone, on a machine where others come first."""
 PATIENCE = 60.0
 """Seconds for connections to be opened."""
-JOINING = 10.0
+JOINING = 60.0
 """Seconds for their second subflows."""
 PERCENTS = (50, 90, 99)
 SAMPLES = 5

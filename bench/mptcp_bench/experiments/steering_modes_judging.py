@@ -22,6 +22,8 @@ ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Mbit/s."""
 WARM, EVENT, AFTER = 6.0, 6.0, 10.0
 """Seconds before something happens, while it lasts, and afterwards."""
+BEGUN = 1.0
+"""Seconds from the start of the client's program until both paths stand, and the mode has taken hold of them."""
 WINDOW = 10.0
 """Seconds over which shares are taken."""
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
@@ -74,7 +76,7 @@ class Measured:
         end = self.samples[-1].time
         if self.kind == "active-standby":
             return {
-                "standby's share before": self.share("eth0", 1.0, self.event),
+                "standby's share before": self.share("eth0", BEGUN, self.event),
                 "taken over after s": self._first("eth0", self.event, lambda rate: rate > 1e6),
                 "back after s": self._first("wlan0", self.event + EVENT, lambda rate: rate > 0.8e6 * WIFI),
                 "standby's share after": self.share("eth0", end - 2, end),

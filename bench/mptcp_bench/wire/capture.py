@@ -2,7 +2,7 @@
 
 Only as much of each packet is kept as holds the headers, the TCP options and a request line. tcpdump writes through its
 own buffer, without ``-U`` or ``--immediate-mode``, which would wake it for each packet on the processor that is
-measured; in return it is given a moment at the end to take what the kernel still holds. A capture with a single packet
+measured; in return it is asked at the end until it has taken what the kernel still held. A capture with a single packet
 dropped is no capture.
 
 On a host whose interfaces coalesce segments (GRO, TSO) the stamps are those of the coalesced ones.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +30,15 @@ SNAPSHOT = 320
 """Octets of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
 """KiB of kernel buffer."""
-DRAIN = 1.5
-"""Seconds until tcpdump has been given what was captured: longer than its read timeout of one second."""
+HELD = 1.0
+"""Seconds for which the kernel keeps packets that fill no block: tcpdump's read timeout."""
+DRAIN = 5.0
+"""Seconds until tcpdump has taken what was captured, at the most: a busy machine has other programs to run first."""
+_ASKED = 0.1
+"""Seconds between two times that it is asked."""
+_PROGRESS = re.compile(
+    r"^tcpdump: (\d+) packets? captured, (\d+) packets? received by filter, (\d+) packets? dropped by kernel", re.M
+)
 _COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by kernel|dropped by interface)$", re.M)
 _numbers = count(1)
 
@@ -70,6 +78,13 @@ def dropped(said: str) -> int | None:
     return counts["dropped by kernel"] + counts.get("dropped by interface", 0)
 
 
+def drained(said: str) -> bool:
+    """Say whether tcpdump has what the kernel had for it when it was asked first, by what it *said* at each SIGUSR1."""
+    counts = [tuple(map(int, numbers)) for numbers in _PROGRESS.findall(said)]
+    # What comes later, such as the end of a connection, is not waited for.
+    return bool(counts) and counts[-1][0] + counts[-1][2] >= counts[0][1]
+
+
 def device_towards(host: Host, address: str) -> str:
     """Return the interface by which *host* reaches *address*.
 
@@ -93,13 +108,24 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         for device in devices:
             running.append(_start(host, device, expression))
         yield packets
-        time.sleep(DRAIN)
+        _drain(running)
         for capture in running:
             packets += capture.finish()
     finally:
         for capture in running:
             capture.process.stop()
             host.run(["rm", "-f", str(capture.file)], check=False)
+
+
+def _drain(running: Sequence[Capture]) -> None:
+    """Wait until each has taken what the kernel held, for :data:`DRAIN` at the most."""
+    deadline = time.monotonic() + DRAIN
+    waiting = list(running)
+    while waiting and time.monotonic() < deadline:
+        for capture in waiting:
+            capture.process.signal(signal.SIGUSR1)
+        time.sleep(_ASKED)
+        waiting = [each for each in waiting if each.process.running and not drained(each.process.output())]
 
 
 def _start(host: Host, device: str, expression: str) -> Capture:

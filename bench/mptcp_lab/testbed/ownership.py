@@ -153,6 +153,10 @@ def _runs() -> Iterator[Run]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 alive = True
+            else:
+                # A run that ended in good order since the file was opened has removed it, and its directory.
+                if not os.fstat(descriptor).st_nlink:
+                    continue
             try:
                 known = json.loads(os.read(descriptor, 4096))
                 pid, directory = int(known["pid"]), Path(known["directory"])

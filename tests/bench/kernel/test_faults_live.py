@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 from faults_live import DEAD, FALLBACK, NEVER, SOUND, UNUSED, WRONG, broken_policy, dead, dying_after_load, misses
 
-from mptcp_bench.experiments import goodput, goodput_judging, steering, steering_cells, two_paths
+from mptcp_bench.experiments import (
+    goodput,
+    goodput_judging,
+    steering,
+    steering_cells,
+    steering_modes_judging,
+    two_paths,
+)
 from mptcp_bench.experiments.goodput_judging import CELLS, judge
 from mptcp_bench.experiments.setup import Setup
 from mptcp_bench.experiments.steering_modes_judging import aims
@@ -39,8 +46,9 @@ FAULTS = (SOUND, DEAD, WRONG, UNUSED, FALLBACK)
 
 CELL = next(cell for cell in CELLS if cell.policy)
 CAPPED, FILLED = f"{CELL.name}: Ethernet / its cap", f"{CELL.name}: Wi-Fi / its link"
-SIZE, SETTLE = 32_000_000, 1.0
-"""Bytes of a download, which takes 2 s without a cap and 8 s with one; seconds after which that is to be seen."""
+SIZE, SETTLE, SETTLE_BROKEN = 32_000_000, 4.0, 1.0
+"""Bytes of a download, which takes 2 s without a cap and 8 s with one; seconds after which that is to be seen: with one
+both paths stand by then beside a load, too, and without one the download is over in half of that."""
 LEAST, MOST = 0.5, 2.0
 """Of a link or a cap, for all: a busy machine stalls a path for a while; a fault leaves a fifth, or twenty times."""
 GOODPUT_MISSES = {
@@ -58,8 +66,9 @@ LONG, LONG_SIZE = "long", 100_000_000
 """A file, and its bytes: more than comes within the seconds below."""
 KIND, RTT = "active-standby", "20/20"
 STANDBY = f"{RTT} ms, {KIND}: standby's share before"
-WARM, REST = 2.5, 0.2
-"""Seconds before the path would fail, and those after it: it does not, for that is another matter."""
+BEGUN, WARM, REST = 3.0, 4.5, 0.2
+"""Seconds until both paths stand, beside a load too; those before the path would fail, and those after it: it does not,
+for that is another matter."""
 
 
 def second_path_is_backup(stack: ExitStack, testbed: Testbed) -> None:
@@ -94,7 +103,7 @@ def test_goodput(
     cap = ethernet_cap()
     # Over a link that is faster than it should be the other one is over before anything can be seen.
     file = LONG if fault == UNSHAPED else CELL.file
-    monkeypatch.setattr(goodput, "SETTLE", SETTLE)
+    monkeypatch.setattr(goodput, "SETTLE", SETTLE if fault == SOUND else SETTLE_BROKEN)
     monkeypatch.setattr(goodput_judging, "LEAST", LEAST)
     monkeypatch.setattr(goodput_judging, "MOST", MOST)
     with ExitStack() as stack:
@@ -140,6 +149,7 @@ def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
 def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     for name, value in {"WARM": WARM, "EVENT": REST, "AFTER": REST}.items():
         monkeypatch.setattr(steering, name, value)
+    monkeypatch.setattr(steering_modes_judging, "BEGUN", BEGUN)
     steer, _ = steering.KINDS[KIND]
     assert steer is not None
     if fault == WRONG:

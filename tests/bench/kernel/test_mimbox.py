@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured, several
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
 from mptcp_bench.experiments.mimbox_judging import ROUTER
-from mptcp_bench.experiments.mimbox_points import Point
+from mptcp_bench.experiments.mimbox_points import Delays, Point
 from mptcp_bench.experiments.relay_bed import LARGE, SMALL, Bed
 from mptcp_bench.experiments.relay_cells import DIRECT, OURS, Cell
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.mtu import mtu
 
 pytestmark = pytest.mark.kernel
-SECONDS = 0.5
+SECONDS = 2.0
+ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,11 @@ def point(bed: Bed, cell: Cell, task: str, window: Window) -> Point:
 
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: Bed, cell: Cell) -> None:
-    found = point(bed, cell, "get", Window(memory=True))
+    for _ in range(ATTEMPTS):
+        found = point(bed, cell, "get", Window(memory=True))
+        # Beside a load one path may have room for all that comes as long as is measured.
+        if found.second > 0:
+            break
     assert (found.opened, found.multipath, found.joined, found.failures) == (1, 1, 1, 0)
     assert found.goodput > 0
     assert found.second > 0
@@ -58,9 +65,17 @@ def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
     assert 0.8 < found.packet / (size + 14) <= 1
 
 
+def delays(bed: Bed, cell: Cell) -> Delays:
+    """Measure *cell*, once more where a run is void, as the experiment does: one of its requests was, beside a load."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(TestbedError):
+            return delays_of(bed, cell, 0)
+    return delays_of(bed, cell, 0)
+
+
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_each_request_is_stamped_on_its_way(bed: Bed, cell: Cell) -> None:
-    found = delays_of(bed, cell, 0)
+    found = delays(bed, cell)
     assert found.requests == REQUESTS.requests
     assert found.answer > 0
     assert found.data > 0

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -249,6 +250,8 @@ def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> 
     runs = engine.Engine(scenario, parameters, planned).runs(lab)
     assert any(run.valid for run in islice(runs, engine.ATTEMPTS))
     for pid in ownership.namespace_processes(lab.proxy.namespace):  # type: ignore[attr-defined]
-        os.kill(pid, signal.SIGKILL)
+        # One whose parent was killed may be gone already.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     with pytest.raises(TestbedError, match="proxy ended"):
         next(runs)

@@ -15,7 +15,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.utils import RawPcapWriter
 
-from mptcp_bench.wire.capture import dropped
+from mptcp_bench.wire.capture import drained, dropped
 from mptcp_bench.wire.packets import CaptureError, Packet, read_capture
 from mptcp_throttler.mptcp.options import MpCapable
 
@@ -155,3 +155,27 @@ def test_a_damaged_capture_raises_nothing_else(data: st.DataObject) -> None:
 )
 def test_packets_lost_are_read_from_what_tcpdump_said(said: str, lost: int | None) -> None:
     assert dropped(said) == lost
+
+
+def progress(captured: int, received: int, lost: int = 0) -> str:
+    return (
+        f"tcpdump: {captured} packet{'s' * (captured != 1)} captured, "
+        f"{received} packet{'s' * (received != 1)} received by filter, "
+        f"{lost} packet{'s' * (lost != 1)} dropped by kernel\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "has_all"),
+    [
+        ([], False),
+        ([(0, 0)], True),
+        ([(1, 3)], False),
+        ([(1, 3), (2, 4)], False),
+        ([(1, 3), (3, 4)], True),
+        ([(1, 3), (2, 3, 1)], True),
+    ],
+)
+def test_it_is_read_whether_tcpdump_has_what_the_kernel_held(said: list[tuple[int, ...]], has_all: bool) -> None:
+    """What came after it was asked first is not waited for; what was dropped does not come."""
+    assert drained("listening on wan0\n" + "".join(progress(*each) for each in said)) is has_all

@@ -114,11 +114,12 @@ def test_aliases_that_expand_without_end_are_bounded() -> None:
     lines = ["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
-    start = time.monotonic()
+    # Of the processor: others may have it for longer than that.
+    start = time.process_time()
     assert problems("\n".join(lines)) == [
         "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
     ]
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_merges_that_expand_without_end_are_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -96,6 +97,25 @@ def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.Monk
         (claimed.directory / "file").touch()
     assert ownership.runs() == ()
     assert not claimed.directory.exists()
+
+
+@pytest.mark.usefixtures("deleted")
+def test_a_run_that_ends_while_it_is_looked_at_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: cleanup said that it had removed a run which had given back everything itself."""
+    monkeypatch.setattr(ownership, "parent_directory", lambda: str(tmp_path))
+    claiming = ownership.claimed_run()
+    claiming.__enter__()
+    flock = fcntl.flock
+
+    def ending(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:
+            claiming.__exit__(None, None, None)
+        flock(descriptor, operation)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(fcntl, "flock", ending)
+    assert ownership.remove_stale() == ownership.Cleaned((), ())
+    assert len(os.listdir("/proc/self/fd")) == len(before) - 1, "the file of the run is closed, by both"
 
 
 @pytest.mark.usefixtures("deleted")

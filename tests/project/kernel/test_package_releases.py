@@ -34,7 +34,7 @@ from deb_package import (
     repacked,
     sha256,
 )
-from failing_services import hangs_are_ended, what_fails_again_and_again_is_given_up
+from failing_services import hangs_are_ended, journal, what_fails_again_and_again_is_given_up
 from installed_services import (
     RELAYED,
     SIZE,
@@ -167,7 +167,7 @@ def test_a_life_from_installation_to_purge(
     assert "mptcp-throttler waits for its configuration" in said
     until(lambda: container.active("mptcp-proxy"), "the proxy is active")
     left_out = "request_entities on: left out, Squid 6"
-    for told in (container.sh("mptcp-proxy check"), container.sh("journalctl --no-pager --unit=mptcp-proxy")):
+    for told in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
         assert (left_out in told) == (container.release != "bookworm"), told
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
@@ -284,12 +284,11 @@ def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, packag
 def mistakes_are_seen(container: Container) -> None:
     """A file with a mistake: systemctl fails, says so as long as it holds, and nothing is tried again and again."""
     directory = "/etc/mptcp-throttler"
-    journal = "journalctl --no-pager --boot --unit=mptcp-throttler --priority"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
     assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0
     assert container.active("mptcp-throttler")
     assert "RELOAD REFUSED" in container.sh("mptcp-throttler status")
-    assert f"{directory}/policy.yaml:2: rules" in container.sh(f"{journal}=warning")
+    assert f"{directory}/policy.yaml:2: rules" in journal(container, "--unit=mptcp-throttler", "--priority=warning")
     container.sh(f"cd {directory} && mv policy.good policy.yaml && systemctl reload mptcp-throttler")
     assert "RELOAD REFUSED" not in container.sh("mptcp-throttler status")
 
@@ -300,7 +299,7 @@ def mistakes_are_seen(container: Container) -> None:
     shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     assert "mptcp-throttler.service" in container.failed()
-    assert said in container.sh(f"{journal}=err")
+    assert said in journal(container, "--unit=mptcp-throttler", "--priority=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
 
     told = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
@@ -327,9 +326,9 @@ def all_serve(site: Site) -> None:
     new_clients_are_served(site)
     relay_takes_both_uplinks(site)
     # The first download's cap is one subflow's: its line names the path.
-    named = site.container.sh("journalctl --no-pager --boot -u mptcp-throttler MPTCP_RULE=spare-ethernet -o json")
+    named = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
     assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in named.splitlines()], named
-    logs = site.container.sh("journalctl --no-pager --boot; cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
+    logs = journal(site.container) + site.container.sh("cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
     assert "Traceback" not in logs
     assert TOKEN not in logs
     restarts = site.container.sh(f"systemctl show --value -p NRestarts {' '.join(UNITS)}").split()
