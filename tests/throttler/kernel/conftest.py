@@ -10,6 +10,7 @@ import pytest
 from throttler_site import Site, make_site, untouched_afterwards
 
 from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import wait_until
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
@@ -24,6 +25,20 @@ def site(
 def host(module_testbed: Testbed) -> LiveNode:
     """The proxy's node, for tests of one adapter without a throttler."""
     return module_testbed["proxy"]
+
+
+@pytest.fixture
+def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[LiveNode]:
+    """The origin's node, with a pair of interfaces, t0 and t1, for tests of traffic control."""
+    require("htb")
+    host = module_testbed["origin"]
+    host.run(["ip", "link", "add", "t0", "type", "veth", "peer", "t1"])
+    for device in ("t0", "t1"):
+        host.run(["ip", "link", "set", device, "up"])
+    # Which it is later than it is told to be, and what it was like is compared.
+    wait_until(lambda: "state UP" in host.run(["ip", "link", "show", "t0"]).stdout, "t0 is up")
+    yield host
+    host.run(["ip", "link", "del", "t0"])
 
 
 @pytest.fixture

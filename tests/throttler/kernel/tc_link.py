@@ -1,0 +1,76 @@
+"""What the tests of traffic control share: a pair of interfaces, what is put on it, and what is seen of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.shaping.model import ClassSpec, Ownership
+
+CLASSES = {
+    0x10: ClassSpec(0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20),
+    0x11: ClassSpec(0x11, 512_000, 1_024_000, 3028, 3028, 1514, 16),
+    0x12: ClassSpec(0x12, 40_000_000_000, 90_000_000_000, 250_000, 225_000, 60_000, 1000),
+}
+ROOTS = {
+    "the default": [],
+    "pfifo": ["qdisc add dev t0 root handle 8: pfifo limit 77"],
+    "tbf with a child": [
+        "qdisc add dev t0 root handle 7: tbf rate 10mbit burst 5000 limit 30000",
+        "qdisc add dev t0 parent 7:1 handle 70: pfifo limit 12",
+    ],
+    "a tree of HTB": [
+        "qdisc add dev t0 root handle 1: htb default 20",
+        "class add dev t0 parent 1: classid 1:1 htb rate 50mbit",
+        "class add dev t0 parent 1:1 classid 1:20 htb rate 5mbit ceil 10mbit",
+        "class add dev t0 parent 1:1 classid 1:30 htb rate 7gbit ceil 10gbit",
+        "qdisc add dev t0 parent 1:20 handle 20: pfifo limit 33",
+    ],
+    "tbf over HTB over pfifo": [
+        "qdisc add dev t0 root handle 7: tbf rate 10mbit burst 5000 limit 30000",
+        "qdisc add dev t0 parent 7:1 handle 5: htb default 1",
+        "class add dev t0 parent 5: classid 5:1 htb rate 5mbit",
+        "qdisc add dev t0 parent 5:1 handle 3: pfifo limit 12",
+    ],
+    "HTB over tbf over pfifo": [
+        "qdisc add dev t0 root handle 9: htb default 1",
+        "class add dev t0 parent 9: classid 9:1 htb rate 50mbit",
+        "qdisc add dev t0 parent 9:1 handle 8: tbf rate 10mbit burst 5000 limit 30000",
+        "qdisc add dev t0 parent 8:1 handle 2: pfifo limit 12",
+    ],
+}
+
+
+def dump(host: LiveNode) -> str:
+    """Return what tc and ip say of t0, the counters aside."""
+    text = "".join(
+        host.run(argv).stdout
+        for argv in (
+            ["tc", "-d", "qdisc", "show", "dev", "t0"],
+            ["tc", "-d", "class", "show", "dev", "t0"],
+            ["ip", "-d", "-o", "link", "show", "t0"],
+        )
+    )
+    words = [line.split() for line in text.splitlines()]
+    return "\n".join(
+        sorted(
+            " ".join(w for i, w in enumerate(line) if line[i - 1] not in ("refcnt", "direct_packets_stat"))
+            for line in words
+        )
+    )
+
+
+async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
+    tc.want_gso(lambda before: min(size, before))
+    await tc.settle()
+
+
+async def with_classes(state: Path) -> None:
+    """Take both interfaces, make the classes, and stop without cleaning up."""
+    tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
+    async with tc.opened():
+        await tc.prepare()
+        await limit_gso(tc, 6250)
+        for _ in range(2):
+            await tc.upsert_classes(CLASSES.values())

@@ -1,0 +1,178 @@
+"""Which interfaces a start takes, and which it gives back: fewer than before, renamed ones, one that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tc_link import ROOTS, dump, limit_gso, with_classes
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.tc import root_qdisc
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.shaping.model import Ownership
+
+pytestmark = pytest.mark.kernel
+
+FILTER = "dev t1 parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
+
+
+def renamed(host: LiveNode, name: str, new: str) -> None:
+    """Rename an interface, which before Linux 6.2 has to be down for it."""
+    for words in (f"{name} down", f"{name} name {new}", f"{new} up"):
+        host.run(["ip", "link", "set", *words.split()])
+
+
+async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
+    """Return what a start with *interfaces* has prepared, with smaller segments."""
+    tc = HtbTrafficControl(interfaces, Ownership(), state)
+    async with tc.opened():
+        await tc.prepare()
+        await limit_gso(tc, 6250)
+    return tc
+
+
+def test_a_start_with_fewer_interfaces_puts_the_others_back(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: after a kill they stayed shaped, and their segments small, until the successor was stopped."""
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    before = dump(link)
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        assert dump(link) != before
+        asyncio.run(started(tmp_path, ["t1"]))
+    assert dump(link) == before
+    assert json.loads((tmp_path / "replaced.json").read_text()).keys() == {"t1"}
+    assert "htb 4d50: root" in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
+
+
+def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_stop(
+    link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = dump(link)
+
+    def refuses(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
+        raise KernelError("refused")
+
+    async def stop() -> None:
+        tc = HtbTrafficControl(["t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        with monkeypatch.context() as patched:
+            patched.setattr(root_qdisc, "restore", refuses)
+            assert asyncio.run(started(tmp_path, ["t1"])).prepared
+        assert "t0, which is not among 'interfaces' any more: refused" in caplog.text
+        assert dump(link) != before
+        asyncio.run(stop())
+    assert dump(link) == before
+
+
+def test_a_start_that_is_refused_leaves_the_others_capped(link: LiveNode, tmp_path: Path) -> None:
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        left = dump(link)
+        with pytest.raises(KernelError, match="no interface nowhere0"):
+            asyncio.run(started(tmp_path, ["nowhere0"]))
+    assert dump(link) == left
+
+
+def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: its segments stayed small after the stop, for what was noted of it had its old name."""
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    before = dump(link)
+
+    async def successor() -> None:
+        tc = await started(tmp_path, ["t9", "t1"])
+        async with tc.opened():
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        renamed(link, "t0", "t9")
+        try:
+            asyncio.run(successor())
+        finally:
+            renamed(link, "t9", "t0")
+    assert dump(link) == before
+
+
+def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now(
+    link: LiveNode, tmp_path: Path
+) -> None:
+    """Defect: t1, which is called t0 now, was taken for one that is configured no more, and lost its root."""
+    before = dump(link)
+
+    async def successor() -> tuple[str, str]:
+        tc = await started(tmp_path, ["t0"])
+        roots = [link.run(["tc", "qdisc", "show", "dev", name]).stdout for name in ("t0", "t9")]
+        async with tc.opened():
+            await tc.restore()
+        return roots[0], roots[1]
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        renamed(link, "t0", "t9")
+        renamed(link, "t1", "t0")
+        try:
+            ours, left = asyncio.run(successor())
+        finally:
+            renamed(link, "t0", "t1")
+            renamed(link, "t9", "t0")
+    assert "htb 4d50: root" in ours
+    assert "4d50:" not in left
+    assert dump(link) == before
+    assert "4d50:" not in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
+
+
+def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tc = HtbTrafficControl(["nowhere0"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+
+    with link.entered(), pytest.raises(KernelError, match="no interface nowhere0"):
+        asyncio.run(scenario())
+
+
+def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveNode, tmp_path: Path) -> None:
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    link.run(["tc", "qdisc", "add", "dev", "t1", "root", "handle", "1:", "htb"])
+    link.run(["tc", "filter", "add", *FILTER.split()])
+    before = dump(link)
+
+    async def start() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            with pytest.raises(KernelError, match="t1 has filters"):
+                await tc.prepare()
+            assert not tc.prepared
+
+    with link.entered():
+        asyncio.run(start())
+    assert dump(link) == before
+    state = tmp_path / "replaced.json"
+    assert not state.exists() or "t0" not in state.read_text()
+
+
+def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
+    async def start(interfaces: list[str]) -> None:
+        tc = HtbTrafficControl(interfaces, Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+
+    with link.entered():
+        asyncio.run(start(["t0"]))
+        link.run(["tc", "qdisc", "add", "dev", "t1", "root", "handle", "1:", "htb"])
+        link.run(["tc", "filter", "add", *FILTER.split()])
+        with pytest.raises(KernelError, match="t1 has filters"):
+            asyncio.run(start(["t0", "t1"]))
+    assert "htb 4d50: root" in dump(link)
