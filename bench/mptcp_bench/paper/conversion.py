@@ -20,15 +20,14 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..statistics import percentile
-from ..wire.capture import HELD
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
 from .conversion_metrics import MPTCP, PARTS, PROTOCOLS, metric_of_median
 from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Run
 
 ATTEMPTS = 3
 """How often a workload is tried before its repetition goes without a run."""
-OVERHEAD = HELD + 0.7
-"""Seconds that a capture takes beside its requests: most of it waits for what the kernel holds."""
+OVERHEAD = 1.7
+"""Seconds that a capture takes beside its requests: one of them waits for what the kernel holds."""
 
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)

@@ -30,10 +30,9 @@ SNAPSHOT = 320
 """Octets of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
 """KiB of kernel buffer."""
-HELD = 1.0
-"""Seconds for which the kernel keeps packets that fill no block: tcpdump's read timeout."""
 DRAIN = 5.0
-"""Seconds until tcpdump has taken what was captured, at the most: a busy machine has other programs to run first."""
+"""Seconds until tcpdump has taken what was captured, at the most. The kernel keeps packets that fill no block for one
+(its read timeout), and a busy machine has other programs to run first."""
 _ASKED = 0.1
 """Seconds between two times that it is asked."""
 _PROGRESS = re.compile(

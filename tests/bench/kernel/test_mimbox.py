@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 
 import pytest
+from void_runs import valid
 
 from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured, several
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
 from mptcp_bench.experiments.mimbox_judging import ROUTER
-from mptcp_bench.experiments.mimbox_points import Delays, Point
+from mptcp_bench.experiments.mimbox_points import Point
 from mptcp_bench.experiments.relay_bed import LARGE, SMALL, Bed
 from mptcp_bench.experiments.relay_cells import DIRECT, OURS, Cell
-from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.mtu import mtu
 
 pytestmark = pytest.mark.kernel
@@ -65,17 +65,9 @@ def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
     assert 0.8 < found.packet / (size + 14) <= 1
 
 
-def delays(bed: Bed, cell: Cell) -> Delays:
-    """Measure *cell*, once more where a run is void, as the experiment does: one of its requests was, beside a load."""
-    for _ in range(ATTEMPTS - 1):
-        with suppress(TestbedError):
-            return delays_of(bed, cell, 0)
-    return delays_of(bed, cell, 0)
-
-
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_each_request_is_stamped_on_its_way(bed: Bed, cell: Cell) -> None:
-    found = delays(bed, cell)
+    found = valid(partial(delays_of, bed, cell, 0))
     assert found.requests == REQUESTS.requests
     assert found.answer > 0
     assert found.data > 0

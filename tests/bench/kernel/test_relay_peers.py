@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from listening_socket import serving
+from void_runs import valid
 
 from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
@@ -42,14 +44,8 @@ def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
     tasks = [task for task in tasks_of(PLAN, BASE, cell) if task in wanted]
     # mod_proxy and HAProxy may ask on a connection that the origin is about to close, and answer with 502.
     part = 0.1 if cell.proxy in ("apache", "haproxy") else 0
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            found = measured(bed, cell, tasks, 0)
-        except TestbedError:
-            # A void run, such as one in which a subflow came too late.
-            if attempt == ATTEMPTS:
-                raise
-            continue
+    for _ in range(ATTEMPTS):
+        found = valid(partial(measured, bed, cell, tasks, 0))
         # Beside a load a proxy or its clients may wait for a processor for as long as is measured; failures are those
         # since the clients began.
         if all((m.octets or m.task in HELD) and (not part or m.failures <= m.answers * part) for m in found):

@@ -20,6 +20,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from browser import DEVICES, THEMES, Browser, browser
 from console_site import Console, console
+from endless_file import make_endless
 from time_limit import slowness
 
 from mptcp_common import status_client
@@ -97,8 +98,7 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     policy.write_text(UNCAPPED)
     config = write_throttler_config(proxy, policy, settings={"netfilter": "nftables"})
     origin = start_origin(testbed["origin"], {"large": 1000})
-    # It lasts as long as all the tests do, however busy the machine is.
-    os.truncate(origin.directory / "htdocs" / "large", 100_000_000_000)
+    make_endless(origin, "large")
     squid = start_proxy(proxy)
     throttler = start_throttler(proxy, config)
     os.chown(throttler.socket, 0, STATUS_GROUP)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from endless_file import make_endless
 from monitoring import METRIC, alert_expressions, alerts, compared, of_variable, shown_expressions, variables
 from prometheus import SECONDS, Prometheus, http_get
 from scrapes import Samples, samples
@@ -104,8 +105,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     testbed = make_module_testbed()
     node, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"small": 400_000, "large": 1000})
-    # It lasts as long as all the tests do, however busy the machine is.
-    os.truncate(origin.directory / "htdocs" / "large", 100_000_000_000)
+    make_endless(origin, "large")
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
     settings = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, PLAIN_PORT]}
@@ -278,17 +278,17 @@ def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: W
     requests = "squid_client_requests_total"
     counted: dict[str, dict[str, float]] = {}
 
-    def seconds_are(judge: Callable[[float], bool]) -> bool:
-        """Say whether those of the second are; on a busy machine a scrape may be without one process or both."""
+    def second_has(judge: Callable[[float], bool]) -> bool:
+        """Say whether the second has counted what *judge* wants; a scrape of a busy machine may be without it."""
         counted.clear()
         counted.update(watched.counted())
         return counted.keys() == {"1", "2"} and judge(counted["2"][requests])
 
-    wait_until(lambda: seconds_are(lambda count: count > 50), "it has counted", timeout=SECONDS)
+    wait_until(lambda: second_has(lambda count: count > 50), "it has counted", timeout=SECONDS)
     before = dict(counted)
     os.kill(second, signal.SIGKILL)
     wait_until(
-        lambda: seconds_are(lambda count: count < before["2"][requests]), "another has its place", timeout=SECONDS
+        lambda: second_has(lambda count: count < before["2"][requests]), "another has its place", timeout=SECONDS
     )
     assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 

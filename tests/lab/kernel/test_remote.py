@@ -30,7 +30,7 @@ from mptcp_lab.testbed.transfer import observe
 pytestmark = pytest.mark.kernel
 
 SIZE = 30_000_000
-"""Seconds of a download: on a busy machine the second subflow comes late."""
+"""Bytes, which take seconds under the cap: on a busy machine the second subflow comes late."""
 CAP = 5_000_000
 
 

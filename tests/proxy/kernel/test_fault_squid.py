@@ -237,8 +237,8 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
 
     names = [each.name for each in clients.ended()]
 
-    # Each worker writes when it comes to it.
     def all_logged() -> bool:
+        """Each worker writes when it comes to it."""
         text = logged()
         return all(f"/{name} " in text for name in names)
 

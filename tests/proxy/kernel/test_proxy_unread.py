@@ -24,7 +24,7 @@ RECOMMENDED, SMALLER = 2 << 20, 512 << 10
 MOST, MOST_WITH_SMALLER = 2_500_000, 800_000
 """Bytes of an upload with either: the buffer, and what comes until the client is told."""
 PATIENCE = 180.0
-"""How long nothing more must come, and how long that is waited for."""
+"""Seconds for nothing more to come."""
 GIVEN_UP = 120.0
 """Seconds until the kernels have given up what both ends have left: without a reset it is the minute of a client
 that is gone (docs/operator.md), and what is sent again."""

@@ -56,7 +56,7 @@ class Scene:
         """Whether no cap is anticipated any more, and the kernel has those of the connection both ways."""
         shown = ask(self.throttler.socket)
         return (
-            both_known(self.throttler)
+            both_known(self.throttler.socket)
             and shown["in_step"]
             and (shown["counters"]["entries"], shown["counters"]["upload_entries"]) == (1, 1)
             and len(self.site.entries()) == 1

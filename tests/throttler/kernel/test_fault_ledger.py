@@ -163,7 +163,7 @@ def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
 def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk: Path) -> None:
     site.policy.write_text(CAPPED)
     with running(site) as throttler, connection(site) as ends, traffic(ends):
-        until(lambda: both_known(throttler), timeout=GENEROUS)
+        until(lambda: both_known(throttler.socket), timeout=GENEROUS)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         # Whether it may be written is a property of the mount as well, and the throttler has its own.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]

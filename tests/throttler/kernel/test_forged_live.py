@@ -115,7 +115,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> dict[str, list[by
 @pytest.mark.parametrize("scene", ["priority", "replacement", "ends"])
 def test_no_frame_lifts_a_cap(site: Site, scene: str) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
-        until(lambda: both_known(throttler))
+        until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         shown = capped(throttler)
         taken_in(throttler, wire, forgeries(wire, ends(shown))[scene])
@@ -125,7 +125,7 @@ def test_no_frame_lifts_a_cap(site: Site, scene: str) -> None:
 
 def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
-        until(lambda: both_known(throttler))
+        until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         end = ends(capped(throttler))["wifi"]
         before = read(throttler)
@@ -137,7 +137,7 @@ def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
 def test_nor_before_the_kernels_first_event(site: Site) -> None:
     """A throttler that has just started knows its connections from a dump alone."""
     with connection(site), link(site) as wire, running(site) as throttler:
-        until(lambda: both_known(throttler))
+        until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         shown = capped(throttler)
         assert ask(throttler.socket)["counters"]["observers"]["kernel_events"] == 0

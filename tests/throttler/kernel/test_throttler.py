@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:
         with connection(site, family):
-            until(lambda: both_known(throttler))
+            until(lambda: both_known(throttler.socket))
             until(lambda: clients(site.entries()) == [ethernet])
             (classid,) = site.entries().values()
             classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -96,7 +96,7 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
     before = other.state()
     with running(other) as throttler, connection(other):
         try:
-            until(lambda: both_known(throttler))
+            until(lambda: both_known(throttler.socket))
             until(lambda: clients(other.entries()) == ["10.77.2.2"])
         except AssertionError:
             print(other.throttler("status", "--json").stdout)
@@ -156,7 +156,7 @@ def test_a_rst_that_the_clients_host_never_sent_lifts_no_cap(site: Site) -> None
     mac = site.client.run(["cat", "/sys/class/net/eth0/address"]).stdout.strip()
     core_mac = site.testbed["core"].run(["cat", "/sys/class/net/to-eth0/address"]).stdout.strip()
     with running(site) as throttler, connection(site) as (client, _):
-        until(lambda: both_known(throttler))
+        until(lambda: both_known(throttler.socket))
         until(lambda: len(site.entries()) == 1)
         address, port = client.getsockname()[:2]
         forged = Ether(src=mac, dst=core_mac) / IP(src=address, dst=site.proxy.address("wan0"))
@@ -175,7 +175,7 @@ def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
     )
     try:
         with running(site) as throttler, connection(site) as (client, proxy):
-            until(lambda: both_known(throttler))
+            until(lambda: both_known(throttler.socket))
             until(lambda: len(site.entries()) == 1)
             for mark in ("0x12010034", "0x12000034"):
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])

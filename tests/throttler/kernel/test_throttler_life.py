@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:
     first = site.start()
     with connection(site):
-        until(lambda: both_known(first))
+        until(lambda: both_known(first.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.process.kill()
@@ -106,7 +106,7 @@ def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: S
 
 def test_what_somebody_removes_is_put_back(site: Site) -> None:
     with running(site) as throttler, connection(site):
-        until(lambda: both_known(throttler))
+        until(lambda: both_known(throttler.socket))
         until(lambda: len(site.entries()) == 1)
         (classid,) = site.entries().values()
         if site.backend == "iptables":

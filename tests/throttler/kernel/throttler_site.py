@@ -212,12 +212,10 @@ def ask(path: Path) -> dict[str, Any]:
     return status_client.ask(path, {"query": "status"}, ANSWER)
 
 
-def both_known(throttler: Throttler | Path) -> bool:
-    """Whether both subflows of the only connection are known: until then its cap is anticipated, and may be lifted.
-
-    *throttler*: it, or its status socket.
-    """
-    shown = ask(throttler if isinstance(throttler, Path) else throttler.socket)["connections"]
+def both_known(path: Path) -> bool:
+    """Whether the daemon at *path* knows both subflows of its only connection: until then a cap is anticipated, and may
+    be lifted."""
+    shown = ask(path)["connections"]
     return [[each["state"] for each in connection["subflows"]] for connection in shown] == [["active", "active"]]
 
 

@@ -1,0 +1,15 @@
+"""A file whose download goes on for as long as all tests of a module do."""
+
+from __future__ import annotations
+
+import os
+
+from mptcp_lab.testbed.services import Origin
+
+SIZE = 100_000_000_000
+"""Bytes, which take hours over the testbed's links; the file is sparse."""
+
+
+def make_endless(origin: Origin, name: str) -> None:
+    """Make the file *name* of *origin* so long that no download of it ends, however busy the machine is."""
+    os.truncate(origin.directory / "htdocs" / name, SIZE)
