@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 _SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
@@ -33,19 +33,30 @@ class Towards:
 
 def read_towards(text: str, goals: Collection[str], program: str) -> Towards:
     """Count the connections of *program* to *goals* (``parents.goal``) in what ss printed."""
-    plain, subflows = 0, Counter[str]()
-    for line in text.replace("\n\t", "\t").splitlines():
-        fields = line.split()
-        if len(fields) < 4 or _remote(fields[3]) not in goals:
-            continue
-        found = _SUBFLOW.search(line)
-        if found and _AGREED.intersection(found["flags"]):
-            subflows[found["token"]] += 1
+    plain, subflows = 0, Counter[int]()
+    for line, token in _connections(text, goals):
+        if token is not None:
+            subflows[token] += 1
         elif f'("{program}",' in line or "users:" not in line:
             # Whose it is takes CAP_SYS_PTRACE to know; a subflow that was joined is nobody's anyhow.
             plain += 1
     several = sum(count > 1 for count in subflows.values())
     return Towards(several, len(subflows) - several, plain)
+
+
+def read_subflows(text: str, goal: str, token: int) -> int:
+    """Return how many subflows to *goal* the connection with this *token* of ours has in what ss printed."""
+    return sum(each == token for _, each in _connections(text, (goal,)))
+
+
+def _connections(text: str, goals: Collection[str]) -> Iterator[tuple[str, int | None]]:
+    """Yield each TCP connection to *goals* as ss printed it, and the token that it is a subflow of; None: plain TCP."""
+    for line in text.replace("\n\t", "\t").splitlines():
+        fields = line.split()
+        if len(fields) < 4 or _remote(fields[3]) not in goals:
+            continue
+        found = _SUBFLOW.search(line)
+        yield line, int(found["token"], 16) if found and _AGREED.intersection(found["flags"]) else None
 
 
 def _remote(text: str) -> str:
@@ -55,6 +66,16 @@ def _remote(text: str) -> str:
 
 def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
     """Ask the kernel, by way of ss."""
+    return read_towards(_asked() or "", goals, program)
+
+
+def subflows_now(goal: str, token: int) -> int | None:
+    """Ask the kernel as ``read_subflows``, by way of ss; None where it does not answer."""
+    text = _asked()
+    return None if text is None else read_subflows(text, goal, token)
+
+
+def _asked() -> str | None:
     command = ["ss", "-Htnpi", "state", "established"]
     try:
         # A process may have any name, as in listening, and the kernel cuts it after 15 bytes, be it in mid-character.
@@ -62,5 +83,5 @@ def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )
     except (OSError, subprocess.SubprocessError):
-        return Towards()
-    return read_towards(answer.stdout, goals, program)
+        return None
+    return answer.stdout if answer.returncode == 0 else None

@@ -23,7 +23,7 @@ from ..parents import goals
 from ..parents_alive import ADVICE, states_now
 from ..places import Places, Role
 from ..squid import installed
-from ..towards import towards_now
+from ..towards import subflows_now, towards_now
 from . import features, host, kernel, reading, relay
 from .advisories import PACKAGES, advisories, packaged
 from .gather import instance, own_processes
@@ -34,7 +34,8 @@ _CONNECT, _JOIN = 5.0, 5.0
 """Seconds for a connection, and then for its second subflow."""
 _INTERVAL = 0.05
 _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
-"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows, its bytes 8 to 11 are flags."""
+"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows; its bytes 8 to 11 are flags, 12 to 15
+our token."""
 _SYSCTLS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
 """Those of the proxy's that matter at this end, too."""
 
@@ -223,5 +224,8 @@ def _subflows(connection: socket.socket, goal: str) -> Attempt:
             return Attempt(goal)
         if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
             return Attempt(goal)
-        subflows = 1 + info[0]
+        if info[0]:
+            # The kernel counts a subflow from its first packet on, be it one that nobody answers.
+            answered = subflows_now(goal, int.from_bytes(info[12:16], sys.byteorder))
+            subflows = 1 + info[0] if answered is None else max(1, answered)
     return Attempt(goal, multipath=True, subflows=subflows)

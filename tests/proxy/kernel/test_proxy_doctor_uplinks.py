@@ -100,10 +100,7 @@ def connected(testbed: Testbed, *, family: int = 4, source: str = "") -> Abstrac
 
 
 def join(testbed: Testbed, family: int) -> None:
-    """Open a connection to the parent and wait for its second subflow.
-
-    What the kernel counts, and the doctor with it, may be one whose first packet nobody has answered yet.
-    """
+    """Open a connection to the parent and wait for its second subflow."""
     node = testbed["proxy"]
     before = node.mib()["MPTcpExtMPJoinAckRx"]
     with connected(testbed, family=family):
@@ -123,6 +120,20 @@ def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
     for family in (4, 6):
         join(testbed, family)
     assert failing(doctor(testbed, *statements)) == set()
+
+
+def test_a_subflow_that_nobody_answers_is_none(make_testbed: Callable[..., Testbed]) -> None:
+    """Defect: the kernel counts a subflow from its first packet on, and the doctor believed it."""
+    testbed = make_testbed(RELAY)
+    core = testbed["core"]
+    core.run(["nft", "add table inet provider"])
+    core.run(["nft", "add chain inet provider in { type filter hook prerouting priority 0; }"])
+    core.run(["nft", "add rule inet provider in iifname to-wlan0 tcp flags & syn == syn drop"])
+    found = doctor(testbed, *parents(testbed))
+    proxy = testbed["proxy"]
+    for goal in (f"{proxy.service_address(4)}:3128", f"[{proxy.service_address(6)}]:3128"):
+        told = found[f"parent {goal}"]
+        assert (told["status"], told["text"]) == ("fail", f"{goal}: Multipath TCP with 1 subflow")
 
 
 BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"

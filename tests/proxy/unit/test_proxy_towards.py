@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy import towards
-from mptcp_proxy.towards import Towards, read_towards, towards_now
+from mptcp_proxy.towards import Towards, read_subflows, read_towards, subflows_now, towards_now
 
 GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
@@ -43,6 +43,14 @@ def test_connections_are_counted_by_what_carries_them(lines: list[str], expected
     assert read_towards("\n".join(lines) + "\n", GOALS, "squid") == expected
 
 
+def test_subflows_of_one_connection_are_told_from_those_of_others() -> None:
+    others = [line(inner=INITIAL.replace("ffb60628", "1")), line(remote="10.77.8.2:80", inner=JOINED), line()]
+    printed = "\n".join([*others, line(inner=INITIAL), line(inner=JOINED, users="")])
+    assert read_subflows(printed, GOALS[0], 0xFFB60628) == 2
+    assert read_subflows(printed, GOALS[0], 1) == 1
+    assert read_subflows(printed, GOALS[1], 0xFFB60628) == 0
+
+
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
 def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
     """Defect: beside a process whose name is no UTF-8, cut in mid-character for one, the doctor said nothing at all."""
@@ -62,3 +70,4 @@ def test_without_an_answer_nothing_is_counted(monkeypatch: pytest.MonkeyPatch, e
 
     monkeypatch.setattr(towards.subprocess, "run", answer)
     assert towards_now(GOALS) == Towards()
+    assert subflows_now(GOALS[0], 1) is None
