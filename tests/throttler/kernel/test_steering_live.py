@@ -15,6 +15,7 @@ from mptcp_lab.testbed.services import (
     Origin,
     Throttler,
     start_origin,
+    start_sink,
     wait_until,
     write_throttler_config,
 )
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.kernel
 
 STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
 BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 20, wifi: 80}}}]\n"
+PRIORITY = PATHS + "rules: [{name: p, steer: {mode: priority-based, order: [ethernet, wifi]}}]\n"
 STANDBY_AND_BUDGET = f"""\
 {PATHS}rules:
   - {{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}
@@ -106,6 +108,20 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
         wait_until(lambda: site.backups() == [True, False], "they are back in their order")
     site.stopped(throttler)
     assert site.sysctls() == before
+
+
+def test_an_upload_has_the_first_path_alone(site: Site) -> None:
+    """Defect: one of four had both: its first sample had been of the subflow that joined alone, and its path opened."""
+    client = site.testbed["client"]
+    with open(site.testbed.directory / "body", "wb") as file:
+        file.truncate(400_000_000)
+    upload = site.curl(start_sink(site.testbed["origin"]).url(), "-H", "Expect:", "-T", file.name)
+    throttler = site.start(PRIORITY)
+    for _ in range(5):
+        with client.running(upload):
+            wait_until(lambda: site.backups() == [False, True], "the second path is backup")
+        wait_until(lambda: not site.backups(), "the upload is gone", timeout=90)
+    site.stopped(throttler)
 
 
 def test_flags_go_with_the_rule(site: Site) -> None:

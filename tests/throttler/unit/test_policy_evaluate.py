@@ -88,6 +88,18 @@ def test_what_the_kernel_has_not_confirmed_tightens_and_does_not_loosen() -> Non
     assert [capped for _, capped, _ in lines(exempt, *two, third)] == [False, False, False]
 
 
+def test_steering_begins_with_what_the_kernel_has_of_all_subflows() -> None:
+    """Defect: the subflow that joined was steered before the first one, as if it were alone."""
+    steer = policy("- {name: order, steer: {mode: priority-based, order: [ethernet, wifi]}}")
+    first, second = subflow(ETHERNET, initial=True), subflow(WIFI)
+
+    def paths(*subflows: Subflow) -> list[str | None]:
+        return [verdict.steer_path for verdict in evaluate(steer, connection(*subflows), NOW)]
+
+    assert paths(first, replace(second, confirmed=False)) == [None, None]
+    assert paths(first, second) == ["ethernet", "wifi"]
+
+
 def test_ipv6_alike() -> None:
     assert lines(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
         CAPPED,

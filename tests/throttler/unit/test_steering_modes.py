@@ -186,6 +186,19 @@ def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_
     assert not scene.actions[WIFI].backup
 
 
+def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothing_is_carried() -> None:
+    """Defect: an upload has nothing to carry this way, and the second path stayed open for good."""
+    scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
+    scene.run(1)
+    assert not scene.actions[ETHERNET].backup
+    scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
+    scene.run(2)
+    assert scene.actions[ETHERNET].backup
+    assert not scene.actions[WIFI].backup
+    scene.run(10)
+    assert scene.flips == {ETHERNET: 1, WIFI: 0}
+
+
 @pytest.mark.parametrize(("ethernet", "wifi"), [(70, 30), (50, 50), (30, 70), (90, 10)])
 @any_spacing
 def test_shares_come_within_five_points_and_stay(ethernet: int, wifi: int, spacing: float) -> None:

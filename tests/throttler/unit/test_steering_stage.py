@@ -332,6 +332,24 @@ def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -
     assert scene.apply() == before
 
 
+def test_a_first_sample_of_one_subflow_alone_opens_no_path() -> None:
+    """Defect: the path that is used last was taken for the only one, and opened: one upload of four had both."""
+    scene = Scene(PRIORITY)
+    scene.idle()
+    scene.apply()
+    assert observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
+    assert scene.run(STEP) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
+
+
+def test_a_subflow_that_a_sweep_did_not_find_is_not_waited_for() -> None:
+    scene = Scene(PRIORITY)
+    scene.idle()
+    scene.apply()
+    for complete in (True, False):
+        observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete))
+    assert not scene.stage.urgent(), "it has its first two samples"
+
+
 def test_a_path_that_goes_away_takes_its_flag_along() -> None:
     scene = Scene(STANDBY)
     scene.apply()

@@ -206,7 +206,8 @@ class CompiledPolicy:
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict for each active subflow of *connection*, in their order; direction by direction.
 
-        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it.
+        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it. It
+        is not steered: steering is among subflows that are all known, and the kernel has to have them.
         """
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:
@@ -216,8 +217,11 @@ class CompiledPolicy:
         for direction in self._answers:
             for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
                 answer = self._asked(seen.situation(subflow, path_bits), direction)
-                if kernels is not None and subflow.confirmed:
-                    answer = _tighter(self._asked(kernels.situation(subflow, path_bits), direction), answer)
+                if kernels is not None:
+                    if subflow.confirmed:
+                        answer = _tighter(self._asked(kernels.situation(subflow, path_bits), direction), answer)
+                    else:
+                        answer = answer._replace(steer=None, steer_path=None)
                 rule, scope, share, throttle, reason, budget, steer, steer_path = answer
                 four_tuple = subflow.four_tuple
                 if share is not None and rule is not None:

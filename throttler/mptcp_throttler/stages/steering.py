@@ -46,7 +46,8 @@ class _Subflow:
     def __init__(self, four_tuple: FourTuple, path: str) -> None:
         self.four_tuple = four_tuple
         self.path = path
-        self.present = False
+        self.present: bool | None = None
+        """None until it was sampled."""
         self.delivered = 0
 
 
@@ -255,8 +256,10 @@ class SteeringStage:
                 if token in urgent and not connection.urgent:
                     urgent.discard(token)
                 continue
-            if not complete and any(each.present and each.four_tuple not in sockets for each in connection.subflows):
-                continue
+            if not complete and any(
+                each.present is not False and each.four_tuple not in sockets for each in connection.subflows
+            ):
+                continue  # it says nothing of one of them, be it of its first path
             before = connection.actions
             connection.observe(samples)
             (urgent.add if connection.urgent else urgent.discard)(token)
