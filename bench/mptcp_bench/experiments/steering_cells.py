@@ -21,6 +21,8 @@ MODES: dict[str, str | None] = {
 """How each is written, for the path that is to fail and the other one."""
 PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
 """The path that fails and the other one, by what its subflow is: connections open over Ethernet."""
+LOST_RATE, OTHER_RATE = 30, 20
+"""Mbit/s of them."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = {
     "link": "the client's own link goes down",

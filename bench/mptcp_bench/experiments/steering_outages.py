@@ -26,12 +26,12 @@ from .attempts import Attempts
 from .devices import DEVICE, DEVICES
 from .findings import Findings
 from .setup import Setup
-from .steering_cells import NONE, PATHS, POLICY, Cell
+from .steering_cells import LOST_RATE, NONE, OTHER_RATE, PATHS, POLICY, Cell
 from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, beside_each_other, outcome, table_of
 from .two_paths import dropping, slow_origin, two_paths
 
-LOST, OTHER, PACE, RTT = 30, 20, 12, 20
-"""Mbit/s, Mbit/s, Mbit/s, ms."""
+PACE, RTT = 12, 20
+"""Mbit/s, ms."""
 FAST, WARM = 4.0, 8.0
 """Seconds at full speed, and before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
@@ -130,7 +130,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts:
     void: list[str] = []
     for lost, probe in dict.fromkeys((each.lost, each.probe) for each in cells):
         there = [each for each in cells if (each.lost, each.probe) == (lost, probe) for _ in range(runs)]
-        rates = (LOST, OTHER) if lost == "initial" else (OTHER, LOST)
+        rates = (LOST_RATE, OTHER_RATE) if lost == "initial" else (OTHER_RATE, LOST_RATE)
         try:
             with Testbed(paths(two_paths(rates, (RTT, RTT))), seed=seed) as testbed, ExitStack() as stack:
                 if probe:

@@ -16,7 +16,7 @@ from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
 from ..statistics import fmean
 from .aims import Aim, no_less
-from .steering_cells import BY_ORDER, NONE, Cell
+from .steering_cells import BY_ORDER, LOST_RATE, NONE, Cell
 from .tables import mean, new_table
 
 APPLICATION = "application"
@@ -29,6 +29,8 @@ SLOWER = 0.15
 """By what share a mode may give less than the same outage without one: two runs without one differ by as much."""
 SWITCHED = 1.0
 """Seconds for which the application may stand still."""
+FIRST_ALONE = 1.05 * LOST_RATE
+"""Mbit/s, in any run, before the failure, where a mode by order is to use its first path alone."""
 FLIPS = 2
 """Changes of one subflow's flag."""
 BACK = 0.5
@@ -135,6 +137,10 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
     elif without:
         # One run; or nothing came without a mode, and there is nothing to be a share of.
         found.append(Aim(f"{cell}: Mbit/s", fmean(steered), least=round((1 - SLOWER) * fmean(without), 2)))
+    # The other mode by order opens the next path to downloads at full speed, and those paced begin so.
+    if cell.mode == "active-standby" or (cell.mode in BY_ORDER and cell.load == "upload"):
+        before = max(each.before for each in outcomes)
+        found.append(Aim(f"{cell}: Mbit/s before the failure, by the first path alone", before, most=FIRST_ALONE))
     if cell.load != "upload":
         # What a kernel does that nobody steers is not ours: a mode may stand still for as long.
         most = max([SWITCHED, *([each.still for each in beside] if cell.mode not in BY_ORDER else [])])

@@ -36,7 +36,10 @@ _BY_MODE = {
     "Mbit/s while it is", "standby's share before", "taken over after s", "worst over # s, points",
     "Mbit/s while Wi-Fi is not enough", "back after s", "second's share while it is",
 }  # fmt: skip
-_IN_OUTAGES = {"stands still for s", "flips", "Mbit/s, × without a mode, lower bound"}
+_IN_OUTAGES = {
+    "Mbit/s before the failure, by the first path alone", "stands still for s", "flips",
+    "Mbit/s, × without a mode, lower bound",
+}  # fmt: skip
 _OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
 _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp#")}
 LEFT_OUT: dict[str, set[str]] = {

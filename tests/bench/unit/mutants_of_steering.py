@@ -145,6 +145,8 @@ STEERING = Judge(
         "outages: in a single run of each": outage(1, unsteered=1, during=15),
         "outages: an upload is slower than without a mode": outage(cell=UPLOAD, during=15),
         "outages: the application stands still": outage(still=1.4),
+        "outages: the standby carries as well": outage(before=47),
+        "outages: an upload has both paths": outage(cell=UPLOAD, before=47),
         "outages: flags change all the time": outage(flips=3),
         "outages: those of an upload do": outage(cell=UPLOAD, flips=3),
         "outages: a run is missing": outage(RUNS - 1),

@@ -97,8 +97,26 @@ def test_a_mode_that_leaves_all_to_the_kernel_may_stand_still_for_as_long_as_wit
 
 def test_a_mode_without_an_outage_to_compare_it_with_is_not_compared() -> None:
     assert [aim.what.rpartition(": ")[2] for aim in aims([(CELL, GOOD)], [CELL], 1)] == [
-        "runs", "stands still for s", "flips",
+        "runs", "Mbit/s before the failure, by the first path alone", "stands still for s", "flips",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "load", "alone"),
+    [
+        ("active-standby", "full", True),
+        ("active-standby", "paced", True),
+        ("active-standby", "upload", True),
+        ("priority-based", "upload", True),
+        ("priority-based", "full", False),
+        ("load-balancing", "upload", False),
+    ],
+)
+def test_the_first_path_is_to_be_alone_where_the_mode_says_so(mode: str, load: str, alone: bool) -> None:
+    cell = replace(CELL, mode=mode, load=load)
+    both = [(cell, GOOD), (cell, replace(GOOD, before=49.2))]
+    found = [each for each in missed(aims(both, [cell], 2)) if "by the first path alone" in each]
+    assert len(found) == alone
 
 
 def test_several_runs_that_leave_open_whether_a_mode_is_slower_miss_the_aim_and_a_single_one_has_a_bound() -> None:
