@@ -15,12 +15,8 @@ from .result_file import Result
 _ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
 _TOGETHER = "the emulated paths were judged over all transfers together, and no transfer was made again"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("middleboxes", "f3cf5ef"): _TOGETHER,
-    ("onset", "cec2726"): _ATTEMPTS,
     ("outages", "b30819a"): _TOGETHER,
-    ("pages", "cec2726"): _ATTEMPTS,
     ("relay", "5a7c5d3"): _ATTEMPTS,
-    ("scale", "3ea7557"): f"{_ATTEMPTS}, nor was it asked how soon caps are lifted",
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
 
