@@ -12,11 +12,8 @@ from collections.abc import Mapping
 
 from .result_file import Result
 
-_ATTEMPTS = "attempts repeated for another reason than the emulated paths were not counted"
-_TOGETHER = "the emulated paths were judged over all transfers together, and no transfer was made again"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("outages", "b30819a"): _TOGETHER,
-    ("relay", "5a7c5d3"): _ATTEMPTS,
+    ("relay", "5a7c5d3"): "attempts repeated for another reason than the emulated paths were not counted",
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
 
