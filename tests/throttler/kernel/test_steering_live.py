@@ -111,7 +111,7 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
 
 
 def test_an_upload_has_the_first_path_alone(site: Site) -> None:
-    """Defect: one of four had both: its first sample had been of the subflow that joined alone, and its path opened."""
+    """Defect: one of four had both: what joined was steered before the first subflow, and its path opened for good."""
     client = site.testbed["client"]
     with open(site.testbed.directory / "body", "wb") as file:
         file.truncate(400_000_000)

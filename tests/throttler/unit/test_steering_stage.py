@@ -333,7 +333,7 @@ def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -
 
 
 def test_a_first_sample_of_one_subflow_alone_opens_no_path() -> None:
-    """Defect: the path that is used last was taken for the only one, and opened: one upload of four had both."""
+    """Defect: the path that is used last was taken for the only one, and opened."""
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
