@@ -7,10 +7,11 @@ it.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from . import ss
 
 _MPTCP = "tcp-ulp-mptcp"
 _OWNER = re.compile(r'\("(?P<program>[^"]+)",pid=(?P<pid>\d+)')
@@ -48,12 +49,12 @@ def read_listening(text: str) -> Iterator[Listening]:
 
 def listening_now() -> tuple[Listening, ...]:
     """Ask the kernel, by way of ss; nothing where it does not answer."""
-    return tuple(read_listening(_asked("-Hltnpi") or ""))
+    return tuple(read_listening(ss.printed("-Hltnpi") or ""))
 
 
 def listening_if_known() -> tuple[Listening, ...] | None:
     """Ask as ``listening_now``; None where ss does not answer, which does not mean that nobody listens."""
-    text = _asked("-Hltnpi")
+    text = ss.printed("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
 
 
@@ -63,7 +64,7 @@ def identities(ports: Collection[int]) -> tuple[str, ...] | None:
     The kernel is asked for listening sockets alone, and nothing is looked for in /proc: with 20,000 sockets of one
     process that looking took 1.5 to 2.4 s on a busy machine, and this 0.06 to 0.08, of which 0.03 to start a program.
     """
-    text = _asked("-HOltne")
+    text = ss.printed("-HOltne")
     return None if text is None else tuple(sorted(read_identities(text, ports)))
 
 
@@ -76,17 +77,6 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
         port = fields[3].rpartition(":")[2]
         if port.isdigit() and int(port) in ports:
             yield " ".join((fields[3], *(field for field in fields[4:] if field.startswith(("ino:", "sk:")))))
-
-
-def _asked(options: str) -> str | None:
-    try:
-        # A user who listens may name the process as it likes: bytes that are no text in any encoding, for one.
-        answer = subprocess.run(
-            ["ss", options], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout if answer.returncode == 0 else None
 
 
 def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:

@@ -6,11 +6,13 @@ By ss, as in ``listening``: it knows the process that has a socket, and reads wh
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from . import ss
+
+_ESTABLISHED = ("-Htnpi", "state", "established")
 _SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
 _AGREED = frozenset("MJ")
 """The other end has taken part: MP_CAPABLE, MP_JOIN. Without either it is a connection that became plain TCP."""
@@ -66,22 +68,10 @@ def _remote(text: str) -> str:
 
 def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
     """Ask the kernel, by way of ss."""
-    return read_towards(_asked() or "", goals, program)
+    return read_towards(ss.printed(*_ESTABLISHED) or "", goals, program)
 
 
 def subflows_now(goal: str, token: int) -> int | None:
     """Ask the kernel as ``read_subflows``, by way of ss; None where it does not answer."""
-    text = _asked()
+    text = ss.printed(*_ESTABLISHED)
     return None if text is None else read_subflows(text, goal, token)
-
-
-def _asked() -> str | None:
-    command = ["ss", "-Htnpi", "state", "established"]
-    try:
-        # A process may have any name, as in listening, and the kernel cuts it after 15 bytes, be it in mid-character.
-        answer = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout if answer.returncode == 0 else None

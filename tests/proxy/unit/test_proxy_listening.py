@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy import listening
 from mptcp_proxy.listening import Listening, identities, listening_if_known, listening_now, read_listening, taken_by
 
 SS = """\
@@ -69,7 +68,7 @@ def test_who_cannot_be_asked_says_nothing_of_who_listens(monkeypatch: pytest.Mon
             raise subprocess.TimeoutExpired(command, 30)
         return subprocess.CompletedProcess(command, 1, "", "Cannot open netlink socket")
 
-    monkeypatch.setattr(listening.subprocess, "run", answer)
+    monkeypatch.setattr(subprocess, "run", answer)
     assert listening_now() == ()
     assert listening_if_known() is None
     assert identities({3128}) is None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy import towards
 from mptcp_proxy.towards import Towards, read_subflows, read_towards, subflows_now, towards_now
 
 GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
@@ -68,6 +67,6 @@ def test_without_an_answer_nothing_is_counted(monkeypatch: pytest.MonkeyPatch, e
     def answer(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(towards.subprocess, "run", answer)
+    monkeypatch.setattr(subprocess, "run", answer)
     assert towards_now(GOALS) == Towards()
     assert subflows_now(GOALS[0], 1) is None

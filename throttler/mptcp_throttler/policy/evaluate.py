@@ -206,8 +206,8 @@ class CompiledPolicy:
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict for each active subflow of *connection*, in their order; direction by direction.
 
-        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it. It
-        is not steered: steering is among subflows that are all known, and the kernel has to have them.
+        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it. A
+        subflow that they alone have shown is not steered: until the kernel has it, those beside it are not either.
         """
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:

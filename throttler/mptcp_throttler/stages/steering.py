@@ -47,7 +47,7 @@ class _Subflow:
         self.four_tuple = four_tuple
         self.path = path
         self.present: bool | None = None
-        """None until it was sampled."""
+        """None until a sample had it, or a sweep had not."""
         self.delivered = 0
 
 
@@ -259,7 +259,7 @@ class SteeringStage:
             if not complete and any(
                 each.present is not False and each.four_tuple not in sockets for each in connection.subflows
             ):
-                continue  # it says nothing of one of them, be it of its first path
+                continue  # of one that is there, as far as is known, it says nothing
             before = connection.actions
             connection.observe(samples)
             (urgent.add if connection.urgent else urgent.discard)(token)

@@ -316,9 +316,11 @@ class Steering:
         fewer = opened[:-1]
         closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in opened)
+        # What the paths before once carried, in an upload, is nothing: by that alone none would be closed.
+        trusted = max(MIN_CAP, SPARE * sum(path.baseline for path in fewer))
         if closed and all(path.full for path in opened):
             wanted, after = {*self._open, closed[0]}, FULL_AFTER
-        elif fewer and not any(path.full for path in fewer) and total < self._trusted(fewer):
+        elif fewer and not any(path.full for path in fewer) and total < trusted:
             wanted, after = set(self._open[:-1]), CLOSE_AFTER
         else:
             self._since = None
@@ -327,11 +329,6 @@ class Steering:
             self._since = now
         elif now - self._since >= after:
             self._open, self._since = tuple([name for name in usable if name in wanted]), None
-
-    @staticmethod
-    def _trusted(paths: Iterable[_Path]) -> float:
-        """Return the bits/s that *paths* are trusted to carry. In an upload they have never carried anything."""
-        return max(MIN_CAP, SPARE * sum(path.baseline for path in paths))
 
     def _leave_out(self, now: float) -> None:
         """Set which paths balancing leaves out; what changes that is acted on at once."""
