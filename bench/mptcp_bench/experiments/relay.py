@@ -73,7 +73,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "runs": plan.runs,
         "processors": str(usage),
     }
-    shown = (*tables(rounds, seed), _proxies(versions), aims_table(f"The relay, {plan.runs} rounds", aims))
+    shown = (*tables(rounds, seed), _proxies(versions), aims_table(_title(plan), aims))
     return attempts.judged(Findings(shown, data, aims=tuple(aims)))
 
 
@@ -83,6 +83,11 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
         task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
     ]
     return [task for task in tasks if cell.proxy != DIRECT or (task not in HELD and task != "connect")]
+
+
+def _title(plan: Plan) -> str:
+    """Return the title of the verdicts, with the setting that they are of."""
+    return f"The relay, {plan.runs} rounds: {plan.settings[0]}"
 
 
 def _proxies(versions: Mapping[str, str]) -> Table:

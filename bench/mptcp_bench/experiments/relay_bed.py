@@ -23,6 +23,8 @@ from mptcp_lab.testbed import LiveNode, Process, Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_lab.testbed.transfer import Added
 
+from . import own_processor
+from .own_processor import Shares
 from .peers import PEERS, PORT, PeerSetup
 from .peers.splice import built
 from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
@@ -125,6 +127,8 @@ class Bed:
     """The directory of the proxy that was started last, and of its logs."""
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
     """Half of the requests a second that a proxy answered, by round."""
+    shares: Shares | None = None
+    """Whose the processors are; None: all share them."""
 
     @classmethod
     def built(
@@ -133,7 +137,11 @@ class Bed:
         web = start_origin(testbed["origin"], files)
         for node in ("client", "proxy", "origin"):
             built("relay_load" if node == "client" else "splice_relay", testbed[node])
-        return cls(testbed, setting, seconds, hold, web)
+        shares = own_processor.here() if setting.apart else None
+        if shares is not None:
+            own_processor.steer(testbed, shares)
+            own_processor.pin(web.process.pid, shares.others)
+        return cls(testbed, setting, seconds, hold, web, shares=shares)
 
     @property
     def origin(self) -> str:
@@ -153,6 +161,8 @@ class Bed:
         setup = PeerSetup(host, directory, self.origin, workers, bool(CLIENTS[cell.client]), more)
         process = PEERS[cell.proxy].start(setup)
         try:
+            if self.shares is not None:
+                own_processor.pin(process.pid, self.shares.proxy)
             yield process
         finally:
             process.kill_tree()
@@ -189,6 +199,8 @@ class Bed:
         with path.open("r+b") as file_, mmap.mmap(file_.fileno(), _COUNTERS.size) as data:
             process = client.popen(argv, name="load")
             try:
+                if self.shares is not None:
+                    own_processor.pin(process.pid, self.shares.others)
                 yield Load(process, data)
             finally:
                 process.kill()
@@ -280,6 +292,8 @@ class Bed:
         time.sleep(WARM)
         if cell.proxy != DIRECT and (why := void(cell, count, *accepted.read())):
             raise TestbedError(why)
+        if self.shares and process and (strays := own_processor.strays(process.pid, self.shares.proxy)):
+            raise TestbedError(f"{cell}: threads {strays} may run on other processors than the proxy's own")
 
     def _settle(self) -> None:
         """Wait until the ends of earlier connections are gone from the kernel, and slabs are counted."""

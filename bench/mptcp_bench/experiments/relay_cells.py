@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from .options import choice, count, positive
+from .options import OptionError, choice, count, positive
 
-DIRECT, OURS, REBUILT, LIMIT = "direct", "ours", "ours-rebuilt", "splice"
+DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
+OWN = (OURS, KEEPING, REBUILT)
 OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
 """What others have: ours is compared with these."""
-PROXIES = (DIRECT, OURS, REBUILT, *OTHERS, LIMIT)
+PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Subflows of Multipath TCP that a connection has."""
 BULK = ("get", "connect")
 HELD = ("idle-get", "idle-connect", "busy")
 TASKS = (*BULK, "requests", "latency", *HELD)
 IN_OTHER = (*BULK, "requests")
-OFFLOADS, FAMILIES, WORKERS = ("off", "on"), ("4", "6"), ("one", "all")
+OFFLOADS, FAMILIES, WORKERS, PROCESSORS = ("off", "on"), ("4", "6"), ("one", "all"), ("shared", "apart")
 
 RUNS, QUICK_RUNS = 5, 1
 SECONDS, QUICK_SECONDS = 2.0, 0.5
@@ -35,6 +36,8 @@ OPTIONS = {
     "offloads": "off, on or both: segmentation and receive offloads of the links",
     "family": "4, 6 or both: IPv4, IPv6",
     "workers": "one, all or both: workers, or threads, of each proxy; all: one for each processor",
+    "processors": "shared, apart or both; apart: the proxy has one to itself (workers=one), which receives its packets "
+    "and no others",
     "runs": f"rounds, default {RUNS}",
     "seconds": f"for which a transfer is measured, default {SECONDS:g}",
     "hold": f"idle connections that are held, default {HOLD}",
@@ -48,16 +51,17 @@ class Setting:
     offloads: bool = False
     family: int = 4
     workers: str = "one"
+    apart: bool = False
+    """Whether the proxy has a processor to itself (``own_processor``)."""
 
     def __str__(self) -> str:
         offloads = "on" if self.offloads else "off"
         workers = "one worker" if self.workers == "one" else "a worker for each processor"
-        return f"offloads {offloads}, IPv{self.family}, {workers}"
+        return f"offloads {offloads}, IPv{self.family}, {workers}{', its own processor' * self.apart}"
 
 
 BASE = Setting()
-"""The one that is judged: the others are figures."""
-SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(workers="all"))
+SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(workers="all"), Setting(apart=True))
 """Those that are measured where none is chosen."""
 
 
@@ -93,11 +97,15 @@ class Plan:
 
 def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
     """Return what *options* choose. Raises OptionError for one that makes no sense."""
-    varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS}
+    varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS, "processors": PROCESSORS}
     settings: Sequence[Setting] = (BASE,) if quick else SETTINGS
     if set(options) & set(varied):
         chosen = (choice(options, name, known, known[:1]) for name, known in varied.items())
-        settings = [Setting(o == "on", int(f), w) for o, f, w in product(*chosen)]
+        settings = [Setting(o == "on", int(f), w, p == "apart") for o, f, w, p in product(*chosen)]
+        # One processor has no use for a worker for each.
+        settings = [each for each in settings if each.workers == "one" or not each.apart]
+        if not settings:
+            raise OptionError("--set processors=apart: the proxy has one processor then; take workers=one")
     proxies = choice(options, "proxies", PROXIES)
     tasks = None
     if "tasks" in options:

@@ -17,7 +17,7 @@ from mptcp_lab.agent.processors import Usage
 
 from ..statistics import histogram_percentiles, median, median_interval
 from .aims import Aim
-from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, REBUILT, Cell, Setting
+from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Cell, Setting
 
 WORST = 1.0
 """Of the best peer's processor time."""
@@ -128,9 +128,8 @@ def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[fl
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
     """Return the aims after so many *runs* of all that was *planned*; the first setting alone is compared."""
     least = min((len(rounds.of(*each)) for each in planned), default=0)
-    failures = {
-        ours: sum(m.failures for m in rounds.all if (m.cell.proxy in (OURS, REBUILT)) is ours) for ours in (True, False)
-    }
+    base = planned[0][0] if planned else BASE
+    failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy in OWN) is ours) for ours in (True, False)}
     aims = [
         Aim("rounds of everything", least, least=runs),
         Aim("our answers that were wrong or broken off", failures[True], most=0),
@@ -138,22 +137,22 @@ def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: in
     ]
     ours = {client: Cell(OURS, client) for client in CLIENTS}
     for task in COSTS:
-        tcp = rounds.costs(BASE, ours["tcp"], task)
-        best = rounds.best(BASE, "tcp", task)
+        tcp = rounds.costs(base, ours["tcp"], task)
+        best = rounds.best(base, "tcp", task)
         if tcp and best is not None:
-            compared = ratios(tcp, rounds.costs(BASE, Cell(best, "tcp"), task))
+            compared = ratios(tcp, rounds.costs(base, Cell(best, "tcp"), task))
             aims.append(Aim(f"{NAMES[task]}, × the best peer", median_or_nan(compared), most=WORST))
         for client, subflows in CLIENTS.items():
-            there = rounds.costs(BASE, ours[client], task)
+            there = rounds.costs(base, ours[client], task)
             if subflows and tcp and there:
                 name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP"
                 aims.append(Aim(name, median_or_nan(ratios(there, tcp)), most=MULTIPATH))
-        if task in RATES and tcp and rounds.of(BASE, Cell(DIRECT, "tcp"), "get"):
-            share = median_or_nan(rounds.of_direct(BASE, ours["tcp"], task))
+        if task in RATES and tcp and rounds.of(base, Cell(DIRECT, "tcp"), "get"):
+            share = median_or_nan(rounds.of_direct(base, ours["tcp"], task))
             aims.append(Aim(f"{task.upper()}, rate × direct", share, least=RATES[task]))
     for task in ("idle-get", "idle-connect"):
         for client in CLIENTS:
-            held = list(rounds.costs(BASE, ours[client], task).values())
+            held = list(rounds.costs(base, ours[client], task).values())
             if held:
                 aims.append(Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE))
     return aims

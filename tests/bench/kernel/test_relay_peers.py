@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import socketserver
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from listening_socket import serving
 from void_runs import valid
 
+from mptcp_bench.experiments import own_processor
 from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
@@ -91,6 +93,22 @@ def test_all_that_is_measured_of_a_proxy_and_without_one(bed: Bed) -> None:
 def test_by_ipv6(bed: Bed) -> None:
     six = replace(bed, setting=Setting(family=6))
     assert tasks_found(six, Cell("ours", "mptcp2"), "get", "connect") == ["get", "connect"]
+
+
+def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets for the proxy are received where it runs, all others elsewhere; a proxy that runs elsewhere is void."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("NOT TESTED: one processor")
+    testbed = make_testbed(paths((None, None), name="relay"))
+    apart = Bed.built(testbed, Setting(apart=True), seconds=PLAN.seconds)
+    shares = own_processor.here()
+    for node, chosen in (("proxy", shares.proxy), ("core", shares.others), ("client", shares.others)):
+        written = testbed[node].run(["sh", "-c", "cat /sys/class/net/[!l]*/queues/rx-0/rps_cpus"]).stdout.split()
+        assert {int(each.replace(",", ""), 16) for each in written} == {sum(1 << number for number in chosen)}
+    assert tasks_found(apart, Cell("ours", "mptcp2"), "get") == ["get"]
+    monkeypatch.setattr(own_processor, "pin", lambda pid, processors: None)
+    with pytest.raises(TestbedError, match=r"splice, tcp: threads \[\d+\] may run on other processors"):
+        measured(apart, Cell("splice", "tcp"), ["get"], 0)
 
 
 def test_clients_of_another_kind_make_a_run_void(bed: Bed) -> None:

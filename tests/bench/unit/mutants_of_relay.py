@@ -9,7 +9,7 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, OURS, REBUILT, Cell, Setting
+from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, KEEPING, OURS, REBUILT, Cell, Setting
 from mptcp_bench.experiments.relay_judging import COSTS, Measured, Rounds, judge, machine, void
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
@@ -34,7 +34,7 @@ def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Mea
     found = Measured(setting, cell, task, number)
     if task in HELD:
         return replace(found, user=40 * KB, kernel=10 * KB)
-    spent = SPENT[task] * {OURS: 0.95, REBUILT: 0.5, PEER: 1.0, WORSE_PEER: 2.0, DIRECT: 0.0}[cell.proxy]
+    spent = SPENT[task] * {OURS: 0.95, KEEPING: 0.5, REBUILT: 0.5, PEER: 1.0, WORSE_PEER: 2.0, DIRECT: 0.0}[cell.proxy]
     spent *= 1.1 if CLIENTS[cell.client] else 1.0
     done = 1.0 if cell.proxy == DIRECT else RATE[task]
     return replace(
@@ -43,8 +43,11 @@ def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Mea
 
 
 def planned() -> list[tuple[Setting, Cell, str]]:
-    # Ours rebuilt costs least, and is no peer that ours is compared with.
-    cells = [*map(cell_of, (DIRECT, REBUILT, PEER, WORSE_PEER)), *(cell_of(OURS, client) for client in CLIENTS)]
+    # Ours rebuilt, and with the host's congestion control, cost least and are no peers that ours is compared with.
+    cells = [
+        *map(cell_of, (DIRECT, KEEPING, REBUILT, PEER, WORSE_PEER)),
+        *(cell_of(OURS, client) for client in CLIENTS),
+    ]
     return [
         (BASE, cell, task)
         for cell in cells
@@ -113,6 +116,9 @@ RELAY = Judge(
         ),
         "an answer was broken off, with ours rebuilt": judged(
             lambda m: replace(m, failures=1) if m.round == 2 and m.cell.proxy == REBUILT else m
+        ),
+        "an answer was broken off, with the host's congestion control": judged(
+            lambda m: replace(m, failures=1) if m.round == 2 and m.cell.proxy == KEEPING else m
         ),
         "dead proxy: no byte comes": of_ours("get", "tcp", lambda m: {"octets": 0, "answers": 0}),
         "a byte costs more than with the best peer": of_ours("get", "tcp", dearer(1.1)),

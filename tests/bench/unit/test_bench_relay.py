@@ -23,6 +23,7 @@ from mptcp_bench.experiments.relay_cells import (
     DIRECT,
     HELD,
     IN_OTHER,
+    KEEPING,
     LIMIT,
     OURS,
     PROXIES,
@@ -62,6 +63,14 @@ def test_settings_are_combined() -> None:
     assert Setting(True, 6, "one") in plan.settings
 
 
+def test_a_proxy_with_a_processor_to_itself_has_one_worker() -> None:
+    plan = plan_of({"processors": "shared,apart", "workers": "one,all"}, quick=False)
+    assert plan.settings == (BASE, Setting(apart=True), Setting(workers="all"))
+    assert str(Setting(apart=True)) == "offloads off, IPv4, one worker, its own processor"
+    with pytest.raises(OptionError, match=r"processors=apart: .*workers=one"):
+        plan_of({"processors": "apart", "workers": "all"}, quick=False)
+
+
 def test_what_is_compared_with_is_there_unasked() -> None:
     plan = plan_of({"proxies": "ours", "tasks": "latency", "clients": "mptcp2"}, quick=True)
     assert plan.proxies == (DIRECT, OURS)
@@ -72,7 +81,7 @@ def test_what_is_compared_with_is_there_unasked() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"proxies": "varnish"}, {"clients": "udp"}, {"tasks": "post"}, {"offloads": "yes"}, {"family": "5"},
-     {"workers": "2"}, {"runs": "0"}, {"seconds": "-1"}, {"hold": "none"}],
+     {"workers": "2"}, {"processors": "two"}, {"runs": "0"}, {"seconds": "-1"}, {"hold": "none"}],
 )  # fmt: skip
 def test_what_there_is_not_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
@@ -189,6 +198,16 @@ def test_other_settings_are_not_judged() -> None:
     ]
 
 
+def test_the_setting_that_comes_first_is_judged() -> None:
+    apart = Setting(apart=True)
+    measured_so = [replace(m, setting=apart) for m in sound()]
+    planned = [(apart, m.cell, m.task) for m in measured_so]
+    assert [aim.what for aim in judge(Rounds(measured_so), planned, RUNS)] == [
+        aim.what for aim in judge(Rounds(sound()), [(BASE, m.cell, m.task) for m in sound()], RUNS)
+    ]
+    assert [aim.what for aim in judge(Rounds(sound()), planned, RUNS) if "direct" in aim.what] == []
+
+
 @pytest.mark.parametrize(
     ("client", "capable", "joins", "message"),
     [
@@ -227,8 +246,8 @@ def test_each_setting_has_its_tables_and_each_proxy_its_row() -> None:
     found = tables(Rounds([*reversed(list(sound())), other]), seed=1)
     titles = [str(table.title).partition(":")[0] for table in found]
     assert titles == ["Cost", "Memory of a connection in kB", "Cost"]
-    assert [table.row_count for table in found] == [7, 6, 1]
-    assert list(found[0].columns[0].cells) == [DIRECT, OURS, OURS, OURS, REBUILT, "squid", "haproxy"]
+    assert [table.row_count for table in found] == [8, 7, 1]
+    assert list(found[0].columns[0].cells) == [DIRECT, OURS, OURS, OURS, KEEPING, REBUILT, "squid", "haproxy"]
     assert list(found[0].columns[2].cells)[-1] == "1.00 (1.00 to 1.00)"
     assert set(HELD) == {"idle-get", "idle-connect", "busy"}
     assert percentile([m.cost for m in sound() if m.cell == cell_of(OURS) and m.task == "get"], 50) < 1

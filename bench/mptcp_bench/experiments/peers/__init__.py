@@ -10,9 +10,9 @@ from .haproxy import HAPROXY
 from .model import PORT, Peer, PeerSetup, answers
 from .nginx import NGINX
 from .splice import SPLICE
-from .squid import OURS, REBUILT, SQUID
+from .squid import KEEPING, OURS, REBUILT, SQUID
 from .traffic_server import TRAFFIC_SERVER
 
 __all__ = ["PEERS", "PORT", "Peer", "PeerSetup", "answers"]
 
-PEERS = {peer.name: peer for peer in (OURS, REBUILT, SQUID, HAPROXY, NGINX, TRAFFIC_SERVER, APACHE, SPLICE)}
+PEERS = {peer.name: peer for peer in (OURS, KEEPING, REBUILT, SQUID, HAPROXY, NGINX, TRAFFIC_SERVER, APACHE, SPLICE)}

@@ -35,9 +35,9 @@ workers {workers}
 """
 
 
-def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None) -> Program:
+def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None, control: str | None = None) -> Program:
     config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {setup.workers}\n{setup.more}")
-    proxy = start_proxy(setup.host, config, env=env)
+    proxy = start_proxy(setup.host, config, env=env, control=control)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
@@ -47,6 +47,10 @@ def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None) -> Progr
 def _start_rebuilt(setup: PeerSetup) -> Program:
     # The proxy takes the first Squid in PATH.
     return _start_ours(setup, {"PATH": f"{Path(_REBUILT).parent}:{os.environ.get('PATH', os.defpath)}"})
+
+
+def _start_keeping(setup: PeerSetup) -> Program:
+    return _start_ours(setup, control="keep")
 
 
 def _start_stock(setup: PeerSetup) -> Program:
@@ -61,6 +65,8 @@ def _start_stock(setup: PeerSetup) -> Program:
 
 _REBUILT = os.environ.get("MPTCP_BENCH_SQUID", "")
 OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own", asked=("squid", "-v"))
+KEEPING = Peer("ours-keep", "squid", ("squid",), _start_keeping, multipath="own", asked=("squid", "-v"))
+"""Ours with the host's congestion control towards clients in place of BBR."""
 REBUILT = Peer(
     "ours-rebuilt",
     "squid, rebuilt by ./run squid",

@@ -1,0 +1,65 @@
+"""A proxy that is measured on a processor of its own runs there alone, with all its threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mptcp_bench.experiments.own_processor import Shares, mask, pin, strays
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import TestbedError
+
+PROGRAM = """
+import os, sys, threading, time
+if not os.fork():
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    os.write(1, b"ready\\n")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[int]:
+    """A process with a child of two threads."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == b"ready\n"
+            yield first.pid
+        finally:
+            for each in (*descendants(first.pid), first.pid):
+                os.kill(each, 9)
+
+
+def test_the_first_processor_is_the_proxy_s() -> None:
+    assert Shares.of({5, 2, 3}) == Shares(frozenset({2}), frozenset({3, 5}))
+
+
+def test_one_processor_is_not_shared_out() -> None:
+    with pytest.raises(TestbedError, match="processors=apart: this machine has one processor"):
+        Shares.of({0})
+
+
+@pytest.mark.parametrize(
+    ("processors", "written"),
+    [({0}, "00000001"), ({1, 3}, "0000000a"), ({0, 33}, "00000002,00000001"), ({64}, "00000001,00000000,00000000")],
+)
+def test_a_mask_is_written_as_the_kernel_reads_it(processors: set[int], written: str) -> None:
+    assert mask(processors) == written
+
+
+def test_all_threads_of_all_processes_are_pinned(tree: int) -> None:
+    usable = os.sched_getaffinity(0)
+    if len(usable) < 2:
+        pytest.skip("NOT TESTED: one processor")
+    shares = Shares.of(usable)
+    assert len(strays(tree, shares.proxy)) == 3
+    pin(tree, shares.proxy)
+    assert strays(tree, shares.proxy) == []
+    (child,) = descendants(tree)
+    os.sched_setaffinity(child, shares.others)
+    assert strays(tree, shares.proxy) == [child]
