@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 from .result_file import Result
 
-EARLIER: Mapping[tuple[str, str], str] = {
-    ("relay", "5a7c5d3"): "attempts repeated for another reason than the emulated paths were not counted",
-}
-"""By the name under which a result is kept and the commit that measured, its first seven digits."""
+EARLIER: Mapping[tuple[str, str], str] = {}
+"""By the name under which a result is kept and the commit that measured, its first seven digits. Today there is none."""
 
 
 def earlier_rule(name: str, found: Result) -> str | None:

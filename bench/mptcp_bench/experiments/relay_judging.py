@@ -211,8 +211,13 @@ def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
     """Return the median of *values* with its interval; nothing for none."""
     if not values:
         return "-"
-    text = f"{median(values):.{digits}f}"
+    text = _rounded(median(values), digits)
     if len(values) < 2:
         return text
-    low, high = median_interval(values, draw)
-    return f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+    low, high = (_rounded(bound, digits) for bound in median_interval(values, draw))
+    return f"{text} ({low} to {high})"
+
+
+def _rounded(value: float, digits: int) -> str:
+    # What is a little less than nothing is nothing, without a sign.
+    return f"{round(value, digits) + 0.0:.{digits}f}"

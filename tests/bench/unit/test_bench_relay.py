@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from mptcp_bench.experiments.relay_cells import (
     cells,
     plan_of,
 )
-from mptcp_bench.experiments.relay_judging import NAMES, Measured, Rounds, judge, ratios, taken, void
+from mptcp_bench.experiments.relay_judging import NAMES, Measured, Rounds, judge, ratios, spread, taken, void
 from mptcp_bench.experiments.relay_memory import buffers, octets
 from mptcp_bench.experiments.relay_results import tables
 from mptcp_bench.statistics import percentile
@@ -251,6 +252,12 @@ def test_each_setting_has_its_tables_and_each_proxy_its_row() -> None:
     assert list(found[0].columns[2].cells)[-1] == "1.00 (1.00 to 1.00)"
     assert set(HELD) == {"idle-get", "idle-connect", "busy"}
     assert percentile([m.cost for m in sound() if m.cell == cell_of(OURS) and m.task == "get"], 50) < 1
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert spread([-0.3, 0.0, -0.4], 0, random.Random(1)) == "0 (0 to 0)"
+    assert spread([-0.004], 2, random.Random(1)) == "0.00"
+
 
 
 def test_clients_that_do_not_come_to_stand_say_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
