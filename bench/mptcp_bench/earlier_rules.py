@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from .result_file import Result
 
 EARLIER: Mapping[tuple[str, str], str] = {}
-"""By the name under which a result is kept and the commit that measured, its first seven digits. Today there is none."""
+"""By the name under which a result is kept and the commit that measured, its first seven digits. None today."""
 
 
 def earlier_rule(name: str, found: Result) -> str | None:

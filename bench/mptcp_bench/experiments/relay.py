@@ -109,7 +109,7 @@ def _measure(
     attempts: Attempts,
 ) -> list[Measured]:
     found: list[Measured] = []
-    with Testbed(paths((None, None), offloads=setting.offloads, name="relay"), seed=seed) as testbed:
+    with Testbed(paths(setting.rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
         bed = Bed.built(testbed, setting, seconds=plan.seconds, hold=plan.hold)
         for number in range(plan.runs):
             for cell in draw.sample(chosen, len(chosen)):

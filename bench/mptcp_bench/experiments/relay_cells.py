@@ -19,7 +19,10 @@ BULK = ("get", "connect")
 HELD = ("idle-get", "idle-connect", "busy")
 TASKS = (*BULK, "requests", "latency", *HELD)
 IN_OTHER = (*BULK, "requests")
-OFFLOADS, FAMILIES, WORKERS, PROCESSORS = ("off", "on"), ("4", "6"), ("one", "all"), ("shared", "apart")
+OFFLOADS, FAMILIES, WORKERS = ("off", "on"), ("4", "6"), ("one", "all")
+PROCESSORS, LINKS = ("shared", "apart"), ("fast", "slow")
+SLOW = (200_000_000, 100_000_000)
+"""Bits a second of both paths, where they and not the machine are the bottleneck."""
 
 RUNS, QUICK_RUNS = 5, 1
 SECONDS, QUICK_SECONDS = 2.0, 0.5
@@ -38,6 +41,7 @@ OPTIONS = {
     "workers": "one, all or both: workers, or threads, of each proxy; all: one for each processor",
     "processors": "shared, apart or both; apart: the proxy has one to itself (workers=one), which receives its packets "
     "and no others",
+    "links": f"fast, slow or both; slow: the clients' two paths have {SLOW[0] // 10**6} and {SLOW[1] // 10**6} Mbit/s",
     "runs": f"rounds, default {RUNS}",
     "seconds": f"for which a transfer is measured, default {SECONDS:g}",
     "hold": f"idle connections that are held, default {HOLD}",
@@ -53,15 +57,30 @@ class Setting:
     workers: str = "one"
     apart: bool = False
     """Whether the proxy has a processor to itself (``own_processor``)."""
+    slow: bool = False
+    """Whether the clients' links are the bottleneck (``SLOW``)."""
 
     def __str__(self) -> str:
         offloads = "on" if self.offloads else "off"
         workers = "one worker" if self.workers == "one" else "a worker for each processor"
-        return f"offloads {offloads}, IPv{self.family}, {workers}{', its own processor' * self.apart}"
+        more = ", its own processor" * self.apart + ", slow links" * self.slow
+        return f"offloads {offloads}, IPv{self.family}, {workers}{more}"
+
+    @property
+    def rates(self) -> tuple[int | None, int | None]:
+        """Bits a second of the clients' paths; None: as fast as the machine."""
+        return SLOW if self.slow else (None, None)
 
 
 BASE = Setting()
-SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(workers="all"), Setting(apart=True))
+SETTINGS = (
+    BASE,
+    Setting(offloads=True),
+    Setting(family=6),
+    Setting(workers="all"),
+    Setting(apart=True),
+    Setting(apart=True, slow=True),
+)
 """Those that are measured where none is chosen."""
 
 
@@ -97,11 +116,11 @@ class Plan:
 
 def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
     """Return what *options* choose. Raises OptionError for one that makes no sense."""
-    varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS, "processors": PROCESSORS}
+    varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS, "processors": PROCESSORS, "links": LINKS}
     settings: Sequence[Setting] = (BASE,) if quick else SETTINGS
     if set(options) & set(varied):
         chosen = (choice(options, name, known, known[:1]) for name, known in varied.items())
-        settings = [Setting(o == "on", int(f), w, p == "apart") for o, f, w, p in product(*chosen)]
+        settings = [Setting(o == "on", int(f), w, p == "apart", s == "slow") for o, f, w, p, s in product(*chosen)]
         # One processor has no use for a worker for each.
         settings = [each for each in settings if each.workers == "one" or not each.apart]
         if not settings:

@@ -24,7 +24,7 @@ from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
 from mptcp_bench.experiments.relay_bed import Bed, Counters, measured
-from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUILT, TASKS, Cell, Setting, plan_of
+from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUILT, SLOW, TASKS, Cell, Setting, plan_of
 from mptcp_bench.experiments.relay_judging import taken
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 
@@ -93,6 +93,13 @@ def test_all_that_is_measured_of_a_proxy_and_without_one(bed: Bed) -> None:
 def test_by_ipv6(bed: Bed) -> None:
     six = replace(bed, setting=Setting(family=6))
     assert tasks_found(six, Cell("ours", "mptcp2"), "get", "connect") == ["get", "connect"]
+
+
+def test_by_links_that_are_the_bottleneck(make_testbed: Callable[..., Testbed]) -> None:
+    setting = Setting(slow=True)
+    slow = Bed.built(make_testbed(paths(setting.rates, name="relay")), setting, seconds=1.0)
+    (found,) = valid(partial(measured, slow, Cell("splice", "mptcp2"), ["get"], 0))
+    assert 0 < found.rate < 1.2 * sum(SLOW) / 8
 
 
 def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,12 @@ def test_settings_are_combined() -> None:
     assert Setting(True, 6, "one") in plan.settings
 
 
+def test_links_may_be_the_bottleneck() -> None:
+    (fast, slow) = plan_of({"links": "fast,slow"}, quick=False).settings
+    assert (fast, fast.rates) == (BASE, (None, None))
+    assert (str(slow), slow.rates) == (f"{BASE}, slow links", (200_000_000, 100_000_000))
+
+
 def test_a_proxy_with_a_processor_to_itself_has_one_worker() -> None:
     plan = plan_of({"processors": "shared,apart", "workers": "one,all"}, quick=False)
     assert plan.settings == (BASE, Setting(apart=True), Setting(workers="all"))
@@ -82,7 +88,8 @@ def test_what_is_compared_with_is_there_unasked() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"proxies": "varnish"}, {"clients": "udp"}, {"tasks": "post"}, {"offloads": "yes"}, {"family": "5"},
-     {"workers": "2"}, {"processors": "two"}, {"runs": "0"}, {"seconds": "-1"}, {"hold": "none"}],
+     {"workers": "2"}, {"processors": "two"}, {"links": "slow,slow"}, {"runs": "0"}, {"seconds": "-1"},
+     {"hold": "none"}],
 )  # fmt: skip
 def test_what_there_is_not_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
@@ -257,7 +264,6 @@ def test_each_setting_has_its_tables_and_each_proxy_its_row() -> None:
 def test_what_rounds_to_nothing_has_no_sign() -> None:
     assert spread([-0.3, 0.0, -0.4], 0, random.Random(1)) == "0 (0 to 0)"
     assert spread([-0.004], 2, random.Random(1)) == "0.00"
-
 
 
 def test_clients_that_do_not_come_to_stand_say_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
