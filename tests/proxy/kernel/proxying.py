@@ -18,6 +18,7 @@ import pytest
 from mptcp_lab.testbed import LiveNode, Process
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_until
 from mptcp_proxy.process import children, command
+from mptcp_proxy.squid import installed
 
 LIBRARY = "mptcp_listen.so"
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
@@ -41,6 +42,13 @@ def needs_open_checkout() -> None:
     """Skip, loudly, where another user could not start the checkout's programs: home directories are private."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
+
+
+def needs_library() -> None:
+    """Skip where the listeners of the first Squid in PATH are Multipath TCP without our library."""
+    found = installed()
+    if found is not None and found.multipath:
+        pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 
 
 def curl(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:

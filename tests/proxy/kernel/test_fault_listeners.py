@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
-from proxying import configuration, fetch, kids, mptcp_listeners, squid
+from proxying import configuration, fetch, kids, mptcp_listeners, needs_library, squid
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -156,6 +156,7 @@ def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed,
 
 def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: it was looked after a start and a reload alone."""
+    needs_library()
     node, proxy = testbed["proxy"], start()
     # As where the preload library is not what it was: it makes of no other port's listener one of Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")

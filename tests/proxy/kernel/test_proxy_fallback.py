@@ -7,12 +7,11 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from proxying import all_workers, configuration, fetch, mptcp_listeners, tcp_listeners, workers
+from proxying import all_workers, configuration, fetch, mptcp_listeners, needs_library, tcp_listeners, workers
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import program, start_origin, start_proxy, wait_until
-from mptcp_proxy.squid import installed
 
 pytestmark = pytest.mark.kernel
 
@@ -51,8 +50,8 @@ def test_a_library_that_was_not_loaded_is_found_out(
 ) -> None:
     """The loader complains, and Squid goes on as if nothing were wrong."""
     require("squid", "gcc")
-    if not loads and (squid := installed()) is not None and squid.multipath:
-        pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
+    if not loads:
+        needs_library()
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
