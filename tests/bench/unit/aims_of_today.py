@@ -50,8 +50,9 @@ LEFT_OUT: dict[str, set[str]] = {
     },
     "guard-up": {"recovers after"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
-    "relay": _OF_ONE_SUBFLOW | _OF_IDLE,
-    "relay-patches": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-slow": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-squid-6": _OF_ONE_SUBFLOW | _OF_IDLE,
     "steering": _IN_OUTAGES,
 }
 """By kept result the forms that its options do not ask for."""
