@@ -238,7 +238,7 @@ def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
     assert set(bench.traffic.watched()) == {ONE}
     bench.sweep_seconds = 0.12
     bench.sample((ONE, 1, 0, 0))
-    bench.now += 3.9
+    bench.now += 5.9
     assert not bench.traffic.watches_any()
     assert not bench.traffic.watched()
     bench.now += 0.2

@@ -18,7 +18,7 @@ from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
 
 PERIOD_SECONDS = 1.0
-SWEEP_SHARE = 0.03
+SWEEP_SHARE = 0.02
 """Share of a processor that sweeps for the totals alone may take."""
 CLOSED_SECONDS = 120.0
 """For which the meter is waited for: a socket that lost its path tries for so long to send what it has."""
