@@ -36,7 +36,7 @@ class Shares:
         """Return the first of *processors* as the proxy's. Raises TestbedError where there is but one."""
         first, *rest = sorted(processors)
         if not rest:
-            raise TestbedError("--set processors=apart: this machine has one processor; the proxy is to have its own")
+            raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
         return cls(frozenset({first}), frozenset(rest))
 
 

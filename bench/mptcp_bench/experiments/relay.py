@@ -11,22 +11,24 @@ HTTP/1.0, and h2load and hey keep no tunnel for further requests; none counts wh
 
 from __future__ import annotations
 
+import os
 import random
 import resource
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 
 from .aims import aims_table
 from .attempts import Attempts
 from .findings import Findings
+from .own_processor import Shares
 from .peers import PEERS
 from .relay_bed import Bed, measured
 from .relay_cells import DIRECT, HELD, OPTIONS, Cell, Plan, Setting, applies, cells, plan_of
@@ -44,8 +46,8 @@ DESCRIPTORS = 20_000
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure what *options* choose of what is installed here."""
     need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
-    plan = plan_of(options, quick)
-    left_out = [f"{name}: {why}" for name in plan.proxies if name != DIRECT and (why := PEERS[name].lacking())]
+    plan, left_out = fitting(plan_of(options, quick), "processors" in options, os.sched_getaffinity(0))
+    left_out += [f"{name}: {why}" for name in plan.proxies if name != DIRECT and (why := PEERS[name].lacking())]
     multipath = {
         name: bool(PEERS[name].multipath) for name in plan.proxies if name != DIRECT and not PEERS[name].lacking()
     } | {DIRECT: False}
@@ -83,6 +85,21 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
         task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
     ]
     return [task for task in tasks if cell.proxy != DIRECT or (task not in HELD and task != "connect")]
+
+
+def fitting(plan: Plan, asked: bool, processors: Collection[int]) -> tuple[Plan, list[str]]:
+    """Return *plan* without what takes more than these *processors*, and a line for what is left out.
+
+    Raises TestbedError where that was *asked* for.
+    """
+    if any(setting.apart for setting in plan.settings):
+        try:
+            Shares.of(processors)
+        except TestbedError as error:
+            if asked:
+                raise
+            return replace(plan, settings=tuple(each for each in plan.settings if not each.apart)), [str(error)]
+    return plan, []
 
 
 def _title(plan: Plan) -> str:

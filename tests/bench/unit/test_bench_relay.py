@@ -18,7 +18,7 @@ from mutants_of_relay import RUNS, cell_of, measured, sound
 from mptcp_bench.experiments import relay_bed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.peers import PEERS, Peer, PeerSetup
-from mptcp_bench.experiments.relay import tasks_of
+from mptcp_bench.experiments.relay import fitting, tasks_of
 from mptcp_bench.experiments.relay_cells import (
     BASE,
     DIRECT,
@@ -62,6 +62,17 @@ def test_settings_are_combined() -> None:
     plan = plan_of({"offloads": "off,on", "family": "4,6"}, quick=False)
     assert len(plan.settings) == 4
     assert Setting(True, 6, "one") in plan.settings
+
+
+def test_where_there_is_one_processor_the_proxy_has_none_to_itself() -> None:
+    plan = plan_of({}, quick=False)
+    assert fitting(plan, False, {0, 1}) == (plan, [])
+    fits, left_out = fitting(plan, False, {0})
+    assert fits.settings == tuple(each for each in plan.settings if not each.apart) != plan.settings
+    assert left_out == ["processors=apart: this machine has one processor, and the proxy is to have its own"]
+    assert fitting(plan_of({"family": "6"}, quick=False), False, {0})[1] == []
+    with pytest.raises(TestbedError, match="this machine has one processor"):
+        fitting(plan_of({"processors": "apart"}, quick=False), True, {0})
 
 
 def test_links_may_be_the_bottleneck() -> None:
