@@ -9,14 +9,14 @@ on its own, as from a network card whose interrupts come there.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from mptcp_lab.agent.processes import descendants
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed import Testbed, TestbedError
 
 PROXY = "proxy"
 """The node whose packets its own processor receives."""
@@ -53,17 +53,12 @@ def mask(processors: Collection[int]) -> str:
 
 
 def steer(testbed: Testbed, shares: Shares) -> None:
-    """Have each device's packets received on the processors of the node that they arrive at."""
+    """Have packets received on the processors of the node that they arrive at."""
     for node in testbed.topology.nodes:
         chosen = mask(shares.proxy if node.name == PROXY else shares.others)
         # The devices go with the namespace, and their settings with them.
-        _write(testbed[node.name], testbed.topology.devices(node.name), chosen)
-
-
-def _write(node: LiveNode, devices: Sequence[str], chosen: str) -> None:
-    for device in devices:
-        script = f'for queue in /sys/class/net/{device}/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
-        node.run(["sh", "-ec", script, chosen])
+        script = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
+        testbed[node.name].run(["sh", "-ec", script, chosen])
 
 
 def pin(pid: int, processors: Collection[int]) -> None:

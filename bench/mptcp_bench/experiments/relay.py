@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 
 from .aims import aims_table
@@ -30,7 +30,7 @@ from .attempts import Attempts
 from .findings import Findings
 from .own_processor import Shares
 from .peers import PEERS
-from .relay_bed import Bed, measured
+from .relay_bed import Bed, measured, topology
 from .relay_cells import DIRECT, HELD, OPTIONS, Cell, Plan, Setting, applies, cells, plan_of
 from .relay_judging import Measured, Rounds, judge, machine
 from .relay_results import tables
@@ -75,7 +75,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "runs": plan.runs,
         "processors": str(usage),
     }
-    shown = (*tables(rounds, seed), _proxies(versions), aims_table(_title(plan), aims))
+    title = f"The relay, {plan.runs} rounds: {plan.settings[0]}"
+    shown = (*tables(rounds, seed), _proxies(versions), aims_table(title, aims))
     return attempts.judged(Findings(shown, data, aims=tuple(aims)))
 
 
@@ -102,11 +103,6 @@ def fitting(plan: Plan, asked: bool, processors: Collection[int]) -> tuple[Plan,
     return plan, []
 
 
-def _title(plan: Plan) -> str:
-    """Return the title of the verdicts, with the setting that they are of."""
-    return f"The relay, {plan.runs} rounds: {plan.settings[0]}"
-
-
 def _proxies(versions: Mapping[str, str]) -> Table:
     table = new_table(
         "Proxies: as installed", ("proxy", "version", "Multipath TCP"), ("proxy", "version", "Multipath TCP")
@@ -126,7 +122,7 @@ def _measure(
     attempts: Attempts,
 ) -> list[Measured]:
     found: list[Measured] = []
-    with Testbed(paths(setting.rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
+    with Testbed(topology(setting), seed=seed) as testbed:
         bed = Bed.built(testbed, setting, seconds=plan.seconds, hold=plan.hold)
         for number in range(plan.runs):
             for cell in draw.sample(chosen, len(chosen)):

@@ -1,8 +1,8 @@
 """The testbed of the experiment ``relay``: one proxy at a time, started anew, and clients that ask through it.
 
-The links are as fast as the machine. Client, core, proxy and origin are namespaces of it; a veth pair delivers in the
-context of the sender, so that a proxy is charged for its packets' way to the client, as all are. Memory is that of a
-proxy which has served nothing before.
+Client, core, proxy and origin are namespaces of one machine; a veth pair delivers in the context of the sender, so that
+a proxy is charged for its packets' way to the client, as all are, unless it has a processor to itself
+(``own_processor``). Memory is that of a proxy which has served nothing before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from mptcp_lab.agent.processors import tree_seconds
-from mptcp_lab.testbed import LiveNode, Process, Program, Testbed, TestbedError
+from mptcp_lab.testbed import LiveNode, Process, Program, Testbed, TestbedError, Topology, paths
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_lab.testbed.transfer import Added
 
@@ -109,6 +109,11 @@ class Accepted:
         deadline = time.monotonic() + JOINING
         while self.read()[1] < joins and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+def topology(setting: Setting) -> Topology:
+    """Return the links of *setting*."""
+    return paths(setting.rates, offloads=setting.offloads, name="relay")
 
 
 @dataclass(slots=True)

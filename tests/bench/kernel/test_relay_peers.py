@@ -23,10 +23,10 @@ from mptcp_bench.experiments import own_processor
 from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
-from mptcp_bench.experiments.relay_bed import Bed, Counters, measured
+from mptcp_bench.experiments.relay_bed import LARGE, Bed, Counters, measured, topology
 from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUILT, SLOW, TASKS, Cell, Setting, plan_of
 from mptcp_bench.experiments.relay_judging import taken
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, TestbedError
 
 pytestmark = pytest.mark.kernel
 PLAN = plan_of({"runs": "1", "seconds": "0.3", "hold": "20"}, quick=True)
@@ -37,7 +37,7 @@ PROGRAMS = {"haproxy": "haproxy", "nginx": "nginx", "traffic-server": "traffic_s
 @pytest.fixture(scope="module")
 def bed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Bed:
     require("root", "mptcp", "mptcp-pm", "squid", "apache2", "mptcpize", "ss", "gcc")
-    testbed = make_module_testbed(paths((None, None), name="relay"))
+    testbed = make_module_testbed(topology(BASE))
     return Bed.built(testbed, BASE, seconds=PLAN.seconds, hold=PLAN.hold)
 
 
@@ -97,7 +97,7 @@ def test_by_ipv6(bed: Bed) -> None:
 
 def test_by_links_that_are_the_bottleneck(make_testbed: Callable[..., Testbed]) -> None:
     setting = Setting(slow=True)
-    slow = Bed.built(make_testbed(paths(setting.rates, name="relay")), setting, seconds=1.0)
+    slow = Bed.built(make_testbed(topology(setting)), setting, seconds=1.0)
     (found,) = valid(partial(measured, slow, Cell("splice", "mptcp2"), ["get"], 0))
     assert 0 < found.rate < 1.2 * sum(SLOW) / 8
 
@@ -106,12 +106,16 @@ def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeyp
     """Packets for the proxy are received where it runs, all others elsewhere; a proxy that runs elsewhere is void."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("NOT TESTED: one processor")
-    testbed = make_testbed(paths((None, None), name="relay"))
-    apart = Bed.built(testbed, Setting(apart=True), seconds=PLAN.seconds)
+    setting = Setting(apart=True)
+    testbed = make_testbed(topology(setting))
+    apart = Bed.built(testbed, setting, seconds=PLAN.seconds)
     shares = own_processor.here()
     for node, chosen in (("proxy", shares.proxy), ("core", shares.others), ("client", shares.others)):
         written = testbed[node].run(["sh", "-c", "cat /sys/class/net/[!l]*/queues/rx-0/rps_cpus"]).stdout.split()
         assert {int(each.replace(",", ""), 16) for each in written} == {sum(1 << number for number in chosen)}
+    with apart.asking(Cell(DIRECT, "tcp"), "get", 1, -1, LARGE) as load:
+        for process in (load.process, apart.web.process):
+            assert own_processor.strays(process.pid, shares.others) == []
     assert tasks_found(apart, Cell("ours", "mptcp2"), "get") == ["get"]
     monkeypatch.setattr(own_processor, "pin", lambda pid, processors: None)
     with pytest.raises(TestbedError, match=r"splice, tcp: threads \[\d+\] may run on other processors"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+from process_tree import running
 
 from mptcp_bench.experiments.own_processor import Shares, mask, pin, strays
 from mptcp_lab.agent.processes import descendants
@@ -25,14 +24,8 @@ time.sleep(600)
 @pytest.fixture
 def tree() -> Iterator[int]:
     """A process with a child of two threads."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as first:
-        try:
-            assert first.stdout is not None
-            assert first.stdout.readline() == b"ready\n"
-            yield first.pid
-        finally:
-            for each in (*descendants(first.pid), first.pid):
-                os.kill(each, 9)
+    with running(PROGRAM, 1) as pid:
+        yield pid
 
 
 def test_the_first_processor_is_the_proxy_s() -> None:

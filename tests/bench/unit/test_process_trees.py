@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_tree import running
 
 from mptcp_bench.experiments.relay_memory import octets, user_memory
 from mptcp_bench.experiments.soak import process
@@ -34,16 +35,9 @@ time.sleep(600)
 @pytest.fixture
 def tree() -> Iterator[int]:
     """Two workers below a process that does nothing, all of which hold still."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as first:
-        try:
-            assert first.stdout is not None
-            for _ in range(2):
-                assert first.stdout.readline() == b"ready\n"
-            assert len(descendants(first.pid)) == 2
-            yield first.pid
-        finally:
-            for each in (*descendants(first.pid), first.pid):
-                os.kill(each, 9)
+    with running(PROGRAM, 2) as pid:
+        assert len(descendants(pid)) == 2
+        yield pid
 
 
 def test_processor_time_is_that_of_all(tree: int) -> None:
