@@ -1,0 +1,71 @@
+"""A client that joins at a port which the proxy announces (ADD_ADDR with a port, RFC 8684, 3.4.1), on a real kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from throttler_site import PORT, Site, ask, connected, listening, running, until
+
+from mptcp_lab.testbed.services import write_throttler_config
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+ANNOUNCED = 4000
+ENDPOINT = ["ip", "mptcp", "endpoint"]
+
+
+@pytest.fixture(autouse=True)
+def announced(site: Site, untouched: None) -> Iterator[None]:
+    site.proxy.run([*ENDPOINT, "add", site.proxy.address("wan0"), "port", str(ANNOUNCED), "id", "9", "signal"])
+    yield
+    site.proxy.run([*ENDPOINT, "delete", "id", "9"])
+
+
+def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the subflows of the only connection by the proxy's port, once all three are there."""
+    found: dict[int, list[dict[str, Any]]] = {}
+
+    def complete() -> bool:
+        found.clear()
+        for connection in ask(status)["connections"]:
+            for each in connection["subflows"]:
+                found.setdefault(int(each["local"].rpartition(":")[2]), []).append(each)
+        return {port: len(each) for port, each in found.items()} == {PORT: 2, ANNOUNCED: 1}
+
+    until(complete)
+    return found
+
+
+def test_a_join_at_an_announced_port_counts_and_is_left_alone(site: Site) -> None:
+    with running(site) as throttler, listening(site) as listener, connected(site, listener):
+        found = subflows(throttler.socket)
+        (joined,) = found[ANNOUNCED]
+        assert joined["reason"] == f"its local port {ANNOUNCED} is not among listen_ports"
+        (capped,) = (each for each in found[PORT] if each["path"] == "ethernet")
+        assert capped["reason"].endswith(": 3 subflows active")
+        until(lambda: list(site.entries()) == [entry(capped)])
+
+
+def test_a_join_at_an_announced_port_that_is_listed_is_capped(site: Site) -> None:
+    settings = {"netfilter": site.backend, "listen_ports": [PORT, ANNOUNCED]}
+    config = write_throttler_config(site.proxy, site.policy, settings=settings)
+    with running(replace(site, config=config)) as throttler, listening(site) as listener, connected(site, listener):
+
+        def capped() -> dict[str, str | None]:
+            found = subflows(throttler.socket)
+            return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED] if each["rate"]}
+
+        # The client joins there from its first path, which the policy caps.
+        until(lambda: len(site.entries()) == 2 and site.entries() == capped())
+        found = subflows(throttler.socket)
+        assert {each["path"]: each["rate"] for each in found[ANNOUNCED]} == {"ethernet": 5_000_000}
+
+
+def entry(subflow: dict[str, Any]) -> str:
+    """Return what names *subflow* in the kernel's set."""
+    address, _, port = subflow["remote"].rpartition(":")
+    return f"{address} {port}"
