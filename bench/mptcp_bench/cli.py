@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import TestbedError, congestion
 from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
 
 from . import provenance, result_file
@@ -262,13 +262,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    places = [remove_stale]
+    cleaners = [remove_stale, congestion.put_back]
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 
         # It is read before anything is removed: where it is wrong, what was removed would not be said.
-        places.append(partial(cleanup, read_inventory(arguments.inventory)))
-    cleaned = [clean() for clean in places]
+        cleaners.append(partial(cleanup, read_inventory(arguments.inventory)))
+    cleaned = [clean() for clean in cleaners]
     done = [line for each in cleaned for line in each.done]
     left = [line for each in cleaned for line in each.left]
     for line in done or ([] if left else ["nothing was left behind"]):

@@ -275,8 +275,12 @@ class Connection:
             raise TestbedError(self._no_answer(0))
         return None
 
-    def close(self) -> None:
-        """End the session; what on the host could not be taken back is left behind."""
+    def close(self, *, failing: bool = False) -> None:
+        """End the session; what on the host could not be taken back is left behind.
+
+        So is what nobody knows to be taken back. Where the connection was lost before, that is said unless the driver
+        is *failing*: then its own error, of this connection or of another, is what people are to read.
+        """
         assert self._ssh.stdin is not None
         was_lost = self._lost
         with suppress(OSError):
@@ -297,9 +301,10 @@ class Connection:
                 + "; ".join(self._left)
                 + "; mptcp-bench cleanup --inventory FILE tries again"
             )
-        elif self._left is None and not was_lost:
+        elif self._left is None and not (was_lost and failing):
+            lost = "the connection was lost, and " if was_lost else ""
             leave_behind(
-                f"{self.name}: {self.login.destination}: nothing says that all was undone there{said}; "
+                f"{self.name}: {self.login.destination}: {lost}nothing says that all was undone there{said}; "
                 "mptcp-bench cleanup --inventory FILE sees to it"
             )
 

@@ -110,11 +110,16 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     def __enter__(self) -> Self:
         self._connected = Connection(self.name, self.login, self.run_id)
-        self._scope.callback(self._connected.close)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        undo_after(error, self._scope.close)
+        undo_after(error, partial(self._end, failing=error is not None))
+
+    def _end(self, *, failing: bool) -> None:
+        try:
+            self._scope.close()
+        finally:
+            self._connection.close(failing=failing)
 
     @property
     def _connection(self) -> Connection:

@@ -2,7 +2,8 @@
 
 A namespace other than the host's may only select what the host's ``tcp_allowed_congestion_control`` lists
 (net/ipv4/tcp_cong.c). So the list is extended for the few milliseconds of the selection, under the lock
-that all runs share, and put back; the selection itself belongs to the namespace and stays.
+that all runs share, and put back; the selection itself belongs to the namespace and stays. What the list was is noted
+meanwhile: a run that is killed in that moment leaves the note, and the next run, or ``cleanup``, puts the list back.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .commands import TestbedError, run
-from .ownership import registry
+from .ownership import Cleaned, registry
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
 """Of the whole kernel; every namespace may read it (ipv4_net_table in net/ipv4/sysctl_net_ipv4.c)."""
+NOTE = "allowed-congestion-control"
+"""In the directory of the runs: the list as it was, as long as it is extended."""
 KEEP = "keep"
 """In place of a name: the host's own, whatever that is."""
 
@@ -39,16 +42,47 @@ def lacking_here(name: str) -> str | None:
 @contextmanager
 def allowed(name: str) -> Iterator[None]:
     """Have *name* on the host's list of allowed congestion controls; put the list back afterwards."""
-    with registry():
+    with registry() as directory:
+        note = directory / NOTE
+        _put_back(note)
         before = ALLOWED.read_text().split()
         if name in before:
             yield
             return
-        ALLOWED.write_text(" ".join([*before, name]))
+        # Whole or not at all: half a note would shorten the list.
+        unfinished = note.with_suffix(".unfinished")
+        unfinished.write_text(" ".join(before))
+        unfinished.rename(note)
+        try:
+            ALLOWED.write_text(" ".join([*before, name]))
+        except OSError:
+            note.unlink()
+            raise
         try:
             yield
         finally:
-            ALLOWED.write_text(" ".join(before))
+            _put_back(note)
+
+
+def put_back() -> Cleaned:
+    """Put the list back as it was before a run that was killed while it had extended it."""
+    with registry() as directory:
+        try:
+            before = _put_back(directory / NOTE)
+        except OSError as error:
+            return Cleaned((), (f"{ALLOWED}: {error.strerror}; it was: {(directory / NOTE).read_text()}",))
+    return Cleaned((f"set net.ipv4.tcp_allowed_congestion_control to what it was: {before}",) if before else (), ())
+
+
+def _put_back(note: Path) -> str | None:
+    """Put the list back as *note* has it, and remove that; return the list, None where there is no note."""
+    try:
+        before = note.read_text()
+    except FileNotFoundError:
+        return None
+    ALLOWED.write_text(before)
+    note.unlink()
+    return before
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:

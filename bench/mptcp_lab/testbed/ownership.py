@@ -85,8 +85,11 @@ def leave_behind(line: str) -> None:
 
 
 @contextmanager
-def registry() -> Iterator[None]:
-    """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched."""
+def registry() -> Iterator[Path]:
+    """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched.
+
+    Yields the directory in which that is noted which outlives a run that is killed.
+    """
     try:
         RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -94,7 +97,7 @@ def registry() -> Iterator[None]:
         raise TestbedError(f"make {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield RUN_DIRECTORY
     finally:
         os.close(descriptor)
 

@@ -301,6 +301,10 @@ def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
     process.wait(60)
 
 
+KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
+"""The parent of the agent, which is the command's, is the session's sshd."""
+
+
 def test_a_lost_connection_is_one_line_and_the_host_undoes_it_all(hosts: SshHosts) -> None:
     with hosts.core.entered():
         part = read_inventory(hosts.inventory()).origin
@@ -311,8 +315,22 @@ def test_a_lost_connection_is_one_line_and_the_host_undoes_it_all(hosts: SshHost
 def lose(host: SshHost) -> None:
     with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
         host.popen(["sleep", "1000"])
-        # The parent of the agent is the session's sshd.
-        host.run(["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")'])
+        host.run(KILL_SESSION)
+
+
+def test_a_connection_that_is_lost_unnoticed_is_said_at_the_end(hosts: SshHosts) -> None:
+    """Defect: where nothing was asked of the host afterwards, nobody learned that it may not be as it was."""
+    with hosts.core.entered():
+        part = read_inventory(hosts.inventory()).origin
+        lost = r"^origin: root@10\.77\.9\.2: the connection was lost, and nothing says that all was undone there"
+        with pytest.raises(TestbedError, match=lost):
+            lose_unnoticed(SshHost(part.name, part.login, "unnoticed", devices=part.devices))
+
+
+def lose_unnoticed(host: SshHost) -> None:
+    with host:
+        host.popen(KILL_SESSION)
+        wait_until(lambda: host._connection.lost, "the connection is lost")
 
 
 def refusal(hosts: SshHosts, **changes: Any) -> list[str]:

@@ -2,26 +2,93 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mptcp_lab.testbed import TestbedError, congestion
+from mptcp_lab.testbed import TestbedError, congestion, ownership
+from mptcp_lab.testbed.ownership import Cleaned
+
+
+@pytest.fixture
+def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands for the host's list, with notes of its own."""
+    lists = tmp_path / "allowed"
+    lists.write_text("reno bbr\n")
+    monkeypatch.setattr(congestion, "ALLOWED", lists)
+    monkeypatch.setattr(ownership, "RUN_DIRECTORY", tmp_path / "runs")
+    return lists
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from mptcp_lab.testbed import congestion, ownership
+congestion.ALLOWED, ownership.RUN_DIRECTORY = map(Path, sys.argv[1:])
+with congestion.allowed("cubic"):
+    print("extended", flush=True)
+    sys.stdin.read()
+"""
+
+
+def kill_with_an_extended_list(lists: Path) -> None:
+    argv = [sys.executable, "-c", KILLED, str(lists), str(ownership.RUN_DIRECTORY)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"extended\n"
+        child.kill()
+    assert lists.read_text().split() == ["reno", "bbr", "cubic"]
+
+
+def test_the_list_that_a_killed_run_had_extended_is_put_back_by_cleanup(lists: Path) -> None:
+    """Defect: it stayed as it was, and nobody knew of it."""
+    kill_with_an_extended_list(lists)
+    assert congestion.put_back() == Cleaned(
+        ("set net.ipv4.tcp_allowed_congestion_control to what it was: reno bbr",), ()
+    )
+    assert lists.read_text().split() == ["reno", "bbr"]
+    assert congestion.put_back() == Cleaned((), ())
+
+
+def test_the_list_that_a_killed_run_had_extended_is_put_back_by_the_next(lists: Path) -> None:
+    kill_with_an_extended_list(lists)
+    with congestion.allowed("dctcp"):
+        assert lists.read_text().split() == ["reno", "bbr", "dctcp"]
+    assert lists.read_text().split() == ["reno", "bbr"]
+    assert congestion.put_back() == Cleaned((), ())
+
+
+def test_a_list_that_may_not_be_changed_leaves_no_note(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Path, text: str) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    write_text = Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda self, text: (refused if self == lists else write_text)(self, text))
+    with pytest.raises(PermissionError), congestion.allowed("cubic"):
+        pytest.fail("it cannot be changed")
+    assert [path.name for path in ownership.RUN_DIRECTORY.iterdir()] == ["registry"]
+
+
+def test_a_list_that_cannot_be_put_back_is_named(lists: Path) -> None:
+    kill_with_an_extended_list(lists)
+    lists.unlink()
+    lists.mkdir()
+    assert congestion.put_back() == Cleaned((), (f"{lists}: Is a directory; it was: reno bbr",))
 
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_one_that_another_run_had_allowed_for_a_moment_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+    lists: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     """Defect: in a container beside a run outside, whose lock is another, a testbed could not be built."""
-    lists = tmp_path / "allowed"
     lists.write_text("reno cubic\n")
 
     def refused(argv: list[str]) -> None:
         lists.write_text("reno cubic\n" if stays else "reno\n")
         raise TestbedError("Operation not permitted")
 
-    monkeypatch.setattr(congestion, "ALLOWED", lists)
     monkeypatch.setattr(congestion, "AVAILABLE", lists)
     monkeypatch.setattr(congestion, "run", refused)
     if stays:

@@ -18,7 +18,7 @@ UNDO = ["undo"]
 WORDS = "it cannot be undone"
 
 
-def failing(*_: object) -> NoReturn:
+def failing(*_: object, **__: object) -> NoReturn:
     raise TestbedError(WORDS)
 
 
