@@ -11,14 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, inf, isnan, nan, sqrt
+from math import floor, inf, isfinite, isnan, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "fmean", "geometric_mean", "histogram_percentiles",
-    "mean_interval", "mean_or_nan", "median", "median_interval", "no_less_than", "of_median", "percentile",
-    "percentiles",
+    "mean_bounds", "mean_interval", "mean_or_nan", "median", "median_interval", "no_less_than", "of_median",
+    "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -181,6 +181,22 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     freedom = 1 / sum((s / sum(squares)) ** 2 / (len(v) - 1) for s, (v, _) in zip(squares, parts, strict=True))
     half = _t(CONFIDENCE, freedom) * error
     return Comparison(difference, difference - half, difference + half)
+
+
+def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and the upper bound of the mean, one-sided, of 95 % confidence each.
+
+    They are no numbers, which meet no aim, where there are fewer than two values; infinite where the mean is.
+    """
+    if len(values) < 2:
+        return nan, nan
+    if not all(map(isfinite, values)):
+        mean = fmean(values)
+        return mean, mean
+    found = compare(values, 0.0)
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
 
 
 def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:

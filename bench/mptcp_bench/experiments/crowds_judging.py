@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
-from ..statistics import compare, percentile
+from ..statistics import mean_bounds, percentile
 from .aims import Aim
 
 ALONE, ALL, ONE_ADDRESS = "alone", "all", "one-address"
@@ -105,11 +105,8 @@ def ratios(measured: Sequence[Measured], arm: str, percent: float) -> list[float
 
 def _waits(arm: str, percent: int, times_alone: Sequence[float]) -> Aim:
     """Return the aim that the mean ratio is no more than LONGER, by its one-sided bound of 95 % confidence."""
-    high = compare(times_alone, LONGER).high if times_alone else None
     what = "median" if percent == 50 else f"{percent}th percentile"
-    return Aim(
-        f"{arm}: {what} of the latency, × alone, upper bound", nan if high is None else LONGER + high, most=LONGER
-    )
+    return Aim(f"{arm}: {what} of the latency, × alone, upper bound", mean_bounds(times_alone)[1], most=LONGER)
 
 
 def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:

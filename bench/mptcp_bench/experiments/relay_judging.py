@@ -2,7 +2,8 @@
 
 Processor time is that of all processes of a proxy: other programs change it less than they change rates. Rates are
 those of the same round, as ratios to the same without a proxy. Ours is compared round by round with the peer whose
-median over the rounds is the best; where a round of either is missing, it does not count.
+median over the rounds is the best; where a round of either is missing, it does not count. An aim for such ratios is
+about a bound of their mean: of one round alone it says nothing, and of a few that lie far apart it is missed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import inf
 
 from mptcp_lab.agent.processors import Usage
 
-from ..statistics import histogram_percentiles, median, median_interval
+from ..statistics import histogram_percentiles, mean_bounds, median, median_interval
 from .aims import Aim
 from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Cell, Setting
 
@@ -141,15 +142,15 @@ def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: in
         best = rounds.best(base, "tcp", task)
         if tcp and best is not None:
             compared = ratios(tcp, rounds.costs(base, Cell(best, "tcp"), task))
-            aims.append(Aim(f"{NAMES[task]}, × the best peer", median_or_nan(compared), most=WORST))
+            aims.append(Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(compared)[1], most=WORST))
         for client, subflows in CLIENTS.items():
             there = rounds.costs(base, ours[client], task)
             if subflows and tcp and there:
-                name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP"
-                aims.append(Aim(name, median_or_nan(ratios(there, tcp)), most=MULTIPATH))
+                name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
+                aims.append(Aim(name, mean_bounds(ratios(there, tcp))[1], most=MULTIPATH))
         if task in RATES and tcp and rounds.of(base, Cell(DIRECT, "tcp"), "get"):
-            share = median_or_nan(rounds.of_direct(base, ours["tcp"], task))
-            aims.append(Aim(f"{task.upper()}, rate × direct", share, least=RATES[task]))
+            share = mean_bounds(rounds.of_direct(base, ours["tcp"], task))[0]
+            aims.append(Aim(f"{task.upper()}, rate × direct, lower bound", share, least=RATES[task]))
     for task in ("idle-get", "idle-connect"):
         for client in CLIENTS:
             held = list(rounds.costs(base, ours[client], task).values())

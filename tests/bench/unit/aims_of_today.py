@@ -40,7 +40,7 @@ _IN_OUTAGES = {
     "Mbit/s before the failure, by the first path alone", "stands still for s", "flips",
     "Mbit/s, × without a mode, lower bound",
 }  # fmt: skip
-_OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
+_OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP, upper bound" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
 _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp#")}
 LEFT_OUT: dict[str, set[str]] = {
     "guard": {

@@ -22,6 +22,8 @@ PEER, WORSE_PEER = "haproxy", "squid"
 SPENT = {"get": 1.0, "connect": 0.5, "requests": 1.0}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 KB = 1000.0
+APART = (0.3, 0.95, 1.6)
+"""Of what a sound round takes: less on the average, and nobody knows what it takes."""
 Change = Callable[[Measured], Measured]
 
 
@@ -82,6 +84,10 @@ def dearer(times: float) -> Callable[[Measured], dict[str, Any]]:
     return lambda m: {"processor": m.processor * times}
 
 
+def apart(m: Measured) -> dict[str, Any]:
+    return {"processor": m.processor * APART[m.round]}
+
+
 def slower(times: float) -> Callable[[Measured], dict[str, Any]]:
     """As dear as before, and less of it."""
     return lambda m: {"processor": m.processor / times, "octets": round(m.octets / times)}
@@ -126,6 +132,15 @@ RELAY = Judge(
         "a request does": of_ours("requests", "tcp", dearer(1.1)),
         "its download is slow": of_ours("get", "tcp", slower(1.1)),
         "its tunnel is slow": of_ours("connect", "tcp", slower(1.05)),
+        "one round of all": judged(keep=lambda m: m.round == 0),
+        **{
+            f"{client} may cost more than TCP: rounds lie far apart": of_ours("get", client, apart)
+            for client in ("mptcp1", "mptcp2")
+        },
+        "may cost more than the best peer: rounds lie far apart": of_ours("requests", "tcp", apart),
+        "may be slow: rounds lie far apart": of_ours(
+            "connect", "tcp", lambda m: {"octets": round(m.octets * APART[m.round] ** 0.1)}
+        ),
         **{
             f"{client} costs more than TCP: {task}": of_ours(task, client, dearer(1.1))
             for client in ("mptcp1", "mptcp2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import random
+import re
 import statistics as standard
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import mptcp_bench
 from mptcp_bench.statistics import (
     compare,
     histogram_percentiles,
+    mean_bounds,
     mean_interval,
     median,
     median_interval,
@@ -151,6 +153,15 @@ def test_a_claim_and_its_opposite_never_both_hold(sample: list[float], reference
     assert not (compare(sample, reference).holds and compare(reference, sample).holds)
 
 
+def test_bounds_of_a_mean_are_one_sided_and_of_one_value_there_are_none() -> None:
+    # t(0.95, 4) = 2.132, standard deviation 1.5811.
+    low, high = mean_bounds([1, 2, 3, 4, 5])
+    assert (low, high) == (pytest.approx(3 - 1.5075, abs=1e-3), pytest.approx(3 + 1.5075, abs=1e-3))
+    assert mean_bounds([7.0, 7.0]) == (7, 7)
+    assert mean_bounds([1.0, math.inf]) == (math.inf, math.inf)
+    assert all(map(math.isnan, (*mean_bounds([]), *mean_bounds([3.0]), *mean_bounds([3.0, math.nan]))))
+
+
 def test_a_comparison_with_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="no values"):
         compare([], [1.0])
@@ -181,9 +192,9 @@ def own_statistics(source: str) -> Iterator[int]:
                 yield node.lineno
             case ast.ImportFrom(module=str(module), level=0) if module.partition(".")[0] in LIBRARIES:
                 yield node.lineno
-            case ast.FunctionDef(name="median" | "percentile" | "percentiles" | "quantile" | "quantiles"):
+            case ast.FunctionDef(name=name) if OF_PERCENTILES.fullmatch(name):
                 yield node.lineno
-            case ast.Subscript(slice=index) if any(is_half(each) for each in ast.walk(index)):
+            case ast.Subscript(slice=index) if any(is_half(each) or is_share(each) for each in ast.walk(index)):
                 yield node.lineno
 
 
@@ -196,6 +207,20 @@ def is_half(node: ast.AST) -> bool:
     return False
 
 
+def is_share(node: ast.AST) -> bool:
+    """Whether *node* is a part of a number of elements, as that of a percentile is."""
+    match node:
+        case ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv(), left=left, right=right):
+            pair = (left, right)
+            return any(isinstance(each, ast.Constant) for each in pair) and any(
+                isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
+                for each in pair
+                for inner in ast.walk(each)
+            )
+    return False
+
+
+OF_PERCENTILES = re.compile(r"(median|percentiles?|quantiles?|p\d\d?)")
 LIBRARIES = frozenset({"statistics", "numpy", "scipy", "pandas"})
 BENCH = Path(mptcp_bench.__file__).parents[1]
 
@@ -212,7 +237,10 @@ BENCH = Path(mptcp_bench.__file__).parents[1]
         "a = b[(len(b) - 1) // 2]",
         "a = sorted(b)[int(len(b) / 2)]",
         "a = b[len(b) >> 1]",
+        "a = sorted(b)[int(0.99 * len(b))]",
+        "a = b[(len(b) - 1) * 95 // 100]",
         "def percentile(a): pass",
+        "def p99(a): pass",
     ],
 )
 def test_statistics_of_its_own_are_found(line: str) -> None:
