@@ -28,7 +28,7 @@ ORDER = (*scenarios.NAMES, *EXPERIMENTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundResult:
     """A result file."""
 
     result: Result
@@ -51,7 +51,7 @@ def load(source: Path) -> Result:
     return result_file.from_json(text, str(source), ExperimentResult)
 
 
-def read(directory: Path) -> list[Found]:
+def read(directory: Path) -> list[FoundResult]:
     """Return the results below *directory*, the paper's first.
 
     :raises ResultError: there is none, or files are wrong: one line for each
@@ -59,7 +59,7 @@ def read(directory: Path) -> list[Found]:
     found, wrong = [], []
     for source in result_file.find(directory):
         try:
-            found.append(Found(load(source), source.parent))
+            found.append(FoundResult(load(source), source.parent))
         except ResultError as error:
             wrong.append(str(error))
     if wrong:
@@ -73,7 +73,7 @@ def _position(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def chapter(found: Found) -> Chapter:
+def chapter(found: FoundResult) -> Chapter:
     """Return a result in words."""
     if isinstance(found.result, PaperResult):
         return paper_chapter.chapter(found.result)
@@ -107,7 +107,7 @@ def missing(there: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in ORDER if name not in names)
 
 
-def report(found: Sequence[Found]) -> str:
+def report(found: Sequence[FoundResult]) -> str:
     """Return the page for *found*, in that order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -29,7 +29,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from ..statistics import fmean
 from .aims import aims_table
 from .console_load_browser import browser
-from .console_load_clients import Repeated, Streams, rows, scrape
+from .console_load_clients import Repeating, Streams, rows, scrape
 from .console_load_judging import (
     AFTER,
     BEFORE,
@@ -42,12 +42,12 @@ from .console_load_judging import (
     SPAN,
     WITH,
     Ended,
-    Load,
     Phase,
     Plan,
     Pushed,
     Reloads,
     Top,
+    UnderLoad,
     judge,
 )
 from .console_load_top import watched
@@ -110,8 +110,8 @@ class Found:
     ended: Ended = NEVER_ENDED
     tunnels_ended: int = 0
 
-    def load(self, tunnels: int) -> Load:
-        return Load(tunnels, **vars(self))
+    def load(self, tunnels: int) -> UnderLoad:
+        return UnderLoad(tunnels, **vars(self))
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -185,7 +185,7 @@ class Examination:
         pid = self._throttler.process.pid
         lags, windows, late = [], [], None
         time.sleep(SETTLE)
-        with Repeated(self._node, CAPS_SECONDS, self._entries.count) as caps:
+        with Repeating(self._node, CAPS_SECONDS, self._entries.count) as caps:
             for _ in range(self._plan.spans):
                 windows.append(window(self._crowd, pid, SPAN))
                 recent, late = lag(self._throttler)
@@ -204,8 +204,8 @@ class Examination:
         node, tunnels = self._node, self._plan.tunnels
         time.sleep(SETTLE)
         with ExitStack() as stack:
-            scrapes = stack.enter_context(Repeated(node, SCRAPE_SECONDS, partial(scrape, PORT, tunnels)))
-            table = stack.enter_context(Repeated(node, ROWS_SECONDS, partial(rows, PORT, tunnels)))
+            scrapes = stack.enter_context(Repeating(node, SCRAPE_SECONDS, partial(scrape, PORT, tunnels)))
+            table = stack.enter_context(Repeating(node, ROWS_SECONDS, partial(rows, PORT, tunnels)))
             before = streams.read()
             self._found.phases[WITH] = self._phase(WITH)
             self._found.pushed = before.until(streams.read())

@@ -119,7 +119,7 @@ def moments(text: bytes) -> tuple[bytes, list[bytes]]:
     return text[rest:], found
 
 
-class Repeated(WorkingThread):
+class Repeating(WorkingThread):
     """Does *call* every *interval* seconds, and keeps what it returns."""
 
     def __init__(self, node: LiveNode, interval: float, call: Callable[[], Any]) -> None:

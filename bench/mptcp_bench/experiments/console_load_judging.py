@@ -143,7 +143,7 @@ NEVER_ENDED = Ended(math.inf, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class UnderLoad:
     """All that was measured."""
 
     tunnels: int
@@ -173,7 +173,7 @@ class Load:
     """By themselves."""
 
 
-def judge(load: Load, asked: Plan) -> list[Aim]:
+def judge(load: UnderLoad, asked: Plan) -> list[Aim]:
     """Return all aims of what was *asked*. Raises ValueError where nothing was held."""
     if not load.tunnels:
         raise ValueError("no tunnels were held")
@@ -203,7 +203,7 @@ def judge(load: Load, asked: Plan) -> list[Aim]:
     ]
 
 
-def _phases(load: Load) -> list[Aim]:
+def _phases(load: UnderLoad) -> list[Aim]:
     phases = {name: load.phases.get(name, DEAD) for name in PHASES}
     alone = max(phases[name].longest for name in ALONE)
     # Without anything to compare with, what the loop may do at all.
@@ -223,7 +223,7 @@ def _phases(load: Load) -> list[Aim]:
     return aims
 
 
-def _reloads(load: Load, reloads: int) -> list[Aim]:
+def _reloads(load: UnderLoad, reloads: int) -> list[Aim]:
     """Reloads with a console are compared with the same without: what the loop does in them is not the console's."""
     alone, beside = (load.reloads.get(name, NO_RELOADS) for name in (BEFORE, WITH))
     usual = median(alone.lags, default=math.inf)
@@ -251,7 +251,7 @@ def _reloads(load: Load, reloads: int) -> list[Aim]:
     return aims
 
 
-def _browsers(load: Load, browsers: int, reloads: int) -> list[Aim]:
+def _browsers(load: UnderLoad, browsers: int, reloads: int) -> list[Aim]:
     return [
         Aim("browsers with a stream", sum(rate > 0 for rate in load.pushed.updates), least=browsers),
         Aim("updates a second, where fewest", min(load.pushed.updates, default=0.0), least=UPDATES),

@@ -25,7 +25,7 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 from ..statistics import CONFIDENCE, median_interval
 from .aims import aims_table
 from .backends import BACKENDS, backends
-from .datapath_judging import COUNTS, Sent, compared, judge, label, through_class
+from .datapath_judging import COUNTS, SentBytes, compared, judge, label, through_class
 from .findings import Findings
 
 SECONDS = 1.0
@@ -108,7 +108,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
     return Findings((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
-def sent(testbed: Testbed) -> Sent:
+def sent(testbed: Testbed) -> SentBytes:
     """Return what the proxy's device and our class for what is not capped have sent; 0 where there is no class.
 
     Between two transfers nothing is sent, so that both are of the same moment.
@@ -116,7 +116,7 @@ def sent(testbed: Testbed) -> Sent:
     proxy = testbed["proxy"]
     shown = proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
     found = re.search(rf"^class htb {HANDLE:x}:{DEFAULT_MINOR:x} .*\n Sent (\d+) bytes", shown, re.M)
-    return Sent(int(found[1]) if found else 0, proxy.interface_bytes("wan0").sent)
+    return SentBytes(int(found[1]) if found else 0, proxy.interface_bytes("wan0").sent)
 
 
 def prepare(testbed: Testbed, backend: str, count: int | None) -> Testbed:

@@ -18,7 +18,7 @@ THROUGH = (0.95, 1.05)
 """Of the bytes that the device sent, through our class; both count what is on the wire."""
 
 
-class Sent(NamedTuple):
+class SentBytes(NamedTuple):
     """Bytes up to a moment."""
 
     ours: int
@@ -54,7 +54,7 @@ def judge(
     return aims
 
 
-def through_class(spans: Iterable[tuple[Sent, Sent]]) -> float:
+def through_class(spans: Iterable[tuple[SentBytes, SentBytes]]) -> float:
     """Return what went through our class in each span, as a multiple of what the device sent; that farthest from 1."""
     shares = []
     for before, after in spans:

@@ -123,7 +123,7 @@ def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Procedure:
     """How one measurement is done."""
 
     file: str = LARGE
@@ -133,23 +133,28 @@ class Window:
     warm: float = WARM
 
 
-def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Window, process: Program | None) -> Point:
+def measured(
+    bed: Bed, cell: Cell, task: str, at: int, number: int, procedure: Procedure, process: Program | None
+) -> Point:
     """Measure what *cell* carries for the bed's time. Raises TestbedError where its connections do not stand."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
     accepted = Accepted(bed.testbed["origin"] if process is None else proxy)
-    user = user_memory(process.pid) if process and window.memory else 0
+    user = user_memory(process.pid) if process and procedure.memory else 0
     idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
-    each = 1 if window.close else -1
-    with bed.subflows(cell), bed.asking(cell, task, window.streams, each, window.file, close=window.close) as load:
-        streams = window.streams
+    each = 1 if procedure.close else -1
+    with (
+        bed.subflows(cell),
+        bed.asking(cell, task, procedure.streams, each, procedure.file, close=procedure.close) as load,
+    ):
+        streams = procedure.streams
         bed.wait(load, process, lambda seen: seen.standing == streams, f"{cell}: {streams} connections stand")
-        accepted.wait_for(window.streams if CLIENTS[cell.client] == 2 else 0)
+        accepted.wait_for(procedure.streams if CLIENTS[cell.client] == 2 else 0)
         # Each connection is to have been opened again once.
-        answers = window.streams if window.close else 0
+        answers = procedure.streams if procedure.close else 0
         bed.wait(load, process, lambda seen: seen.answers >= answers, f"{cell}: {answers} answers")
-        time.sleep(window.warm)
+        time.sleep(procedure.warm)
         began, first, wires = time.monotonic(), load.read(), client.counters()
-        grown, held = _memory(bed, window, process, load)
+        grown, held = _memory(bed, procedure, process, load)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
         # Of the whole transfer: these two are not read at one moment.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
@@ -169,16 +174,16 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         answers=last.answers - first.answers,
         failures=last.failures,
         # One that was opened last is not there yet.
-        opened=min(last.opened, last.answers) if window.close else last.opened,
-        renewed=last.opened / last.answers if window.close and last.answers else 0.0,
+        opened=min(last.opened, last.answers) if procedure.close else last.opened,
+        renewed=last.opened / last.answers if procedure.close and last.answers else 0.0,
         multipath=capable,
         joined=joined,
         packet=octets / packets,
         second=second,
         passed=passed,
-        spread=taken(last.late, PERCENTS) if window.close else (),
-        user=max(0.0, grown - user) / window.streams if process and window.memory else 0.0,
-        kernel=held / window.streams,
+        spread=taken(last.late, PERCENTS) if procedure.close else (),
+        user=max(0.0, grown - user) / procedure.streams if process and procedure.memory else 0.0,
+        kernel=held / procedure.streams,
     )
 
 
@@ -192,9 +197,9 @@ def _received(after: Mapping[str, InterfaceBytes], before: Mapping[str, Interfac
     return sum(after[name].received - before[name].received for name in PATHS)
 
 
-def _memory(bed: Bed, window: Window, process: Program | None, load: Load) -> tuple[float, float]:
+def _memory(bed: Bed, procedure: Procedure, process: Program | None, load: Load) -> tuple[float, float]:
     """Wait for the bed's time; return the proxy's memory and the most that its sockets held, bytes."""
-    if not window.memory or process is None:
+    if not procedure.memory or process is None:
         time.sleep(bed.seconds)
         return 0.0, 0.0
     grown = held = 0
@@ -211,7 +216,7 @@ def rounds(
     bed: Bed,
     seed: int,
     attempts: Attempts,
-    window: Callable[[int], Window],
+    procedure: Callable[[int], Procedure],
     around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
 ) -> Iterator[Point]:
     """Measure all that is chosen, in an order drawn anew for each round, *around* each proxy's start."""
@@ -224,18 +229,18 @@ def rounds(
             for cell in draw.sample(cells, len(cells)):
                 tasks = [task for one, task in what.tasks if one == cell]
                 name = f"round {number + 1}, {at}, {cell}"
-                once = partial(_through, bed, cell, tasks, at, number, window(at), around)
+                once = partial(_through, bed, cell, tasks, at, number, procedure(at), around)
                 for point in attempts.of(once, name, check=bed.testbed.check_emulation) or []:
                     console.print(f"{name}, {point.task}: {_shown(point)}", style="dim", highlight=False)
                     yield point
 
 
 def _through(
-    bed: Bed, cell: Cell, tasks: Sequence[str], at: int, number: int, window: Window,
+    bed: Bed, cell: Cell, tasks: Sequence[str], at: int, number: int, procedure: Procedure,
     around: Callable[[int, Cell], AbstractContextManager[Any]],
 ) -> list[Point]:  # fmt: skip
     with around(at, cell), bed.running(cell) as process:
-        found = [measured(bed, cell, task, at, number, window, process) for task in tasks]
+        found = [measured(bed, cell, task, at, number, procedure, process) for task in tasks]
     bed.testbed.check_emulation()
     return found
 

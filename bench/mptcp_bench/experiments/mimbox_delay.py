@@ -29,7 +29,7 @@ from .attempts import Attempts
 from .findings import Findings
 from .mimbox_bed import NEEDS, built, claims_table
 from .mimbox_judging import ROUTER, delay_aims, delay_claims
-from .mimbox_points import Delays
+from .mimbox_points import FEWEST, Delays
 from .options import count
 from .peers import PORT
 from .relay_bed import MULTIPATH_PORT, Bed
@@ -37,8 +37,7 @@ from .relay_cells import DIRECT, LIMIT, OURS, Cell
 from .relay_judging import machine, spread
 from .tables import new_table
 
-RUNS = 5
-OPTIONS = {"runs": f"rounds, default {RUNS}"}
+OPTIONS = {"runs": f"rounds, default {FEWEST}"}
 REQUESTS = Workload("delay", 100, 1000)
 FILE = f"{REQUESTS.down}.bin"
 CELLS = (ROUTER, Cell(LIMIT, "mptcp2"), Cell(OURS, "mptcp2"), Cell(OURS, "tcp"))
@@ -48,7 +47,7 @@ TITLE = "MiMBox's Table 1: delay of a segment"
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure all, in an order drawn anew for each round."""
     need(*NEEDS, "curl", "tcpdump")
-    runs = count(options, "runs", 1 if quick else RUNS)
+    runs = count(options, "runs", 1 if quick else FEWEST)
     found: list[Delays] = []
     attempts = Attempts(console)
     draw = Random(seed)

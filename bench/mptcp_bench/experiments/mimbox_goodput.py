@@ -17,9 +17,9 @@ from mptcp_lab.testbed.mtu import mtu
 
 from .attempts import Attempts
 from .findings import Findings
-from .mimbox_bed import DEVICES, NEEDS, Declared, Window, built, chosen, curves, drawn, findings, rounds, several
+from .mimbox_bed import DEVICES, NEEDS, Declared, Procedure, built, chosen, curves, drawn, findings, rounds, several
 from .mimbox_judging import ROUTER, goodput_aims, goodput_claims
-from .mimbox_points import Points
+from .mimbox_points import FEWEST, Points
 from .relay_bed import LARGE
 from .relay_cells import DIRECT, LIMIT, OURS, Cell
 
@@ -38,7 +38,7 @@ DECLARED = Declared(
     quick=(576, 9000),
     varied="mtu",
     meaning="MTUs of all links",
-    runs=5,
+    runs=FEWEST,
     seconds=1.5,
     claims=goodput_claims,
     figure=lambda point: point.goodput / 1e6,
@@ -59,7 +59,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         def around(at: int, cell: Cell) -> AbstractContextManager[None]:
             return several(mtu(bed.testbed[node], device, at) for node, device in DEVICES)
 
-        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Window(), around))
+        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Procedure(), around))
     usage = processors.usage(before, processors.read())
     title, subtitle = "Goodput against the MTU", "one download; Multipath TCP over two paths unless it says tcp"
     return findings(

@@ -19,9 +19,9 @@ from .. import style
 from ..statistics import median
 from .attempts import Attempts
 from .findings import Findings
-from .mimbox_bed import LOOKS, NEEDS, Chosen, Declared, Window, built, chosen, curves, drawn, findings, rounds
+from .mimbox_bed import LOOKS, NEEDS, Chosen, Declared, Procedure, built, chosen, curves, drawn, findings, rounds
 from .mimbox_judging import http_aims, http_claims
-from .mimbox_points import PERCENTS, Points
+from .mimbox_points import FEWEST, PERCENTS, Points
 from .relay_cells import DIRECT, OURS, Cell
 
 CLIENTS = 40
@@ -36,7 +36,7 @@ DECLARED = Declared(
     quick=(1_000, 100_000),
     varied="size",
     meaning="bytes of the file",
-    runs=5,
+    runs=FEWEST,
     seconds=2.0,
     claims=http_claims,
     figure=lambda point: point.rate,
@@ -52,7 +52,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     attempts = Attempts(console)
     before = processors.read()
     with built(seed, {str(size): size for size in what.values}, what.seconds) as bed:
-        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Window(str(at), CLIENTS, close=True)))
+        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Procedure(str(at), CLIENTS, close=True)))
     usage = processors.usage(before, processors.read())
     subtitle = f"{CLIENTS} clients, each request on a connection of its own, closed after the answer"
     panels: list[Callable[[Any], None]] = [

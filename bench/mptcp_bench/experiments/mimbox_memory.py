@@ -21,9 +21,9 @@ from mptcp_lab.testbed.features import need
 
 from .attempts import Attempts
 from .findings import Findings
-from .mimbox_bed import NEEDS, Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
+from .mimbox_bed import NEEDS, Declared, Procedure, built, chosen, curves, drawn, findings, measured, rounds, several
 from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
-from .mimbox_points import HeldMemory, Point, Points
+from .mimbox_points import FEWEST, HeldMemory, Point, Points
 from .relay_bed import LARGE, SMALL, Bed
 from .relay_cells import BASE, DIRECT, OURS, Cell
 from .relay_judging import Measured
@@ -47,7 +47,7 @@ DECLARED = Declared(
     quick=(25_000, EACH, 1_000_000),
     varied="buffer",
     meaning="what each socket may have at the most",
-    runs=3,
+    runs=FEWEST,
     seconds=5.0,
     claims=buffer_claims,
     figure=lambda point: point.goodput / 1e6,
@@ -73,14 +73,14 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             defaults = {"tcp_rmem": at, "tcp_wmem": min(at, 16_384)}
             return several(node.sysctl(f"net.ipv4.{key}", f"4096 {default} {at}") for key, default in defaults.items())
 
-        found = list(rounds(console, what, bed, seed, attempts, lambda at: Window(memory=True, warm=2.0), limited))
+        found = list(rounds(console, what, bed, seed, attempts, lambda at: Procedure(memory=True, warm=2.0), limited))
         for number in range(what.runs):
 
             def busy(number: int = number) -> Point:
                 cell = Cell(OURS, "mptcp2")
                 with limited(EACH, cell), bed.running(cell) as process:
-                    window = Window(streams=BUSY, memory=True, warm=2.0)
-                    point = measured(bed, cell, "connect", EACH, number, window, process)
+                    procedure = Procedure(streams=BUSY, memory=True, warm=2.0)
+                    point = measured(bed, cell, "connect", EACH, number, procedure, process)
                 bed.testbed.check_emulation()
                 return replace(point, task="busy")
 

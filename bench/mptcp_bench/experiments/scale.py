@@ -38,7 +38,7 @@ from .reaction import probed
 from .reaction_judging import reactions
 from .relay_memory import user_memory
 from .scale_crowd import TRICKLE, Crowd, with_crowd
-from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
+from .scale_judging import Held, ProcessorShares, Rig, Stop, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, operators_environment
 
@@ -148,7 +148,7 @@ def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Con
     return Rig(number, set_up, sockets.two_subflows, window(crowd, pid, seconds))
 
 
-def window(crowd: Crowd, pid: int | None, seconds: float) -> Window:
+def window(crowd: Crowd, pid: int | None, seconds: float) -> ProcessorShares:
     """Return processor shares over *seconds*; *pid* is the throttler's."""
     begin, octets = time.monotonic(), crowd.client.read().octets
     daemon, programs, machine = _cpu(pid), crowd.processor_seconds(), _machine_seconds()
@@ -158,7 +158,7 @@ def window(crowd: Crowd, pid: int | None, seconds: float) -> Window:
     after = crowd.processor_seconds()
     owed = standing * TRICKLE * span
     shares = {name: (after[name] - programs[name]) / span for name in programs}
-    return Window(
+    return ProcessorShares(
         daemon=(_cpu(pid) - daemon) / span if pid is not None and Path(f"/proc/{pid}").exists() else math.nan,
         machine=(_machine_seconds() - machine) / span,
         # Where no tunnel stands any more, it is no share, and misses its aim.

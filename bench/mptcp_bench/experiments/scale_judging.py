@@ -55,7 +55,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ProcessorShares:
     """Processor shares, in cores, over one span of time."""
 
     daemon: float
@@ -83,7 +83,7 @@ class Rig:
     """Seconds."""
     two_subflows: int
     """Connections that have both in the proxy's kernel."""
-    alone: Window
+    alone: ProcessorShares
     """While nothing was asked of the throttler, or none ran."""
 
 
@@ -110,7 +110,7 @@ class Held:
     """Wall times of ``mptcp-throttler status --json``, seconds."""
     answers: tuple[float, ...]
     """The same for the bare socket."""
-    busy: Window
+    busy: ProcessorShares
     reactions: tuple[float, ...]
     """Milliseconds from a join's third ACK to its entry."""
     asked: tuple[float, ...]
@@ -125,7 +125,7 @@ class Held:
     """Tunnels that ended by themselves."""
 
 
-NO_WINDOW = Window(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
+NO_WINDOW = ProcessorShares(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
 
 
 def nothing(tunnels: int) -> Held:
@@ -184,7 +184,7 @@ def _rig(rig: Rig) -> list[Aim]:
     ]
 
 
-def _held(held: Held, alone: Window, base: float, reactions: int, asked: int) -> list[Aim]:
+def _held(held: Held, alone: ProcessorShares, base: float, reactions: int, asked: int) -> list[Aim]:
     name = f"{held.tunnels:,} held"
     growth = round(REACTION_GROWTH * base, 2) if math.isfinite(base) else REACTION_P99
     aims = [

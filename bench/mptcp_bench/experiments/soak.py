@@ -34,7 +34,7 @@ from .findings import Findings
 from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .soak_judging import CAP, CHECKED, EXAMPLES, Process, Reading, Soak, judge, misplaced
+from .soak_judging import CAP, CHECKED, EXAMPLES, ProcessSize, Reading, Soak, judge, misplaced
 
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
@@ -180,7 +180,7 @@ def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
     return found
 
 
-def process(*pids: int) -> Process:
+def process(*pids: int) -> ProcessSize:
     """Return what *pids* have together; what has ended has nothing. Not a number where the first one has ended."""
     resident = descriptors = 0
     for number, pid in enumerate(pids):
@@ -189,10 +189,10 @@ def process(*pids: int) -> Process:
             descriptors += len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             if number == 0:
-                return Process()
+                return ProcessSize()
             continue
         resident += pages * os.sysconf("SC_PAGESIZE")
-    return Process(resident / 1e6, descriptors)
+    return ProcessSize(resident / 1e6, descriptors)
 
 
 def bpf_bytes(pid: int) -> float:

@@ -31,7 +31,7 @@ REPLACED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessSize:
     """What a process has."""
 
     resident: float = math.nan
@@ -49,8 +49,8 @@ class Reading:
     """Tunnels."""
     opened: int
     """Tunnels, since the start."""
-    daemon: Process
-    proxy: Process
+    daemon: ProcessSize
+    proxy: ProcessSize
     bpf: float
     """Bytes of the BPF maps that the throttler has."""
     entries: int

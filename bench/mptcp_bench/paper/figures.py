@@ -58,7 +58,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FigurePlan:
     """Everything that makes a figure, before any of it is drawn."""
 
     subtitle: str
@@ -97,21 +97,21 @@ def _wire(result: PaperResult) -> str:
     return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
 
 
-def throughput(result: PaperResult) -> Picture:
+def throughput(result: PaperResult) -> FigurePlan:
     """Return throughput over time, a panel for each case."""
-    return Picture(_wire(result), _in_rows(_panels(result), 2.6))
+    return FigurePlan(_wire(result), _in_rows(_panels(result), 2.6))
 
 
-def transfers(result: PaperResult) -> Picture:
+def transfers(result: PaperResult) -> FigurePlan:
     """Return throughput over time, how long the transfers took, and a close look at the beginning of the caps."""
     done = Panel(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
     if (until := beginning(result, result.of_kind("panel"))) is not None:
         rows += _in_rows(_panels(result, until), 1.8)
-    return Picture(_wire(result), rows)
+    return FigurePlan(_wire(result), rows)
 
 
-def buffers(result: PaperResult) -> Picture:
+def buffers(result: PaperResult) -> FigurePlan:
     """Return throughput and the receiver's memory over time, retransmissions, and goodput against buffer size."""
     cases = result.of_kind("panel")
     rows = list(_in_rows(_panels(result), 2.4))
@@ -127,10 +127,10 @@ def buffers(result: PaperResult) -> Picture:
     last = [Panel(lambda axes: bars(axes, result, cases, again), 0.4)]
     if result.of_kind("sweep"):
         last.insert(0, Panel(lambda axes: sweep(axes, result), 0.6))
-    return Picture(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
+    return FigurePlan(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
 
 
-def conversion(result: PaperResult) -> Picture:
+def conversion(result: PaperResult) -> FigurePlan:
     """Return the distributions of delays, a row for each kind of segment."""
     kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
 
@@ -138,10 +138,10 @@ def conversion(result: PaperResult) -> Picture:
         return Panel(lambda axes: delays(axes, result, kind))
 
     rows = tuple(Row(1.9, (part(kind),), aside=3.2) for kind in kinds)
-    return Picture("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)
+    return FigurePlan("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)
 
 
-FIGURES: dict[str, Callable[[PaperResult], Picture]] = {
+FIGURES: dict[str, Callable[[PaperResult], FigurePlan]] = {
     "fig2": throughput,
     "fig3": throughput,
     "fig4": buffers,
@@ -164,7 +164,7 @@ def figure(result: PaperResult) -> Any:
     return drawn
 
 
-def _compose(result: PaperResult, picture: Picture, below: float) -> Any:
+def _compose(result: PaperResult, picture: FigurePlan, below: float) -> Any:
     """Return heading and rows, with *below* inches of nothing at the bottom."""
     height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
     drawn = style.new_figure(WIDTH, height)
@@ -227,4 +227,4 @@ def draw(result: PaperResult, directory: Path) -> tuple[Path, Path]:
     return png, vector
 
 
-__all__ = ["FIGURES", "STEM", "Picture", "draw", "figure", "svg"]
+__all__ = ["FIGURES", "STEM", "FigurePlan", "draw", "figure", "svg"]

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from void_runs import valid
 
-from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured, several
+from mptcp_bench.experiments.mimbox_bed import DEVICES, Procedure, built, measured, several
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
 from mptcp_bench.experiments.mimbox_judging import ROUTER
 from mptcp_bench.experiments.mimbox_points import Point
@@ -28,15 +28,15 @@ def bed(require: Callable[..., None]) -> Iterator[Bed]:
         yield there
 
 
-def point(bed: Bed, cell: Cell, task: str, window: Window) -> Point:
+def point(bed: Bed, cell: Cell, task: str, procedure: Procedure) -> Point:
     with bed.running(cell) as process:
-        return measured(bed, cell, task, 1500, 0, window, process)
+        return measured(bed, cell, task, 1500, 0, procedure, process)
 
 
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: Bed, cell: Cell) -> None:
     for _ in range(ATTEMPTS):
-        found = point(bed, cell, "get", Window(memory=True))
+        found = point(bed, cell, "get", Procedure(memory=True))
         # Beside a load one path may have room for all that comes as long as is measured.
         if found.second > 0:
             break
@@ -49,7 +49,7 @@ def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: 
 
 @pytest.mark.parametrize("cell", [Cell(DIRECT, "tcp"), Cell(DIRECT, "mptcp1"), Cell(OURS, "mptcp1")], ids=str)
 def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
-    found = point(bed, cell, "each", Window(SMALL, 10, close=True))
+    found = point(bed, cell, "each", Procedure(SMALL, 10, close=True))
     assert found.failures == 0
     assert found.opened >= 10
     assert found.renewed >= 1
@@ -61,7 +61,7 @@ def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
 @pytest.mark.parametrize("size", [296, 9000])
 def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
     with several(mtu(bed.testbed[node], device, size) for node, device in DEVICES):
-        found = point(bed, Cell(DIRECT, "tcp"), "get", Window())
+        found = point(bed, Cell(DIRECT, "tcp"), "get", Procedure())
     assert 0.8 < found.packet / (size + 14) <= 1
 
 

@@ -18,12 +18,12 @@ from mptcp_bench.experiments.console_load_judging import (
     PHASES,
     WITH,
     Ended,
-    Load,
     Phase,
     Plan,
     Pushed,
     Reloads,
     Top,
+    UnderLoad,
     judge,
 )
 
@@ -37,8 +37,8 @@ RELOAD_BOUND = 1.25 * 0.03 + 0.005
 PUSHED = Pushed((3_000.0,) * BROWSERS, (1.1,) * BROWSERS)
 
 
-def load(**change: Any) -> Load:
-    sound = Load(
+def load(**change: Any) -> UnderLoad:
+    sound = UnderLoad(
         tunnels=TUNNELS,
         two_subflows=TUNNELS,
         phases=dict.fromkeys(PHASES, SOUND),

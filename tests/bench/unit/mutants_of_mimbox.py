@@ -20,10 +20,10 @@ from mptcp_bench.experiments.mimbox_judging import (
     http_aims,
     sound,
 )
-from mptcp_bench.experiments.mimbox_points import PERCENTS, Claim, Delays, HeldMemory, Point, Points
+from mptcp_bench.experiments.mimbox_points import FEWEST, PERCENTS, Claim, Delays, HeldMemory, Point, Points
 from mptcp_bench.experiments.relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 
-RUNS = 3
+RUNS = FEWEST
 SECONDS = 2.0
 PEERS = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
 """Of what there is without a proxy: ours is close to it, and before all others."""

@@ -14,12 +14,12 @@ from mutants import Judge
 from mptcp_bench.experiments import emulation_judging, scale_judging
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.emulation_judging import Distribution
-from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window
+from mptcp_bench.experiments.scale_judging import Held, ProcessorShares, Rig, Stop
 from mptcp_lab.emulation.model import Direction, EmulatedPath, UniformLoss
 
 REACTIONS, ASKED = 200, 100
 NONE = (1.0,) * REACTIONS
-QUIET = Window(daemon=0.01, proxy=0.5, client=0.05, origin=0.25, machine=0.9, trickled=1.0)
+QUIET = ProcessorShares(daemon=0.01, proxy=0.5, client=0.05, origin=0.25, machine=0.9, trickled=1.0)
 FEW, MANY = 1_000, 10_000
 
 

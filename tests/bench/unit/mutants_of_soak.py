@@ -10,7 +10,7 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.soak_judging import CAP, Process, Reading, Soak, judge
+from mptcp_bench.experiments.soak_judging import CAP, ProcessSize, Reading, Soak, judge
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 
@@ -23,8 +23,8 @@ def sample(number: int) -> Reading:
         time=time,
         standing=TUNNELS - 10,
         opened=TUNNELS + round(CHURN * time),
-        daemon=Process(90.0 * warm, 40),
-        proxy=Process(300.0 * warm, 2_500),
+        daemon=ProcessSize(90.0 * warm, 40),
+        proxy=ProcessSize(300.0 * warm, 2_500),
         bpf=1_000_000.0,
         entries=2_500,
         classes=5,
@@ -59,7 +59,7 @@ SOAK = Judge(
     {
         "dead throttler": judged(samples=()),
         "it died half-way": judged(samples=soaked().samples[:60]),
-        "nothing can be read of it": judged(lambda n, s: {"daemon": Process(), "bpf": math.nan}),
+        "nothing can be read of it": judged(lambda n, s: {"daemon": ProcessSize(), "bpf": math.nan}),
         "its memory grows": judged(lambda n, s: {"daemon": replace(s.daemon, resident=growing(n, 90.0))}),
         "its descriptors grow": judged(lambda n, s: {"daemon": replace(s.daemon, descriptors=growing(n, 40))}),
         "its maps grow": judged(lambda n, s: {"bpf": growing(n, 1e6)}),
@@ -67,7 +67,7 @@ SOAK = Judge(
         "classes are left": judged(lambda n, s: {"classes": 5 + n // 10}),
         "connections are left": judged(lambda n, s: {"shown": round(growing(n, 1_500))}),
         "the proxy grows": judged(
-            lambda n, s: {"proxy": Process(growing(n, 300.0), growing(n, 2_500))},
+            lambda n, s: {"proxy": ProcessSize(growing(n, 300.0), growing(n, 2_500))},
         ),
         "the proxy ends tunnels": judged(ended=1),
         "plain TCP, second path unused: no connection has two": judged(lambda n, s: {"checked": 0}),

@@ -12,7 +12,7 @@ from mutants_of_runs import DATAPATH
 from rich.console import Console
 
 from mptcp_bench.experiments import aims, datapath
-from mptcp_bench.experiments.datapath_judging import Sent, through_class, within_rounds
+from mptcp_bench.experiments.datapath_judging import SentBytes, through_class, within_rounds
 
 
 def test_ratios_compare_within_a_round() -> None:
@@ -73,8 +73,8 @@ def test_packets_that_go_round_the_class_miss_an_aim(share: float, monkeypatch: 
 
 
 def test_of_several_spans_the_one_that_differs_most_counts() -> None:
-    start = Sent(100, 1_000)
-    assert through_class([(start, Sent(1_100, 2_000)), (start, Sent(800, 2_000))]) == pytest.approx(0.7)
-    assert through_class([(start, Sent(1_100, 2_000)), (start, Sent(1_500, 2_000))]) == pytest.approx(1.4)
+    start = SentBytes(100, 1_000)
+    assert through_class([(start, SentBytes(1_100, 2_000)), (start, SentBytes(800, 2_000))]) == pytest.approx(0.7)
+    assert through_class([(start, SentBytes(1_100, 2_000)), (start, SentBytes(1_500, 2_000))]) == pytest.approx(1.4)
     assert through_class([(start, start)]) == 0
     assert through_class([]) == 0

@@ -18,7 +18,7 @@ from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.paper.scenarios import NAMES
-from mptcp_bench.report import Found, report, write_report
+from mptcp_bench.report import FoundResult, report, write_report
 from mptcp_bench.result_file import ExperimentResult, Result, ResultError
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -76,7 +76,7 @@ def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = (
 
 
 def page(*shown: Result) -> Page:
-    text = report([Found(result, Path()) for result in shown])
+    text = report([FoundResult(result, Path()) for result in shown])
     assert text.lower().startswith("<!doctype html>")
     read = Page(text)
     assert read.open == []
