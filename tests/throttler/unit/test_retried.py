@@ -21,6 +21,8 @@ from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 
+PAUSES = (reconcile._FIRST_PAUSE, reconcile._LONGEST_PAUSE)
+
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +72,32 @@ def with_a_running_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> N
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - conditions, not events
         await asyncio.sleep(0)
+
+
+def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was in the way: two seconds after it went, the kernel is to be right."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def scenario(bench: Bench) -> None:
+        monkeypatch.setattr(reconcile.asyncio, "sleep", noted)
+        bench.tc.refusals = 10
+        bench.tc.want_gso(lambda before: min(before, 3028))
+        bench.reconciler.wake()
+        while bench.tc.gso != 3028:
+            await sleep(0)
+
+    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", PAUSES[0])
+    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", PAUSES[1])
+    with_a_running_reconciler(scenario)
+    waited = [seconds for seconds in pauses if seconds]
+    assert len(waited) > 8
+    assert waited == sorted(waited)
+    assert waited[-1] < 2
 
 
 def test_a_limit_on_segments_that_is_refused_is_set_later() -> None:

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-"""Seconds."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
+"""Seconds. What the kernel takes again is right within two seconds."""
 _BATCH = 500
 """Entries for each call: after it comes what became urgent meanwhile, deletions first."""
 _CLASS_BATCH = 50
