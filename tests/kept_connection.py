@@ -14,14 +14,18 @@ CHECK: Final = "http://check.mptcp.internal/"
 
 
 class Connection:
-    """One kept connection of a client to the proxy, by which it asks for pages."""
+    """One kept connection of a client to the proxy, by which it asks for pages; from *source*, where it is given."""
 
-    def __init__(self, node: LiveNode, proxy: str, protocol: int = socket.IPPROTO_MPTCP) -> None:
+    def __init__(
+        self, node: LiveNode, proxy: str, protocol: int = socket.IPPROTO_MPTCP, source: tuple[str, int] | None = None
+    ) -> None:
         self._proxy = proxy
         family = socket.AF_INET6 if ":" in proxy else socket.AF_INET
         with node.entered():
             self._socket = socket.socket(family, socket.SOCK_STREAM, protocol)
         self._socket.settimeout(60)
+        if source is not None:
+            self._socket.bind(source)
         self._socket.connect((proxy, PROXY_PORT))
         self._file = self._socket.makefile("rb")
 

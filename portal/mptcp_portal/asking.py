@@ -25,7 +25,7 @@ from mptcp_common.status_client import ask_async
 from mptcp_portal.check_report import Throttler
 
 PAUSE_SECONDS = 0.5
-"""Between two clients of one kind. What is asked about one of them, three questions at the most, is asked at once."""
+"""Between two clients of one kind."""
 MOST_PAGES = 6
 """Check pages that may wait for their turn: three seconds."""
 MOST_SYSTEMS = 20
@@ -96,17 +96,22 @@ class Asker:
         for task in list(self._under_way.values()):
             task.cancel()
 
-    async def client(self, endpoint: str, token: int | None) -> Answer:
-        """Return what became of the question, and what the owner of *endpoint* may see, where there is an answer.
+    async def client(self, remote: str, local: str, token: int | None) -> Answer:
+        """Return what became of the question, and what the owner of one connection may see, where there is an answer.
 
-        *token*: of the same connection, by the kernel. Where the subflow from *endpoint* has ended while the
-        connection goes on over others, the throttler knows the connection by them alone.
+        *remote* and *local*: the ends of the connection, of which clients behind one NAT may have the former in common.
+        *token*: of the connection, by the kernel. By that the throttler knows it, too, when the subflow with these ends
+        has ended.
         """
+        asked = {"query": "client", "endpoint": remote, "local": local}
+        if token is not None:
+            asked["token"] = f"{token:08x}"
 
         async def ask() -> Answer:
-            return await self._client(endpoint, token)
+            return await self._now(asked)
 
-        return await self._once(f"client {endpoint}", self._pages, endpoint.rpartition(":")[0], ask)
+        # The token as well: within a second another connection may have these ends.
+        return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)
 
     async def budgets_of(self, address: str) -> Answer:
         """Return the same of the volumes that the client at *address* uses up; it need not have a connection.
@@ -142,16 +147,6 @@ class Asker:
             self._kept[key] = time.monotonic(), answer
         return answer
 
-    async def _client(self, endpoint: str, token: int | None) -> Answer:
-        status, answer = await self._now({"query": "client", "endpoint": endpoint})
-        if token is None or status is not Throttler.ANSWERED or answer.get("multipath"):
-            return status, answer
-        _, found = await self._now({"query": "connections", "token": f"{token:08x}", "limit": 1})
-        for other in _remotes(found):
-            if other != endpoint:
-                return await self._now({"query": "client", "endpoint": other})
-        return Throttler.ANSWERED, answer
-
     async def _now(self, request: Mapping[str, object]) -> Answer:
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -169,7 +164,3 @@ class Asker:
         if "error" in answer or "schema" not in answer:
             return Throttler.ABSENT, {}
         return Throttler.ANSWERED, answer
-
-
-def _remotes(found: Mapping[str, Any]) -> list[str]:
-    return [str(each["remote"]) for one in found.get("connections", ()) for each in one.get("subflows", ())]

@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mptcp_common import journal
 from mptcp_portal.asking import Asker
-from mptcp_portal.check_report import Report, Transport, carried, limit, report
+from mptcp_portal.check_report import EARLIER_SETTINGS, Report, Transport, carried, limit, report
 from mptcp_portal.own_connection import KernelQuestion, NewConnections, kernel_view
 from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
-from mptcp_portal.squid_socket import client_end, endpoint, has_body, is_relayed
+from mptcp_portal.squid_socket import LINE, EarlierHeaderError, client_ends, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
 """Says of a connection, by our end and theirs, whether Squid opened it."""
@@ -23,6 +24,10 @@ USE: Final = "/use/"
 """Where the page for new clients is, below the check page."""
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
+_EARLIER = (
+    "the check page cannot tell clients how they are connected: squid.conf names their own end alone; as shipped it "
+    f"has {LINE}"
+)
 
 
 class ForSquidAlone:
@@ -43,6 +48,18 @@ class ForSquidAlone:
             await self._app(scope, receive, send)
 
 
+class _EarlierSettings:
+    """Tells the operator of them, in the journal."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def say_once(self) -> None:
+        if not self._is_said:
+            journal.say(f"mptcp-portal: {_EARLIER}", journal.WARNING)
+        self._is_said = True
+
+
 def check_app(
     asker: Asker, from_squid: FromSquid, onboarding: ASGIApp | None, kernel_view: KernelQuestion = kernel_view
 ) -> ASGIApp:
@@ -53,14 +70,20 @@ def check_app(
     """
 
     new_connections = NewConnections(kernel_view)
+    earlier = _EarlierSettings()
 
     async def look(request: Request) -> Report | None:
-        client = client_end(request.scope["headers"])
-        if client is None:
+        try:
+            ends = client_ends(request.scope["headers"])
+        except EarlierHeaderError:
+            earlier.say_once()
+            return EARLIER_SETTINGS
+        if ends is None:
             return None
         relayed = is_relayed(request.scope["headers"])
-        kernel = await new_connections.view(client) if relayed else kernel_view(client)
-        status, answer = await asker.client(endpoint(client), kernel.token if kernel else None)
+        kernel = await new_connections.view(ends) if relayed else kernel_view(ends)
+        token = kernel.token if kernel else None
+        status, answer = await asker.client(endpoint(ends.client), endpoint(ends.proxy), token)
         return report(kernel, answer, status, relayed=relayed)
 
     async def as_html(request: Request) -> Response:

@@ -137,6 +137,9 @@ def report(
     *relayed*: the connection is that of another proxy, behind which the client is.
     """
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
+    if kernel is not None and not kernel.multipath and kernel.token is None:
+        # The throttler knows nothing of plain TCP: what it knows by these ends is of an earlier connection.
+        known = {}
     found = _report(kernel, known, throttler)
     return replace(found, lines=(_RELAYED, *found.lines)) if relayed else found
 
@@ -169,6 +172,17 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
 
+EARLIER_SETTINGS: Final = Report(
+    Transport.UNKNOWN,
+    "You are connected",
+    (
+        "Your device uses the proxy. How it is connected cannot be told: the proxy's settings (squid.conf) are of an "
+        "earlier version, in which it does not say whose connection a request comes by.",
+        "Whoever runs the proxy finds what to change in the journal of mptcp-portal.",
+    ),
+    Throttler.ABSENT,
+)
+"""Where the connection is not known."""
 _RELAYED: Final = (
     "Another proxy, a relay for instance, stands between your device and this one: all that is said here is of its "
     "connection, and it may be used by others, too."

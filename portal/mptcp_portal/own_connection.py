@@ -6,23 +6,30 @@ import asyncio
 from collections.abc import Callable
 
 from mptcp_portal.check_report import KernelView
-from mptcp_portal.netlink import Address, mptcp_connections
+from mptcp_portal.netlink import Ends, mptcp_connections, tcp_inodes
 
-KernelQuestion = Callable[[tuple[Address, int]], KernelView | None]
+KernelQuestion = Callable[[Ends], KernelView | None]
 LOOKS, INTERVAL = 11, 0.1
 """How often at the most, and seconds between: a join takes a round trip and an acknowledgement, which may be late."""
 MOST_WAITING = 8
 """At a time. Others are told what there is at once: each look goes through the kernel's list of connections."""
 
 
-def kernel_view(remote: tuple[Address, int]) -> KernelView | None:
-    """Return what the kernel has of the connection that came from *remote*; None where it cannot be asked."""
+def kernel_view(ends: Ends) -> KernelView | None:
+    """Return what the kernel has of the connection with these *ends*; None where it cannot be asked.
+
+    An MPTCP connection keeps the ends of its first subflow when that has gone, and they may be another client's by now:
+    its TCP socket has them, or its MPTCP connection has them, too. Then nobody knows which of both asks, and nothing is
+    said of either. The same holds of link-local clients in two networks.
+    """
     try:
-        found = mptcp_connections(remote)
+        found = mptcp_connections(ends)
+        inodes = tcp_inodes(ends) if found else set()
     except OSError:
         return None
-    alive = [each for each in found if not each.fell_back]
-    return KernelView(True, alive[0].subflows, alive[0].token) if alive else KernelView(False)
+    if len(found) != 1 or inodes - {found[0].inode}:
+        return KernelView(False)
+    return KernelView(not found[0].fell_back, found[0].subflows, found[0].token)
 
 
 class NewConnections:
@@ -35,9 +42,9 @@ class NewConnections:
         self._look = look
         self._waiting = 0
 
-    async def view(self, remote: tuple[Address, int]) -> KernelView | None:
+    async def view(self, ends: Ends) -> KernelView | None:
         """As :func:`kernel_view`; a second subflow is waited for."""
-        found = self._look(remote)
+        found = self._look(ends)
         if self._waiting >= MOST_WAITING:
             return found
         self._waiting += 1
@@ -46,7 +53,7 @@ class NewConnections:
                 if found is None or not found.multipath or found.subflows > 1:
                     break
                 await asyncio.sleep(INTERVAL)
-                found = self._look(remote)
+                found = self._look(ends)
         finally:
             self._waiting -= 1
         return found

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from mptcp_portal.netlink import Address, plain, tcp_owner
+from mptcp_portal.netlink import End, Ends, plain, tcp_owner
 
 HEADER = b"mptcp-client"
-"""``ADDRESS PORT`` of the client's end, in lower case as ASGI has names."""
+"""``ADDRESS PORT`` of the client's end, then of the proxy's, in lower case as ASGI has names."""
+LINE = 'request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page'
+"""By which squid.conf adds it."""
+
+
+class EarlierHeaderError(Exception):
+    """Squid names the client's end alone, as squid.conf had it at first: that does not say whose connection it is."""
 
 
 def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
@@ -24,18 +30,30 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
         return False
 
 
-def client_end(headers: list[tuple[bytes, bytes]]) -> tuple[Address, int] | None:
-    """Return the client's address and port from the headers of a request; None where they are not there, once."""
+def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
+    """Return both ends of the client's connection from the headers of a request; None where they are not there, once.
+
+    Raises EarlierHeaderError.
+    """
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         return None
     try:
-        address, port = values[0].decode("ascii").split(" ")
-        if not port.isdecimal() or not 0 < int(port) < 65536:
-            return None
-        return plain(ip_address(address)), int(port)
+        words = values[0].decode("ascii").split(" ")
+        ends = [_end(address, port) for address, port in zip(words[::2], words[1::2], strict=True)]
     except ValueError:
         return None
+    if len(ends) == 1:
+        raise EarlierHeaderError
+    return Ends(*ends) if len(ends) == 2 else None
+
+
+def _end(address: str, port: str) -> End:
+    """Raises ValueError."""
+    number = int(port) if port.isdecimal() else 0
+    if not 0 < number < 65536:
+        raise ValueError(port)
+    return plain(ip_address(address)), number
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
@@ -52,7 +70,7 @@ def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers)
 
 
-def endpoint(client: tuple[Address, int]) -> str:
-    """Return *client* as the throttler takes it."""
-    address, port = client
+def endpoint(end: End) -> str:
+    """Return *end* as the throttler takes it."""
+    address, port = end
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

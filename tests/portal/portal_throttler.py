@@ -13,18 +13,23 @@ def of_clients(
     known: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
 ) -> Answer:
     """Return what answers ``client`` by *known*, from the endpoint to what its owner may see, ``budgets`` by *volumes*,
-    from the address to its budgets, and nothing else."""
+    from the address to its budgets, and nothing else.
+
+    One that has a ``token`` is known by that alone where the request has one; one that has a ``local``, to that alone.
+    """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         head = {"schema": 1, "time": 1.0, "version": "0", "pid": 1}
         if request["query"] == "client":
             plain: Mapping[str, Any] = {"multipath": False, "since": None, "subflows": [], "budgets": []}
-            return head | {"since": -100.0, "time_zone": "UTC"} | dict(known.get(request["endpoint"], plain))
+            if "token" in request:
+                found = next((each for each in known.values() if each.get("token") == request["token"]), plain)
+            else:
+                found = known.get(request["endpoint"], plain)
+            found = found if found.get("local") in (None, request["local"]) else plain
+            return head | {"since": -100.0, "time_zone": "UTC"} | dict(found)
         if request["query"] == "budgets":
             return head | {"budgets": list(volumes.get(request["client"], ()))}
-        if request["query"] == "connections":
-            mine = [end for end, each in known.items() if each.get("token") == request["token"]]
-            return head | {"total": len(mine), "connections": [{"subflows": [{"remote": end} for end in mine]}]}
         return {"schema": 1, "error": "the fake knows no such request"}
 
     return answer

@@ -36,10 +36,10 @@ class FakeSockets:
         self.there: dict[FourTuple, KernelSubflow] = {}
         self._cookies = count(1)
 
-    def connect(self, token: int, *clients: str, port: int = 40_000) -> None:
-        """Have a connection with a subflow from each of *clients*, the first of which opened it."""
+    def connect(self, token: int, *clients: str, port: int = 40_000, proxy: bytes = PROXY) -> None:
+        """Have a connection with a subflow from each of *clients*, the first of which opened it, to *proxy*."""
         for index, client in enumerate(clients):
-            known = four_tuple(client, port)
+            known = four_tuple(client, port)._replace(local=proxy)
             self.there[known] = KernelSubflow(
                 token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE, interface="w0"
             )

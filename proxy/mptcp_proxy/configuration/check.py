@@ -24,6 +24,7 @@ from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems
 from .by_version import suited
+from .check_header import check_header_problems
 from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
@@ -267,6 +268,7 @@ def _own_problems(
     yield from as_warnings(access) if allow_open else access
     yield from claimed_name_problems(said)
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
+    yield from check_header_problems(said)
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)
     yield from _stop_problems(said)

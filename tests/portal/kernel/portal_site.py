@@ -13,6 +13,7 @@ from kept_connection import CHECK, Connection
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import (
+    PROXY_PORT,
     Proxy,
     Throttler,
     accepts,
@@ -81,6 +82,10 @@ class PortalSite:
     @property
     def status_socket(self) -> Path:
         return self.testbed.directory / "proxy-throttler-run" / "status.sock"
+
+    def ends(self, connection: Connection) -> str:
+        """Return what Squid tells the portal of an IPv4 *connection*."""
+        return "{} {} {} {}".format(*connection.end, self.node.service_address(), PROXY_PORT)
 
     def start_portal(self) -> Process:
         text = PORTAL.format(socket=self.status_socket, address=self.node.service_address())

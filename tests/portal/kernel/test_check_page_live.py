@@ -167,17 +167,18 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
     with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
         mine = victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         address, port = victim.end
+        end = portal.ends(victim)
         claims = [
-            f"MPTCP-Client: {address} {port}",
-            f"mptcp-client: {address} {port}",
-            f"MPTCP_Client: {address} {port}",
+            f"MPTCP-Client: {end}",
+            f"mptcp-client: {end}",
+            f"MPTCP_Client: {end}",
             f"X-Forwarded-For: {address}",
             f"Forwarded: for={address}:{port}",
-            f"MPTCP-Client: {address} {port}\r\nMPTCP-Client: {address} {port}",
-            f"MPTCP-Client: {address} {port}\r\n\t",
+            f"MPTCP-Client: {end}\r\nMPTCP-Client: {end}",
+            f"MPTCP-Client: {end}\r\n\t",
             # Squid takes out what Connection names, before it adds its own.
-            f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {address} {port}",
-            f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {address} {port}",
+            f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {end}",
+            f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {end}",
         ]
         own = {thief.end[0], "10.77.4.2"}
         for claim in claims:
@@ -186,7 +187,7 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
             assert found["transport"] == "multipath"
         assert {each["address"] for each in thief.look(*claims)["subflows"]} <= own
         # Squid takes no header with a blank before its colon.
-        status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {address} {port}")
+        status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
         assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
 
@@ -225,7 +226,7 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
     """Whatever is sent on a connection, and whatever is hidden in it: nobody gets the answer that is another's."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
         victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
-        end = "{} {}".format(*victim.end)
+        end = portal.ends(victim)
         claim = f"MPTCP-Client: {end}"
         hidden = f"GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n"
         values = {
@@ -253,9 +254,9 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
 def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
         client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
-        address, port = client.end
+        address, _ = client.end
         url = f"http://127.0.0.1:{CHECK_PORT}/check.json"
-        curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {address} {port}", url]
+        curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {portal.ends(client)}", url]
         for user in ("root", "nobody"):
             answer = portal.node.run(["setpriv", f"--reuid={user}", "--clear-groups", *curl]).stdout
             assert answer.endswith("403"), user

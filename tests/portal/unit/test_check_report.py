@@ -10,7 +10,8 @@ from portal_throttler import LTE, MONTH, WIFI
 
 from mptcp_portal.check_report import KernelView, Report, Throttler, Transport, report
 
-PLAIN = KernelView(False)
+PLAIN = KernelView(False, 1, 5)
+"""A connection that has fallen back to plain TCP, which the throttler knows all the same."""
 MULTIPATH = KernelView(True, 2, 0x4F037D87)
 YOUNG = {"time": 1000.0, "since": 995.0}
 
@@ -175,6 +176,14 @@ def test_without_a_throttler_what_the_kernel_knows_is_said(
     assert found.headline == headline
     assert word in " ".join(found.lines)
     assert found.subflows == found.budgets == ()
+
+
+def test_of_plain_tcp_that_the_throttler_cannot_know_nothing_of_it_counts() -> None:
+    """It may still have a connection with the same ends that is over."""
+    found = told(KernelView(False), subflows=[LTE], budgets=[MONTH])
+    assert found.headline == "Plain TCP over one path"
+    assert found.subflows == found.budgets == ()
+    assert len(found.lines) == 1
 
 
 def test_a_connection_that_the_throttler_does_not_know_yet_is_multipath_all_the_same() -> None:

@@ -117,7 +117,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         assert b"WATCHDOG=1" in notices.recv(4096)
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
         assert " 403 " in _asked(port, head)
-        own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4\r\n")
+        own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
         assert " 200 " in own.splitlines()[0]
         assert '"transport":"tcp"' in own
         assert "server:" not in own.lower()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_portal import netlink
-from mptcp_portal.netlink import mptcp_connections
+from mptcp_portal import netlink, own_connection
+from mptcp_portal.check_report import KernelView
+from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
 from mptcp_portal.own_connection import kernel_view
-from mptcp_portal.squid_socket import HEADER, client_end, endpoint, is_squid
+from mptcp_portal.squid_socket import HEADER, EarlierHeaderError, client_ends, endpoint, is_squid
+
+HERE = "10.77.8.2 3128"
+"""The proxy's end in the header, behind the client's."""
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -33,7 +38,7 @@ def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> 
 
 def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the error that ends the kernel's list was not read, and all were told that they came by plain TCP."""
-    there = ip_address("192.0.2.1"), 5
+    there = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
     assert mptcp_connections(there) == []
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no protocol of any kernel
@@ -42,46 +47,114 @@ def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monk
     assert kernel_view(there) is None
 
 
+@pytest.mark.parametrize(("listen", "address"), [("127.0.0.1",) * 2, ("::1",) * 2, ("::", "127.0.0.1")])
+def test_sockets_are_told_from_each_other_by_both_ends(listen: str, address: str) -> None:
+    """Defect: by the client's end alone, which is the same of connections to two ports."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    with ExitStack() as stack:
+
+        def entered(each: socket.socket) -> socket.socket:
+            return stack.enter_context(each)
+
+        ports, clients, accepted = [], [], []
+        for _ in range(2):
+            server = entered(socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::"))
+            ports.append(server.getsockname()[1])
+            client = entered(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind((address, clients[0].getsockname()[1] if clients else 0))
+            client.connect((address, ports[-1]))
+            clients.append(client)
+            accepted.append(entered(server.accept()[0]))
+        own = clients[0].getsockname()
+        for port, each in zip(ports, accepted, strict=True):
+            assert tcp_inodes(ends_of(own, (address, port))) == {os.fstat(each.fileno()).st_ino}
+        # A listener is nobody's connection.
+        assert tcp_inodes(ends_of((address, 1), (address, ports[0]))) == set()
+
+
+def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
+    return Ends(*((netlink.plain(ip_address(address)), port) for address, port, *_ in (client, proxy)))
+
+
+@pytest.mark.parametrize(
+    ("connections", "inodes", "view"),
+    [
+        ([], set(), KernelView(False)),
+        ([MptcpSocket(2, 5, False, 70)], {70}, KernelView(True, 2, 5)),
+        # Its first subflow has gone.
+        ([MptcpSocket(1, 5, False, 70)], set(), KernelView(True, 1, 5)),
+        # It has fallen back.
+        ([MptcpSocket(1, 5, True, 70)], {70}, KernelView(False, 1, 5)),
+        # Its first subflow has gone, and another client has these ends: by plain TCP, and by Multipath TCP.
+        ([MptcpSocket(1, 5, False, 70)], {71}, KernelView(False)),
+        ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], {71}, KernelView(False)),
+        ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], set(), KernelView(False)),
+        # Two clients have the same link-local ends.
+        ([MptcpSocket(1, 5, False, 70)], {70, 71}, KernelView(False)),
+    ],
+)
+def test_a_connection_is_the_clients_where_nobody_else_has_its_ends(
+    monkeypatch: pytest.MonkeyPatch, connections: list[MptcpSocket], inodes: set[int], view: KernelView
+) -> None:
+    """Defect: who had the ends next from which a connection began was shown it."""
+    monkeypatch.setattr(own_connection, "mptcp_connections", lambda _: connections)
+    monkeypatch.setattr(own_connection, "tcp_inodes", lambda _: inodes)
+    assert kernel_view(ends_of(("10.77.1.2", 1), ("10.77.8.2", 3128))) == view
+
+
 def said(*values: bytes, name: bytes = HEADER) -> list[tuple[bytes, bytes]]:
     return [(b"host", b"check.mptcp.internal"), *((name, value) for value in values)]
 
 
-def test_the_header_of_squid() -> None:
-    assert client_end(said(b"10.77.1.2 40000")) == (IPv4Address("10.77.1.2"), 40000)
-    assert client_end(said(b"fd77:1::2 40000")) == (IPv6Address("fd77:1::2"), 40000)
-    assert client_end(said(b"::ffff:10.77.1.2 40000")) == (IPv4Address("10.77.1.2"), 40000)
+@pytest.mark.parametrize("client", ["10.77.1.2", "fd77:1::2"])
+def test_the_header_of_squid(client: str) -> None:
+    assert client_ends(said(f"{client} 40000 {HERE}".encode())) == ends_of((client, 40000), ("10.77.8.2", 3128))
+
+
+def test_an_ipv4_address_written_as_ipv6_is_one() -> None:
+    found = client_ends(said(b"::ffff:10.77.1.2 40000 ::ffff:10.77.8.2 3128"))
+    assert found == Ends((IPv4Address("10.77.1.2"), 40000), (IPv4Address("10.77.8.2"), 3128))
+
+
+def test_the_header_of_an_earlier_version_is_known_and_says_nothing() -> None:
+    with pytest.raises(EarlierHeaderError):
+        client_ends(said(b"10.77.1.2 40000"))
 
 
 @pytest.mark.parametrize(
     "headers",
     [
         said(),
-        said(b"10.77.1.2 40000", b"10.77.1.3 40000"),
-        said(b"10.77.1.2 40000", name=b"mptcp_client"),
-        said(b"10.77.1.2 40000", name=b"x-forwarded-for"),
+        said(f"10.77.1.2 40000 {HERE}".encode(), f"10.77.1.3 40000 {HERE}".encode()),
+        said(f"10.77.1.2 40000 {HERE}".encode(), name=b"mptcp_client"),
+        said(f"10.77.1.2 40000 {HERE}".encode(), name=b"x-forwarded-for"),
         *(
             said(value)
             for value in (b"", b"10.77.1.2", b"10.77.1.2 0", b"10.77.1.2 65536", b"10.77.1.2 -1", b"- -", b"a 1",
-                          b"10.77.1.2 40000, 10.77.1.3 40000", b"10.77.1.2  40000", b"10.77.1.2 \xb2")
+                          b"10.77.1.2 40000, 10.77.1.3 40000", b"10.77.1.2  40000", b"10.77.1.2 \xb2",
+                          b"10.77.1.2 40000 10.77.8.2", b"10.77.1.2 40000 10.77.8.2 0", b"10.77.1.2 40000 - -",
+                          b"10.77.1.2 40000 10.77.8.2 3128 10.77.8.2 3128", b"10.77.1.2 40000 10.77.8.2  3128")
         ),
     ],
 )  # fmt: skip
 def test_anything_else_says_nothing(headers: list[tuple[bytes, bytes]]) -> None:
-    assert client_end(headers) is None
+    assert client_ends(headers) is None
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_break_it(value: bytes) -> None:
-    found = client_end(said(value))
-    assert found is None or 0 < found[1] < 65536
+    with suppress(EarlierHeaderError):
+        found = client_ends(said(value))
+        assert found is None or all(0 < port < 65536 for _, port in found)
 
 
-@given(st.ip_addresses(), st.integers(1, 65535))
-def test_an_end_comes_back(address: IPv4Address | IPv6Address, port: int) -> None:
-    found = client_end(said(f"{address} {port}".encode()))
-    assert found is not None
-    mapped = getattr(address, "ipv4_mapped", None)
-    assert found == ((mapped or address) if not getattr(address, "scope_id", None) else ip_address(str(address)), port)
+@given(st.ip_addresses(), st.integers(1, 65535), st.ip_addresses(), st.integers(1, 65535))
+def test_ends_come_back(
+    address: IPv4Address | IPv6Address, port: int, own: IPv4Address | IPv6Address, own_port: int
+) -> None:
+    found = client_ends(said(f"{address} {port} {own} {own_port}".encode()))
+    assert found == ends_of((str(address), port), (str(own), own_port))
 
 
 def test_the_end_as_the_throttler_takes_it() -> None:

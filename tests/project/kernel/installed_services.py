@@ -135,7 +135,8 @@ def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
         check_page_is_found(client)
         assert client.look()["transport"] == "tcp"
-    assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", "MPTCP-Client: 10.77.1.2 1")[0] == 403
+    header = f"MPTCP-Client: 10.77.1.2 1 {site.address} {PROXY_PORT}"
+    assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", header)[0] == 403
 
 
 def new_clients_are_served(site: Site) -> None:

@@ -258,6 +258,23 @@ def test_a_missing_file() -> None:
     assert str(problem) == "/nonexistent/squid.conf: cannot read the configuration: No such file or directory"
 
 
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ('request_header_add MPTCP-Client "%>a %>p" check_page', True),
+        ('request_header_add mptcp-client   "%>a %>p" check_page', True),
+        ('request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page', False),
+        ('request_header_add X-Client "%>a %>p" check_page', False),
+    ],
+)
+def test_the_check_pages_header_of_an_earlier_version_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+    """It names the client's end alone, which others may have, too."""
+    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    found = [each for each in checked.problems if "of an earlier version" in each.text]
+    assert [(each.line, each.warning) for each in found] == [(2, True)] * warned
+    assert all('"%>a %>p %>la %>lp" check_page' in each.allowed for each in found)
+
+
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
 def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
     """A client ends Squid, 5.7 and 6.13, by them."""

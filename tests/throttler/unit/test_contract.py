@@ -12,7 +12,7 @@ from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_console.settings import DEFAULT_SQUID
 from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
-from mptcp_portal.squid_socket import HEADER
+from mptcp_portal.squid_socket import HEADER, LINE
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import flags_note, keeping
@@ -47,9 +47,10 @@ def squid_peer() -> tuple[str, str]:
 def squid_header() -> str:
     """Return the header that Squid takes out of all requests, and adds to those for the check page."""
     text = (ROOT / "conf/squid.conf").read_text()
-    (added,) = re.findall(r'^request_header_add (\S+) "%>a %>p" check_page$', text, re.MULTILINE)
+    (added,) = re.findall(r'^request_header_add (\S+) "%>a %>p %>la %>lp" check_page$', text, re.MULTILINE)
     assert f"\nrequest_header_access {added} deny all\n" in text
     assert added.lower().encode() == HEADER
+    assert f"\n{LINE}\n" in text
     assert re.search(rf"^acl check_name dstdomain -n {re.escape(CHECK_NAME)}$", text, re.MULTILINE)
     return str(added)
 
@@ -94,7 +95,10 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("name of the check page", CHECK_NAME),
         ("portal's end for Squid", str(PORTAL.check)),
         ("portal's end for Squid", "{}:{}".format(*squid_peer())),
-        ("who asks for the check page", f"{squid_header()}: ADDRESS PORT"),
+        (
+            "who asks for the check page, and to which end of the proxy the connection goes",
+            f"{squid_header()}: ADDRESS PORT ADDRESS PORT",
+        ),
         ("page where the portal does not answer", str(Places().check_page_missing)),
         ("outcome of the proxy's last reload, how it serves", str(Places().reloads)),
         ("copies of lists that squid.conf names", str(Places().lists)),

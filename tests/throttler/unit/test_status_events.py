@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,29 @@ async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Pa
         )
         assert "10.1.0.8" not in str(found)
         assert "10.2.0.8" not in str(found)
+
+
+@scenario
+async def test_of_clients_behind_one_nat_each_sees_its_own_connection(tmp_path: Path) -> None:
+    """Defect: the connection of any client with that address and port was told, the first that was found."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+
+        def addresses(**which: str) -> list[str]:
+            found = scene.ask(query="client", endpoint=f"{WIFI}:40000", **which)
+            assert found["multipath"] == bool(found["subflows"])
+            return [each["address"] for each in found["subflows"]]
+
+        assert addresses(local="10.77.0.1:3128") == addresses(token="7") == [WIFI, LTE]
+        assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
+        assert addresses(token="8") == [WIFI]
+        assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
+        assert addresses() == [], "nobody knows which of both"
+        # Who runs the proxy is told of both.
+        explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
+        assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
 @scenario

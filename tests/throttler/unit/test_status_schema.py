@@ -59,6 +59,10 @@ _ENDPOINTS = [{"endpoint": "192.0.2.1:40000"}, {"endpoint": "192.0.2.1"}, {"endp
         *[("connections", each) for each in ({"path": "p" * 200}, {"path": "p" * 201}, {"path": None}, {"rule": 3})],
         *[("events", each) for each in ({"after": 0}, {"after": -1}, {"limit": 10_000}, {"limit": 10_001})],
         *[("client", each) for each in _ENDPOINTS if each != {"endpoint": "192.0.2.1"}],
+        *[
+            ("client", {"endpoint": "192.0.2.1:40000"} | each)
+            for each in ({"local": "192.0.2.9:3128"}, {"local": 3}, {"local": None}, {"token": "0aF"}, {"token": "x"})
+        ],
         *[("budgets", each) for each in ({"client": "192.0.2.1"}, {"client": 3}, {})],
         *[("what_if", each) for each in ({"policy": "version: 1"}, {"policy": 3}, {})],
     ],

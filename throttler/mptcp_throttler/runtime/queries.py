@@ -108,9 +108,7 @@ class Queries:
             "policy": lambda _: self._object(self._policy() | {"text": parts.decisions.policy.text}),
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
             "events": lambda request: self._with_head(events(self._events, parts.tracker.connections, request)),
-            "client": lambda request: self._object(
-                own_client(self._known, self._budgets_of, request.arguments["endpoint"])
-            ),
+            "client": lambda request: self._object(own_client(self._known, self._budgets_of, request)),
             "budgets": lambda request: self._object(
                 {"budgets": client_budgets(self._known, parts.budget_stage.accounts(), request.arguments["client"])}
             ),

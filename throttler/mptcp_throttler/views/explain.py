@@ -16,7 +16,7 @@ from mptcp_throttler.telemetry import event_ring
 from mptcp_throttler.telemetry.event_ring import CUT, EventRing, Happened
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.landing import is_landing
-from mptcp_throttler.views.own_client import connection_with
+from mptcp_throttler.views.own_client import connections_with
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import end_text
 from mptcp_throttler.views.words import address_text
@@ -53,9 +53,8 @@ def _asked_for(known: Known, request: Request) -> Iterator[Connection]:
         if token in known.connections:
             yield known.connections[token]
     elif endpoint is not None:
-        connection = connection_with(known, endpoint)
-        if connection is not None:
-            yield connection
+        # Once each, though several of its subflows may have it, to several addresses of this host.
+        yield from {each.token: each for each, _ in connections_with(known, endpoint)}.values()
     else:
         for connection in known.connections.values():
             if any(each.four_tuple.remote == client for each in connection.subflows):

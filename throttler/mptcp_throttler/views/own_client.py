@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.views.client_budgets import own_budget
 from mptcp_throttler.views.known import Known
+from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import by_direction
 from mptcp_throttler.views.words import address_text
 
+End = tuple[bytes, int]
 
-def connection_with(known: Known, endpoint: tuple[bytes, int]) -> Connection | None:
-    """Return the connection of which *endpoint*, address and port, is the client's end of a subflow."""
+
+def connections_with(known: Known, endpoint: End) -> Iterator[tuple[Connection, Subflow]]:
+    """Yield the connections of which *endpoint*, address and port, is the client's end of a subflow, with that subflow.
+
+    Clients behind one NAT have the same one where they go to different addresses or ports of this host.
+    """
     for connection in known.connections.values():
         for subflow in connection.subflows:
             if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
-                return connection
-    return None
+                yield connection, subflow
+
+
+def _asked_for(known: Known, request: Request) -> Connection | None:
+    """Return the one connection that *request* means; None where there is none, or there are several.
+
+    By its token where it has one: the subflow may have ended since, and its ends be another connection's.
+    """
+    token, local = request.get("token"), request.get("local")
+    if token is not None:
+        return known.connections.get(token)
+    found = [
+        connection
+        for connection, subflow in connections_with(known, request.arguments["endpoint"])
+        if subflow.state is SubflowState.ACTIVE
+        and local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def own_client(
-    known: Known, budgets: Callable[[Collection[str]], list[dict[str, Any]]], endpoint: tuple[bytes, int]
+    known: Known, budgets: Callable[[Collection[str]], list[dict[str, Any]]], request: Request
 ) -> dict[str, Any]:
     """Return the answer. *budgets* returns the accounts of some addresses, and those that all share."""
-    connection = connection_with(known, endpoint)
+    connection = _asked_for(known, request)
     time_zone = str(known.policy.time_zone)
     if connection is None:
         return {"multipath": False, "since": None, "time_zone": time_zone, "subflows": [], "budgets": []}

@@ -157,7 +157,7 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
         "rule": _NAME,
         "limit": _whole(1, 10_000),
     },
-    "client": {"endpoint": _endpoint},
+    "client": {"endpoint": _endpoint, "local": _endpoint, "token": _token},
     "budgets": {"client": _address},
     "policy": {},
     "what_if": {"policy": _text(LARGEST_REQUEST)},

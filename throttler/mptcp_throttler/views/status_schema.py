@@ -59,7 +59,11 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
         "rule": _NAME,
         "limit": (int | None, Field(1000, ge=1, le=10_000)),
     },
-    "client": {"endpoint": (str, Field(description="The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`."))},
+    "client": {
+        "endpoint": (str, Field(description="The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`.")),
+        "local": (str | None, Field(None, description="The proxy's end of that subflow.")),
+        "token": _TOKEN,
+    },
     "budgets": {"client": (str, Field(description="An address: `192.0.2.1`, `2001:db8::1`."))},
     "policy": {},
     "what_if": {"policy": (str, Field(description="The text of a policy file."))},

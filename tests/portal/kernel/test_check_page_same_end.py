@@ -1,0 +1,93 @@
+"""The check page where two clients have the same address and port: each is told of its own connection.
+
+A NAT gives one outer end to two clients that go to different addresses or ports of the proxy, for it is both ends
+together that have to be unique. An end from which a connection began may be another client's later.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kept_connection import Connection
+from portal_site import LTE_CAPPED, PortalSite
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.topologies import TWO_PATHS, with_second_client
+
+pytestmark = pytest.mark.kernel
+FIRST, SECOND = "10.77.1.2", "10.77.2.2"
+OTHER_ADDRESS = "10.77.8.77"
+"""Of the proxy's host."""
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
+    require("htb", "bpf-pacing")
+    site = PortalSite.on(make_module_testbed(with_second_client(TWO_PATHS, "neighbour")))
+    site.node.run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
+    site.start_portal()
+    site.wait_for_all_workers()
+    return site
+
+
+@contextmanager
+def victim(site: PortalSite, port: int) -> Iterator[Connection]:
+    """Have a client with two paths and a cap, of which its page tells. *port*: its own, for a while after it,
+    too, and of none that the kernel gives to others."""
+    source = (FIRST, port)
+    with (
+        site.throttled(LTE_CAPPED),
+        Connection(site.client, site.node.service_address(), source=source) as client,
+    ):
+        client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is said")
+        yield client
+
+
+@pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
+def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
+    """Defect: who went to another address of the proxy was told of the other client's paths, caps and bytes."""
+    core = site.testbed["core"]
+    core.run(["nft", "add table ip lan; add chain ip lan out { type nat hook postrouting priority 100; }"])
+    core.run(["nft", f"add rule ip lan out ip saddr {{ 10.77.3.0/24, 10.77.4.0/24 }} snat to {FIRST}"])
+    try:
+        source = ("10.77.3.2", port)
+        node = site.testbed["neighbour"]
+        with victim(site, port), Connection(node, OTHER_ADDRESS, protocol, source) as neighbour:
+            said = neighbour.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
+            ends = site.node.run(["ss", "-Htn", "src", OTHER_ADDRESS, "dst", f"{FIRST}:{port}"]).stdout
+            assert ends.count("ESTAB") == 1, "the NAT has given it the other client's end"
+            assert said["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
+            assert SECOND not in json.dumps(said)
+            assert not any(each["capped"] for each in said["subflows"])
+            if protocol == socket.IPPROTO_TCP:
+                assert (said["subflows"], said["budgets"]) == ([], [])
+    finally:
+        core.run(["nft", "delete table ip lan"])
+
+
+def test_who_has_the_ends_that_a_connection_began_with_is_told_nothing_of_it(site: PortalSite) -> None:
+    """Defect: an MPTCP connection keeps the ends of a first subflow that has gone, and whoever had them next, by a new
+    lease or a NAT's, was told of it."""
+    neighbour, core = site.testbed["neighbour"], site.testbed["core"]
+    port = 25557
+    with victim(site, port) as client, site.client.link_down("eth0"):
+        # The kernel gives a dead subflow up when something is sent; meanwhile the other one carries the answers.
+        site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
+        client.until(lambda said: [each["path"] for each in said["subflows"]] == ["LTE"], "the other path is left")
+        neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])
+        core.run(["ip", "route", "add", FIRST, "via", "10.77.3.2"])
+        try:
+            source = (FIRST, port)
+            address = site.node.service_address()
+            with Connection(neighbour, address, socket.IPPROTO_TCP, source) as other:
+                said = other.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
+                assert (said["transport"], said["subflows"], said["budgets"]) == ("tcp", [], [])
+                assert SECOND not in json.dumps(said)
+        finally:
+            core.run(["ip", "route", "delete", FIRST])
+            neighbour.run(["ip", "address", "delete", f"{FIRST}/32", "dev", "lo"])
