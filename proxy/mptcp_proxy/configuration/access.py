@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
 
 from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
+from .embedded import WAYS, embedded
 from .source import Statement
 
 OVERRIDE = "--allow-open-proxy"
@@ -30,13 +30,6 @@ _MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
 """The most public addresses of which clients may come: sixteen /8, one /13. No operator has as many.
 
 A /12 of IPv6 is what IANA gave to each regional registry: 2a00::/12 is Europe's and the Middle East's."""
-_TRANSITION = (
-    ("6to4", Addresses.of("2002::/16"), 80, 0),
-    ("NAT64", Addresses.of("64:ff9b::/96"), 0, 0),
-    ("Teredo", Addresses.of("2001::/32"), 0, (1 << 32) - 1),
-)
-"""Addresses of IPv6 that whoever has an IPv4 address has or appears with: behind so many bits, and with these turned
-round, stands the latter (RFC 3056, 2; RFC 6052, 2.1; RFC 4380, 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,33 +140,13 @@ def _open(rule: Statement, why: str, remedy: str) -> Problem:
 
 def _too_many(allowed: Addresses) -> str:
     """Return what share of which family's public addresses is *allowed*; empty where that is no open proxy."""
-    embedded = (
-        (_embedded(allowed & prefix, shift, turned), "IPv4", f", by {way}")
-        for way, prefix, shift, turned in _TRANSITION
-    )
-    for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *embedded):
+    in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in WAYS)
+    for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
         public, most = _MOST[family]
         count = (addresses & public).count
         if count > most:
             return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses{way}"
     return ""
-
-
-def _embedded(addresses: Addresses, shift: int, turned: int) -> Addresses:
-    """Return the IPv4 addresses in *addresses*, behind *shift* bits, with the bits of *turned* turned round."""
-    found = []
-    for low, high in addresses.ranges:
-        if high - low >> shift + 32:  # all, whatever is before them
-            return IPV4.all
-        ends = sorted((number >> shift & 0xFFFFFFFF) ^ turned for number in (low, high))
-        if low >> shift + 32 == high >> shift + 32:
-            found.append(Addresses.between(IPv4Address(ends[0]), IPv4Address(ends[1])))
-        else:  # to the end of one's and from the beginning of the next one's
-            found += [
-                Addresses.between(IPv4Address(0), IPv4Address(ends[0])),
-                Addresses.between(IPv4Address(ends[1]), IPv4Address((1 << 32) - 1)),
-            ]
-    return Addresses.union(found)
 
 
 def as_warnings(problems: Iterable[Problem]) -> Iterator[Problem]:

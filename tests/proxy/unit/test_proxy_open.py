@@ -195,6 +195,20 @@ OPEN = [
             "2001:0:102:304::8000:0/97",
             "2001:0:102:304::4000:0-2001:0:102:304::1:3000:0",
             "2002:1000::/19",
+            "::/96",
+            "::4000:0/98",
+            "::ffff:0:0:0/96",
+            "::ffff:0:4000:0-::ffff:0:7fff:ffff",
+            # NAT64's prefix for local use: what is behind it is cut up as each network chooses.
+            "64:ff9b:1::/48",
+            "64:ff9b:1:fffe::/96",
+            "64:ff9b:1:fffe::4000:0/98",
+            "64:ff9b:1:ab00::/64",
+            "64:ff9b:1:ab00:40::/74",
+            "64:ff9b:1:ab00::/56",
+            "64:ff9b:1:ab40::/58",
+            "64:ff9b:1:4000::/50",
+            "64:ff9b:1:4000::-64:ff9b:1:5fff:ff::",
         )
     ),
     # A length of 0 is one address, whatever it looks like; so is this word, for Squid 5 and 6.
@@ -257,6 +271,11 @@ CLOSED: list[list[str]] = [
     ],
     ["acl own src 2002:5000::/20", "http_access allow own", "http_access deny all"],
     ["acl own src 64:ff9b::a00:0/104 64:ff9b::5000:0/100", "http_access allow own", "http_access deny all"],
+    [
+        "acl own src ::1 ::a00:0/104 ::ffff:0:a00:0/104 64:ff9b:1::a00:0/104 64:ff9b:1:a64::/128",
+        "http_access allow own",
+        "http_access deny all",
+    ],
     # The bits are turned round: 10.0.0.0/8.
     ["acl own src 2001:0:102:304:0:0:f500:0/104", "http_access allow own", "http_access deny all"],
     ["acl host src client.example", "http_access allow host", "http_access deny all"],

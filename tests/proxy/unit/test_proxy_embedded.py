@@ -1,0 +1,62 @@
+"""Which IPv4 addresses stand in addresses of IPv6: each way's by the standard library, or by its own picture (RFC)."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_proxy.configuration.addresses import IPV4, Addresses
+from mptcp_proxy.configuration.embedded import WAYS, Way, embedded
+
+_V4 = st.integers(0, (1 << 32) - 1)
+
+
+def _written(v4: int) -> list[tuple[int, IPv6Address]]:
+    """Return one address of each way with *v4* in it, by the number of the way."""
+    local = int(IPv6Address("64:ff9b:1::"))
+    return [
+        (0, IPv6Address(0x2002 << 112 | v4 << 80)),
+        (1, IPv6Address(int(IPv6Address("64:ff9b::")) | v4)),
+        (2, IPv6Address(int(IPv6Address("2001:0:102:304::")) | (v4 ^ 0xFFFFFFFF))),
+        # RFC 6052, 2.2: 16 bits and 16 behind the octet that is zero, 8 and 24, 32 behind it, 32 at the end.
+        (3, IPv6Address(local | v4 >> 16 << 64 | (v4 & 0xFFFF) << 40)),
+        (4, IPv6Address(local | 0xAB << 72 | v4 >> 24 << 64 | (v4 & 0xFFFFFF) << 32)),
+        (5, IPv6Address(local | 0xABCD << 64 | v4 << 24)),
+        (6, IPv6Address(local | 0xABCD << 64 | v4)),
+        (7, IPv6Address(v4)),
+        (8, IPv6Address(0xFFFF << 48 | v4)),
+    ]
+
+
+@given(_V4)
+def test_an_address_has_the_one_that_was_written_into_it(v4: int) -> None:
+    for number, written in _written(v4):
+        assert embedded(Addresses.of(str(written)), WAYS[number]) == Addresses.of(str(IPv4Address(v4))), written
+
+
+@given(_V4, _V4)
+def test_of_two_ends_all_between_are_there(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    for (number, first), (_, last) in zip(_written(low), _written(high), strict=True):
+        ends = sorted((first, last))
+        found = embedded(Addresses.between(*ends), WAYS[number])
+        assert found == Addresses.between(IPv4Address(low), IPv4Address(high)), ends
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.behind}")
+def test_all_of_a_prefix_is_all_of_ipv4(way: Way) -> None:
+    assert embedded(way.prefix, way) == IPV4.all
+
+
+def test_across_the_end_of_one_prefix_are_the_last_and_the_first() -> None:
+    v4 = "128.0.0.0/1", "0.0.0.0/2"
+    first, last = IPv6Address("64:ff9b:1:1::8000:0"), IPv6Address("64:ff9b:1:1:0:1:3fff:ffff")
+    assert embedded(Addresses.between(first, last), WAYS[6]) == Addresses.of(*v4)
+
+
+def test_where_the_octet_between_is_not_zero_there_is_none() -> None:
+    between = Addresses.between(IPv6Address("64:ff9b:1:4000:100::"), IPv6Address("64:ff9b:1:4000:ffff::"))
+    assert embedded(between, WAYS[3]) == Addresses()
