@@ -16,19 +16,17 @@ from string import ascii_lowercase
 
 from .address_values import AddressValue, address_value
 from .addresses import EVERYBODY, NOBODY, Addresses
-from .helpers import anybody_logs_in, tells_who
+from .helpers import helpers
 from .list_values import Value, list_values, listed_file, without_flags
 from .patterns import matches_any
 from .source import Statement
 
-_SAY_WHO = frozenset(
-    """
-src_as arp eui64 proxy_auth proxy_auth_regex ext_user ext_user_regex user_cert ca_cert external
-""".split()  # noqa: SIM905  many quotation marks less
-)
+_SAY_WHO = frozenset(("src_as", "arp", "eui64", "user_cert", "ca_cert"))
 """Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
 _BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
+_BY_ANSWER = frozenset(("ext_user", "ext_user_regex"))
+"""By the name that an external helper has given the client."""
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
@@ -94,7 +92,7 @@ class AccessLists:
     def __init__(self, statements: Sequence[Statement], *, names_count: bool = True) -> None:
         """*names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is."""
         self._names_count = names_count
-        self._anybody_logs_in = anybody_logs_in(statements)
+        self._helpers = helpers(statements, names_count=names_count)
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
             "localhost": [Line("src", ("127.0.0.1", "::1"), True)],
@@ -103,22 +101,18 @@ class AccessLists:
             "manager": [Line("manager", (), True)],
             "connect": [Line("method", ("CONNECT",), True)],
         }
-        self._not_told: set[str] = set()
-        """The external helpers that are told nothing of the client, or take anybody."""
         for statement in statements:
             match statement.words:
                 case ("acl", name, kind, *words):
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
-                case ("external_acl_type", name, *words) if not tells_who(words, by_login=not self._anybody_logs_in):
-                    self._not_told.add(name)
         self._found: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
 
     @property
     def have_names(self) -> bool:
-        """Whether any of them has clients by their names."""
-        return any(line.kind in _BY_NAME for lines in self._lines.values() for line in lines)
+        """Whether any of them may have clients by their names, which a helper may be told, too."""
+        return any(line.kind in (*_BY_NAME, "external") for lines in self._lines.values() for line in lines)
 
     def lines(self, name: str) -> Sequence[Line]:
         """Return the lines of the list *name*; none, where there is no such list, which Squid refuses."""
@@ -150,16 +144,21 @@ class AccessLists:
             parts = [self.match(value.text) for value in line.values]
             join = Addresses.union if line.kind == "any-of" else Addresses.common
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
+        return _NO_STRANGER if self._says_who(line) else _UNRELATED
+
+    def _says_who(self, line: Line) -> bool:
+        """Say whether *line* is about who a client is, by something that no stranger has."""
         if line.kind in _BY_NAME:
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
-            anybody = not self._names_count or any(means_all(value.text) for value in line.values)
-            return _UNRELATED if anybody else _NO_STRANGER
-        # The helper's name may stand behind "--", or in a file.
-        if line.kind == "external" and self._not_told.intersection(value.text for value in line.values[:1]):
-            return _UNRELATED
-        if line.kind in _BY_LOGIN and self._anybody_logs_in:
-            return _UNRELATED
-        return _NO_STRANGER if line.kind in _SAY_WHO else _UNRELATED
+            return self._names_count and not any(means_all(value.text) for value in line.values)
+        if line.kind == "external":
+            # The helper's name may stand behind "--", or in a file.
+            return not self._helpers.not_told.intersection(value.text for value in line.values[:1])
+        if line.kind in _BY_LOGIN:
+            return not self._helpers.anybody_logs_in
+        if line.kind in _BY_ANSWER:
+            return self._helpers.answers_tell
+        return line.kind in _SAY_WHO
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
         """Return the addresses to which *name* matches every request; *by_name*: also those for a name of theirs."""

@@ -132,6 +132,81 @@ OPEN = [
             "%>p %http::ru /bin/helper",
             "%IDENT %ui /bin/helper",
             "/bin/helper",
+            # A code is a word: Squid ends at two in one, or at a sign of percent before it.
+            "%DST:%SRC /bin/helper",
+            "%%SRC /bin/helper",
+            # Fields of what is asked for, and fields in which anybody says what he likes.
+            "%>ha{Host} /bin/helper",
+            "%>{Referer} /bin/helper",
+            "%{Accept-Language:;en}>h /bin/helper",
+            "%>ha{user-agent} /bin/helper",
+            "%>ha{X-Forwarded-For} /bin/helper",
+            # What another helper has answered, or nobody.
+            "%EXT_USER /bin/helper",
+            "%EXT_TAG %ea /bin/helper",
+            "%un /bin/helper",
+            "%{user}note /bin/helper",
+        )
+    ),
+    # What a helper answers that is told where to, and not for whom.
+    [
+        "external_acl_type where %DST /bin/helper",
+        "acl ok external where",
+        "acl named ext_user REQUIRED",
+        "http_access allow ok named",
+        "http_access deny all",
+    ],
+    [
+        "external_acl_type where %DST /bin/helper",
+        "external_acl_type who %SRC /bin/helper",
+        "acl ok external where",
+        "acl named ext_user_regex .",
+        "http_access deny !ok",
+        "http_access allow named",
+        "http_access deny all",
+    ],
+    *(
+        [
+            *sources,
+            "external_acl_type where %DST /bin/helper",
+            f"external_acl_type second {said} /bin/helper",
+            "acl ok external where",
+            "acl fine external second",
+            "http_access allow ok fine",
+            "http_access deny all",
+        ]
+        for said in ("%EXT_USER", "%EXT_LOG", "%EXT_TAG", "%ue", "%ea", "%et", "%un", "%note{user}", "%{user}note")
+        for sources in (
+            [],
+            ["auth_param basic program /bin/passwords", "external_acl_type who %SRC /bin/helper"],
+        )
+    ),
+    # Each is told what the other one says.
+    [
+        "external_acl_type one %EXT_USER /bin/helper",
+        "external_acl_type other %EXT_TAG /bin/helper",
+        "acl ok external one",
+        "acl fine external other",
+        "http_access allow ok fine",
+        "http_access deny all",
+    ],
+    # Who has not logged in has the name that his own identd says; notes may be of anybody.
+    *(
+        [
+            "auth_param basic program /bin/passwords",
+            f"external_acl_type named {said} /bin/helper",
+            asks,
+            "acl ok external named",
+            "http_access allow ok",
+            "http_access deny all",
+        ]
+        for said, asks in (
+            ("%un", "acl me ident REQUIRED"),
+            ("%un", "acl me ident_regex ."),
+            ("%un", "ident_lookup_access allow all"),
+            ("%note{user}", "note user yes all"),
+            ("%note{user}", "acl mark annotate_transaction user=yes"),
+            ("%note{user}", "acl mark annotate_client user=yes"),
         )
     ),
     # Programs that take anybody: any password, and any address.
@@ -306,17 +381,51 @@ CLOSED: list[list[str]] = [
             "%>ha{Authorization}",
             "%{Authorization}http::>h",
             "children-max=5 ipv4 quote=shell %DST %>a",
-            '%"un',
             "%-10>a",
             "%LOGIN",
-            "%DST:%SRC",
-            "%{user}note",
+            "%DST %'SRC",
+            "%>A",
+            "%>h",
+            "%>ha{Cookie:;session}",
             "%ssl::>cert_subject",
             "%USER_CERT_CN",
             "%SRCEUI64",
-            "%EXT_USER",
         )
     ),
+    # All that answer are told of the client, by others at least.
+    *(
+        [
+            f"external_acl_type who {told} /bin/helper",
+            f"external_acl_type group {said} /bin/helper",
+            "acl known external who",
+            "acl ok external group",
+            "http_access allow ok",
+            "http_access deny all",
+        ]
+        for told in ("%SRC", "%DST %>ha{Authorization}")
+        for said in ("%EXT_USER", "%EXT_TAG", "%ue", "%un", "%{user}note", "%note{user}")
+    ),
+    *(
+        [
+            "auth_param basic program /bin/passwords",
+            f"external_acl_type group {said} /bin/helper",
+            "acl ok external group",
+            "acl named ext_user REQUIRED",
+            "http_access allow ok",
+            "http_access allow named",
+            "http_access deny all",
+        ]
+        for said in ("%LOGIN", "%un", "%credentials", "%note{user}")
+    ),
+    [
+        "external_acl_type who %SRC /bin/helper",
+        "acl ok external who",
+        "acl named ext_user REQUIRED",
+        "http_access deny !ok",
+        "http_access allow named",
+    ],
+    # Nobody gives names.
+    ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     ["acl us srcdomain .office.example.com", "http_access allow us", "http_access deny all"],
     ["acl parts src 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny !parts", "http_access allow !all"],
     ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
@@ -439,7 +548,17 @@ def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
             ],
             4,
         ),
+        (
+            [
+                "external_acl_type who %>A /bin/helper",
+                "acl ok external who",
+                "http_access allow ok",
+                "http_access deny all",
+            ],
+            3,
+        ),
         # Addresses as well, passwords as well, or for a refusal.
+        (["external_acl_type who %>A %SRC /bin/helper", "acl ok external who", "http_access allow ok"], None),
         (["acl own src 10.0.0.0/8", "acl us srcdomain .example.com", "http_access allow own us"], None),
         (["acl us srcdomain .example.com", "acl users proxy_auth REQUIRED", "http_access allow us users"], None),
         (["acl bad srcdomain .example.com", "http_access deny bad", *ONLY_OWN], None),
