@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
+from .believed import counts_forwarded, takes_proxy_header
 from .embedded import WAYS, embedded
 from .source import Statement
 
@@ -63,9 +64,9 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             "follow_x_forwarded_for",
             "X-Forwarded-For",
             "your own proxies, or acl_uses_indirect_client off",
-            _counts_forwarded(statements),
+            counts_forwarded(statements),
         ),
-        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _takes_proxy_header(statements)),
+        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", takes_proxy_header(statements)),
     ):
         believed = _allowed(statements, directive, lists) if matters else _Verdict(NOBODY)
         if believed.rule is not None:
@@ -118,20 +119,6 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
         if share := _too_many(allowed):
             return _Verdict(allowed, last, share, by_the_last=True)
     return _Verdict(allowed)
-
-
-def _counts_forwarded(statements: Sequence[Statement]) -> bool:
-    """Say whether rules may see the address in X-Forwarded-For. They do unless told otherwise."""
-    values = {True}
-    for statement in statements:
-        if statement.directive == "acl_uses_indirect_client":
-            value = statement.words[1:2] != ("off",)
-            values = {value} if statement.applies is True else {*values, value}
-    return True in values
-
-
-def _takes_proxy_header(statements: Sequence[Statement]) -> bool:
-    return any(each.directive.endswith("_port") and "require-proxy-header" in each.words for each in statements)
 
 
 def _open(rule: Statement, why: str, remedy: str) -> Problem:

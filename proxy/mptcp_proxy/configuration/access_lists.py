@@ -89,9 +89,16 @@ def names_of(rule: Statement) -> list[str]:
 class AccessLists:
     """The lists of a configuration, by name."""
 
-    def __init__(self, statements: Sequence[Statement], *, names_count: bool = True) -> None:
-        """*names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is."""
+    def __init__(
+        self, statements: Sequence[Statement], *, names_count: bool = True, strangers_alone: bool = True
+    ) -> None:
+        """*names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is.
+
+        *strangers_alone*: whether only they are meant by the clients that a name may match, and not those who show
+        otherwise than by their address who they are.
+        """
         self._names_count = names_count
+        self._strangers_alone = strangers_alone
         self._helpers = helpers(statements, names_count=names_count)
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
@@ -144,7 +151,7 @@ class AccessLists:
             parts = [self.match(value.text) for value in line.values]
             join = Addresses.union if line.kind == "any-of" else Addresses.common
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
-        return _NO_STRANGER if self._says_who(line) else _UNRELATED
+        return _NO_STRANGER if self._strangers_alone and self._says_who(line) else _UNRELATED
 
     def _says_who(self, line: Line) -> bool:
         """Say whether *line* is about who a client is, by something that no stranger has."""

@@ -2,7 +2,8 @@
 
 Decided by meaning: for each of a few requests that should be denied, the rules of "http_access" are gone through in
 their order. A name in a rule holds for such a request always, never, or perhaps. A rule that denies counts where all of
-its names hold, one that allows where none fails; who comes from this host itself is let in on purpose.
+its names hold, one that allows where none fails; who comes from this host itself is let in on purpose. Where clients
+elsewhere are believed that they come from this host, a rule for it is one for them.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from dataclasses import dataclass, replace
 
 from ..problem import Problem
 from .access_lists import AccessLists, Line, access_rules, ascii_lower, names_of
-from .addresses import EVERYBODY, NOBODY, Addresses
+from .addresses import EVERYBODY, LOOPBACK, NOBODY, Addresses
+from .believed import believed_others
 from .source import Statement
 
-_LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
 _LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
 _TRANSLATED = Addresses.of("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112")
 """The former two's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
 _OTHER_SERVICES = (22, 25, 6379)
 """Ports that stand for services other than the web: remote shells, mail, and a database on a high port."""
+_NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
 Holds = bool | None
 """Whether something is so always, never, or (None) perhaps."""
 
@@ -50,7 +52,7 @@ def exposure_problems(
     rules = _Rules(statements, connects)
     first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
     requests = {
-        "loopback addresses": _Request(to=_LOOPBACK),
+        "loopback addresses": _Request(to=LOOPBACK),
         "link-local addresses": _Request(to=_LINK_LOCAL),
         "127.0.0.0/8 and 169.254.0.0/16 behind NAT64 (64:ff9b::/96)": _Request(to=_TRANSLATED),
         f'this host\'s own addresses ("{own_addresses}")': _Request(to_file=own_addresses),
@@ -62,26 +64,30 @@ def exposure_problems(
         if (rule := rules.lets_in(request)) is not None:
             missing.setdefault(rule, []).append(what)
     for rule, parts in missing.items():
+        believed = rules.believed if rules.is_for_this_host(rule) else None
+        why = f", as whoever is believed to come from this host ({' '.join(believed.words)})" if believed else ""
         yield Problem(
             f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
-            " that are not meant for them",
+            f" that are not meant for them{why}",
             rule.file,
             rule.number,
-            allowed="the rules of the shipped conf/squid.conf",
+            allowed=f"the rules of the shipped conf/squid.conf{_NOT_BELIEVED if believed else ''}",
             warning=True,
         )
 
 
 class _Rules:
     def __init__(self, statements: Sequence[Statement], connects: bool) -> None:
-        self._lists = AccessLists(statements)
+        self._lists = AccessLists(statements, strangers_alone=False)
+        self.believed = believed_others(statements, self._lists)
+        """By this rule clients on other hosts may say that they come from here."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
         self._elsewhere = _never_direct(statements)
         self._by_name = connects
 
     def lets_in(self, request: _Request) -> Statement | None:
         """Return the first rule by which clients on other hosts may have *request* answered, if there is one."""
-        asked = _Asked(self._lists, self._elsewhere, self._by_name, request)
+        asked = self._asked(request)
         for rule, names in self._rules:
             if rule.words[1] == "allow":
                 if not any(asked.holds(name) is False for name in names):
@@ -94,17 +100,27 @@ class _Rules:
                     request = replace(request, to=request.to - denied)
                     if not request.to:
                         return None
-                    asked = _Asked(self._lists, self._elsewhere, self._by_name, request)
+                    asked = self._asked(request)
         return None
+
+    def is_for_this_host(self, rule: Statement) -> bool:
+        """Say whether *rule* is for clients on this host alone."""
+        return any(_on_this_host(self._lists, name) for name in names_of(rule))
+
+    def _asked(self, request: _Request) -> _Asked:
+        return _Asked(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
 
 
 class _Asked:
     """Which names hold for one request."""
 
-    def __init__(self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, request: _Request) -> None:
+    def __init__(
+        self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, claimed: bool, request: _Request
+    ) -> None:
         self._lists = lists
         self._elsewhere = elsewhere
         self._by_name = by_name
+        self._claimed = claimed
         self._request = request
         self._found: dict[str, Holds] = {}
 
@@ -131,9 +147,9 @@ class _Asked:
     def _name(self, name: str) -> Holds:
         if name in self._elsewhere:
             return False
-        clients = self._lists.match(name)
-        if clients.possible and not clients.possible - _LOOPBACK:
+        if not self._claimed and _on_this_host(self._lists, name):
             return False
+        clients = self._lists.match(name)
         request, lines = self._request, self._lists.lines(name)
         if clients.certain == EVERYBODY or (
             request.to_file and self._lists.reads(name, request.to_file, self._by_name)
@@ -168,6 +184,12 @@ class _Asked:
                     return decisive
                 return None if None in parts else not decisive
         return None
+
+
+def _on_this_host(lists: AccessLists, name: str) -> bool:
+    """Say whether *name* matches nobody but clients on this host."""
+    clients = lists.match(name).possible
+    return bool(clients) and not clients - LOOPBACK
 
 
 def _has_port(values: Sequence[str], port: int) -> Holds:

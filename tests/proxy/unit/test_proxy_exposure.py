@@ -159,3 +159,71 @@ def test_addresses_may_be_denied_by_several_rules() -> None:
 def test_lists_of_lists_are_asked_for_once_each() -> None:
     lists = ["acl l0 port 80", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert exposed(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *LET_IN) == []
+
+
+ALL = [*SHIPPED, *PROTECTED, "http_access allow localhost", *LET_IN]
+BY_PROXY_PROTOCOL = "http_port 3129 require-proxy-header"
+
+
+@pytest.mark.parametrize(
+    ("before", "rule"),
+    [
+        ([], "follow_x_forwarded_for allow clients"),
+        (["acl cache src 10.0.0.7"], "follow_x_forwarded_for allow cache"),
+        ([], "follow_x_forwarded_for deny localhost"),
+        (["acl users proxy_auth REQUIRED"], "follow_x_forwarded_for allow users"),
+        (["acl users proxy_auth REQUIRED", "acl us any-of localhost users"], "follow_x_forwarded_for allow us"),
+        (["acl_uses_indirect_client off", "acl_uses_indirect_client on"], "follow_x_forwarded_for allow clients"),
+        (["if ${process_number} = 1"], "follow_x_forwarded_for allow clients"),
+        ([BY_PROXY_PROTOCOL], "proxy_protocol_access allow clients"),
+        ([BY_PROXY_PROTOCOL, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
+    ],
+)
+def test_who_is_believed_to_come_from_this_host_is_a_client(before: list[str], rule: str) -> None:
+    """Defect: whoever wrote 127.0.0.1 into a header saw the status pages, and nothing warned of it."""
+    believed = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
+    (text,) = exposed(*ALL, *believed)
+    assert text == (
+        "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"
+        f" clients reach services that are not meant for them, as whoever is believed to come from this host ({rule})"
+    )
+    assert exposed("acl clients src 10.0.0.0/8", "http_access deny manager", *ALL[3:], *believed) == []
+
+
+@pytest.mark.parametrize(
+    "believed",
+    [
+        ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all"],
+        ["follow_x_forwarded_for allow localhost clients"],
+        ["acl here src 127.0.0.1 ::1", "follow_x_forwarded_for deny !here", "follow_x_forwarded_for allow all"],
+        ["follow_x_forwarded_for deny all", "follow_x_forwarded_for allow clients"],
+        ["follow_x_forwarded_for deny clients", "follow_x_forwarded_for allow localhost"],
+        ["acl_uses_indirect_client off", "follow_x_forwarded_for allow clients"],
+        ["http_port 3129", "proxy_protocol_access allow clients"],
+        [BY_PROXY_PROTOCOL, "proxy_protocol_access allow localhost"],
+    ],
+)
+def test_who_is_not_believed_comes_from_elsewhere(believed: list[str]) -> None:
+    assert exposed(*ALL, *believed) == []
+
+
+def test_who_is_believed_reaches_what_a_rule_for_this_host_lets_in() -> None:
+    first = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
+    (text,) = exposed(*first, *PROTECTED, *LET_IN, "follow_x_forwarded_for allow clients")
+    assert text.startswith("http_access allow localhost: no rule before this one denies loopback addresses, link-local")
+    assert exposed(*first, *PROTECTED, *LET_IN) == []
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        ["acl known proxy_auth REQUIRED"],
+        ["acl known arp 00:11:22:33:44:55"],
+        ["external_acl_type who %SRC /bin/helper", "acl known external who"],
+        ["acl known srcdomain .office.example.com"],
+    ],
+)
+def test_a_list_of_this_host_and_of_others_whom_no_address_shows_is_not_for_this_host(known: list[str]) -> None:
+    """Defect: such a list was taken for one of this host alone, and nothing was said of what it opens."""
+    (text,) = exposed(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
+    assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

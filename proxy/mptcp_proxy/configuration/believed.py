@@ -1,0 +1,56 @@
+"""Whom Squid believes what it is told of a client's address, in X-Forwarded-For or by the PROXY protocol. Pure.
+
+Who is believed may be any client, and this host itself. Squid asks its lists about the address that it was told, and
+about the one that the connection comes from only before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .access_lists import AccessLists, access_rules, names_of
+from .addresses import EVERYBODY, LOOPBACK, Addresses
+from .source import Statement
+
+
+def believed_others(statements: Sequence[Statement], lists: AccessLists) -> Statement | None:
+    """Return the rule by which anybody on another host is believed, if there is one.
+
+    *lists* has all clients that a name may match, those with a password, too.
+    """
+    for directive, matters in (
+        ("follow_x_forwarded_for", counts_forwarded(statements)),
+        ("proxy_protocol_access", takes_proxy_header(statements)),
+    ):
+        if matters and (rule := _first(statements, directive, lists)) is not None:
+            return rule
+    return None
+
+
+def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) -> Statement | None:
+    undecided = EVERYBODY - LOOPBACK
+    rules = list(access_rules(statements, directive))
+    for rule in rules:
+        matches = [lists.match(name) for name in names_of(rule)]
+        if rule.words[1] == "allow":
+            if undecided & Addresses.common(match.possible for match in matches):
+                return rule
+        elif rule.applies is True:
+            undecided -= Addresses.common(match.certain for match in matches)
+    last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
+    return last if last is not None and last.words[1] == "deny" and undecided else None
+
+
+def counts_forwarded(statements: Sequence[Statement]) -> bool:
+    """Say whether rules may see the address in X-Forwarded-For. They do unless told otherwise."""
+    values = {True}
+    for statement in statements:
+        if statement.directive == "acl_uses_indirect_client":
+            value = statement.words[1:2] != ("off",)
+            values = {value} if statement.applies is True else {*values, value}
+    return True in values
+
+
+def takes_proxy_header(statements: Sequence[Statement]) -> bool:
+    """Say whether clients may come by the PROXY protocol."""
+    return any(each.directive.endswith("_port") and "require-proxy-header" in each.words for each in statements)

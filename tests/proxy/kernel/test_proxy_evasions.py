@@ -1,0 +1,134 @@
+"""Whom a squid.conf lets in that does not look like it: what the check complains of, a real Squid does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from proxying import fetch
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy
+from mptcp_proxy.configuration.check import check
+
+pytestmark = pytest.mark.kernel
+REFUSED = 403
+STRANGER = "203.0.113.5"
+"""RFC 5737: an address of nobody, which is not private."""
+ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
+"""A helper that takes whatever it is told."""
+KNOWS = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
+"""One that takes whom it knows."""
+STATUS = "http://mptcpproxy:3128/squid-internal-mgr/info"
+STRANGERS = {
+    "user": [
+        f"external_acl_type where %DST {ANSWERS}",
+        "acl ok external where",
+        "acl named ext_user REQUIRED",
+        "http_access allow ok named",
+    ],
+    "told-user": [
+        f"external_acl_type where %DST {ANSWERS}",
+        f"external_acl_type who %EXT_USER {KNOWS}",
+        "acl ok external where",
+        "acl known external who",
+        "http_access allow ok known",
+    ],
+    "told-tag": [
+        f"external_acl_type where %DST {ANSWERS}",
+        f"external_acl_type who %EXT_TAG {KNOWS}",
+        "acl ok external where",
+        "acl known external who",
+        "http_access allow ok known",
+    ],
+    "told-note": [
+        "acl noted annotate_transaction who=somebody",
+        f"external_acl_type who %note{{who}} {KNOWS}",
+        "acl known external who",
+        "http_access allow noted known",
+    ],
+    "told-field": [
+        f"external_acl_type who %>ha{{User-Agent}} {KNOWS}",
+        "acl known external who",
+        "http_access allow known",
+    ],
+}
+EMBEDDED = {
+    "::/96": "::c633:6401",
+    "::ffff:0:0:0/96": "::ffff:0:c633:6401",
+    "64:ff9b:1::/48": "64:ff9b:1:c633:64:100::",
+}
+"""Prefixes, and in each an address with 198.51.100.1 in it."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs(require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "gcc")
+
+
+@pytest.fixture(scope="module")
+def origin(module_testbed: Testbed) -> Origin:
+    return start_origin(module_testbed["origin"], {"file.bin": 1000})
+
+
+@contextmanager
+def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[Proxy, list[str]]]:
+    """Serve by the shipped configuration with statements *before* it and *behind* it, whatever the check says."""
+    node = testbed["proxy"]
+    path: Path = node.directory / "evasion.conf"
+    path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", behind, "shutdown_lifetime 0 seconds", ""]))
+    said = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
+    proxy = start_proxy(node, path, arguments=("--allow-open-proxy",))
+    try:
+        yield proxy, said
+    finally:
+        proxy.process.stop()
+
+
+@contextmanager
+def with_address(testbed: Testbed, address: str) -> Iterator[None]:
+    """Give the client *address*, too."""
+    client, core = testbed["client"], testbed["core"]
+    family = 6 if ":" in address else 4
+    ip = ["ip", f"-{family}"]
+    own = [address, "dev", "eth0"]
+    back = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
+    with (
+        client.changed([*ip, "addr", "add", *own, *(["nodad"] if family == 6 else [])], [*ip, "addr", "del", *own]),
+        core.changed([*ip, "route", "add", *back], [*ip, "route", "del", *back]),
+    ):
+        yield
+
+
+@pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
+def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
+    """Defect: the check said that it is good."""
+    options = ["--interface", STRANGER, "-A", "somebody"]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
+        assert [text for text in said if "an open proxy, it would serve" in text]
+        assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
+
+
+@pytest.mark.parametrize("prefix", EMBEDDED)
+def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
+    """Defect: the check said that it is good."""
+    address = EMBEDDED[prefix]
+    rules = [f"acl translated src {prefix}", "http_access allow translated"]
+    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, said):
+        assert [text for text in said if "100 % of the Internet's IPv4 addresses, by " in text]
+        options = ["--interface", address]
+        got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
+        assert got.status == 200
+
+
+@pytest.mark.parametrize("behind", ["", "follow_x_forwarded_for allow clients"])
+def test_clients_who_say_that_they_are_this_host(module_testbed: Testbed, behind: str) -> None:
+    """Defect: the check said that it is good."""
+    claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
+    with served(module_testbed, behind=behind) as (proxy, said):
+        assert bool([text for text in said if "whoever is believed to come from this host" in text]) == bool(behind)
+        client = module_testbed["client"]
+        assert fetch(client, STATUS, proxy.url()).status == REFUSED
+        assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if behind else REFUSED)
