@@ -57,24 +57,37 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             else 'no name in it, without "!", keeps strangers out'
         )
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
-    if not served.allowed:
-        return  # whoever one claims to be
     for directive, source, remedy, matters in (
         (
             "follow_x_forwarded_for",
             "X-Forwarded-For",
-            "your own proxies, or acl_uses_indirect_client off",
-            counts_forwarded(statements),
+            "your own proxies, or acl_uses_indirect_client off and log_uses_indirect_client off",
+            _forwarded_matters,
         ),
-        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", takes_proxy_header(statements)),
+        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_matters),
     ):
-        believed = _allowed(statements, directive, lists) if matters else _Verdict(NOBODY)
-        if believed.rule is not None:
+        believed = _allowed(statements, directive, lists)
+        if believed.rule is not None and matters(statements, served.rule is not None):
             yield _open(
                 believed.rule,
                 f"{believed.share} would be believed what {source} says of their address",
                 f"{directive} allow for {remedy}; as it is: {OVERRIDE}",
             )
+
+
+def _forwarded_matters(statements: Sequence[Statement], are_let_in: bool) -> bool:
+    """Say whether it lets strangers in that they are believed what X-Forwarded-For says; *are_let_in*: without it."""
+    by_rules, by_helpers = (counts_forwarded(statements, f"{what}_uses_indirect_client") for what in ("acl", "log"))
+    lists = AccessLists(statements, numbers_count=not by_rules, names_count=not by_rules, helpers_count=not by_helpers)
+    served = _allowed(statements, "http_access", lists)
+    # By their own addresses they are let in by a helper alone, which is told another.
+    return bool(served.allowed) if by_rules else served.rule is not None and not are_let_in
+
+
+def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
+    """Say the same of what the PROXY protocol says."""
+    lists = AccessLists(statements, numbers_count=False, names_count=False, helpers_count=False)
+    return takes_proxy_header(statements) and bool(_allowed(statements, "http_access", lists).allowed)
 
 
 def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from .list_values import Value, list_values, listed_file, without_flags
 from .patterns import matches_any
 from .source import Statement
 
-_SAY_WHO = frozenset(("src_as", "arp", "eui64", "user_cert", "ca_cert"))
+_SAY_WHO = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
 """Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
 _BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
@@ -90,16 +90,24 @@ class AccessLists:
     """The lists of a configuration, by name."""
 
     def __init__(
-        self, statements: Sequence[Statement], *, names_count: bool = True, strangers_alone: bool = True
+        self,
+        statements: Sequence[Statement],
+        *,
+        numbers_count: bool = True,
+        names_count: bool = True,
+        helpers_count: bool = True,
+        strangers_alone: bool = True,
     ) -> None:
-        """*names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is.
+        """What of a client's address shows who it is: its network's number (*numbers_count*); its name, which whoever
+        runs its reverse zone chooses (*names_count*); what a helper says of it (*helpers_count*).
 
         *strangers_alone*: whether only they are meant by the clients that a name may match, and not those who show
         otherwise than by their address who they are.
         """
+        self._numbers_count = numbers_count
         self._names_count = names_count
         self._strangers_alone = strangers_alone
-        self._helpers = helpers(statements, names_count=names_count)
+        self._helpers = helpers(statements, addresses_count=helpers_count, names_count=names_count and helpers_count)
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
             "localhost": [Line("src", ("127.0.0.1", "::1"), True)],
@@ -158,6 +166,8 @@ class AccessLists:
         if line.kind in _BY_NAME:
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
             return self._names_count and not any(means_all(value.text) for value in line.values)
+        if line.kind == "src_as":
+            return self._numbers_count
         if line.kind == "external":
             # The helper's name may stand behind "--", or in a file.
             return not self._helpers.not_told.intersection(value.text for value in line.values[:1])

@@ -41,11 +41,14 @@ def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) 
     return last if last is not None and last.words[1] == "deny" and undecided else None
 
 
-def counts_forwarded(statements: Sequence[Statement]) -> bool:
-    """Say whether rules may see the address in X-Forwarded-For. They do unless told otherwise."""
+def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses_indirect_client") -> bool:
+    """Say whether rules may see the address in X-Forwarded-For. They do unless told otherwise.
+
+    Helpers are told the address that goes into the log: *directive* is "log_uses_indirect_client" for these.
+    """
     values = {True}
     for statement in statements:
-        if statement.directive == "acl_uses_indirect_client":
+        if statement.directive == directive:
             value = statement.words[1:2] != ("off",)
             values = {value} if statement.applies is True else {*values, value}
     return True in values

@@ -19,13 +19,15 @@ from .source import Statement
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
 """What may stand before the codes of an external_acl_type; behind them is the helper, with its own arguments."""
 _CODE = re.compile(
-    r"""%["\[#'/]?-?[0-9.]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<behind>\{[^}]*\})?"""
+    r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<behind>\{[^}]*\})?"""
 )
-"""How a code is written: each word is one, with or without an argument, before or behind it."""
-_OF_THE_CLIENT = re.compile(r"SRC(?:EUI48|EUI64)?|LOGIN|(?:USER_|CA_|USER_CA_)CERT\w*|>a|>eui|ul|credentials|>cert_\w+")
-"""A code by which an external helper is told who the client is (external_acl_type, logformat): its address, its user or
-its certificate. Any other, as of what is asked for, says nothing of it; what an identd says (IDENT, ui) is the
-client's own."""
+"""How a code is written: each word is one, with or without an argument, before or behind it. By one with a greatest
+length (%.1SRC) the helper is told a part."""
+_OF_THE_CLIENT = re.compile(r"SRCEUI(?:48|64)|LOGIN|(?:USER_|CA_|USER_CA_)CERT\w*|>eui|ul|credentials|>cert_\w+")
+_ADDRESS = frozenset(("SRC", ">a"))
+"""Codes by which an external helper is told who the client is (external_acl_type, logformat): its MAC address, its user
+or its certificate; its address. Any other, as of what is asked for, says nothing of it; what an identd says (IDENT, ui)
+is the client's own."""
 _HEADER = re.compile(r">?(?:ha?)?")
 """One of the request's header fields, where it has an argument, or all: a user's password may be in it."""
 _SAYS_NOTHING = re.compile(
@@ -63,6 +65,7 @@ class Helpers:
 class _Known:
     """Which of what a helper may be told, beside addresses and certificates, says who a client is."""
 
+    addresses: bool
     host_names: bool
     logins: bool
     """The user whose password was looked at, where there is one."""
@@ -73,10 +76,11 @@ class _Known:
     notes: bool
 
 
-def helpers(statements: Iterable[Statement], *, names_count: bool = True) -> Helpers:
+def helpers(statements: Iterable[Statement], *, addresses_count: bool = True, names_count: bool = True) -> Helpers:
     """Return what the helper programs of *statements* know.
 
-    *names_count*: whether a client's name, which whoever runs its reverse zone chooses, shows who it is.
+    *addresses_count*: whether a client's address shows who it is; where X-Forwarded-For is believed it may be any.
+    *names_count*: whether its name does, which whoever runs its reverse zone chooses.
     """
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
@@ -86,7 +90,9 @@ def helpers(statements: Iterable[Statement], *, names_count: bool = True) -> Hel
     no_identd, no_notes = not any(map(_asks_an_identd, statements)), not any(map(_makes_notes, statements))
 
     def known(answers: bool, something: bool) -> _Known:
-        return _Known(names_count, not anybody, answers, something and no_identd, something and no_notes)
+        return _Known(
+            addresses_count, names_count, not anybody, answers, something and no_identd, something and no_notes
+        )
 
     all_told = all(_tells_who(words, known(True, True)) for _, words in external)
     answers = all_told and any(_tells_who(words, known(False, logins)) for _, words in external)
@@ -130,6 +136,8 @@ def _says_who(word: str, known: _Known, takes_anybody: bool) -> bool:
         return known.logins and code in _ASKS_FOR_A_LOGIN
     if code == "un":
         return known.logins and known.names
+    if code in _ADDRESS:
+        return known.addresses
     if code == ">A":
         return known.host_names
     if code == "note":

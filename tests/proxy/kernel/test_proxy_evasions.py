@@ -111,6 +111,24 @@ def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Ori
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
+@pytest.mark.parametrize("seen", ["on", "off"])
+def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin: Origin, seen: str) -> None:
+    """Defect: the check said that it is good. A helper is told the address, whether rules see it or not."""
+    rules = [
+        "follow_x_forwarded_for allow all",
+        f"acl_uses_indirect_client {seen}",
+        "external_acl_type who %SRC /usr/bin/sed -u s/^10\\.1\\.2\\.3.*/OK/;t;s/.*/ERR/",
+        "acl known external who",
+        "http_access allow known",
+    ]
+    options = ["--interface", STRANGER, "-H", "X-Forwarded-For: 10.1.2.3"]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
+        assert [text for text in said if "would be believed what X-Forwarded-For says of their address" in text]
+        client, url = module_testbed["client"], origin.url("file.bin")
+        assert fetch(client, url, proxy.url(), options=options[:2]).status == REFUSED
+        assert fetch(client, url, proxy.url(), options=options).status == 200
+
+
 @pytest.mark.parametrize("prefix", EMBEDDED)
 def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
     """Defect: the check said that it is good."""

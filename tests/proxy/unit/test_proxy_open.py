@@ -10,6 +10,7 @@ from in_squid_conf import parse
 from mptcp_proxy.configuration.access import claimed_name_problems, open_proxy_problems
 
 ONLY_OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
+OWN_AND_US = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
     ["http_access allow all"],
     ["http_access deny bad", "http_access allow all", "http_access deny all"],
@@ -98,6 +99,41 @@ OPEN = [
         *ONLY_OWN,
     ],
     ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all", *ONLY_OWN],
+    # By an address that a client claims it has a network's number and a name, and a helper knows it.
+    *(
+        [*believed, *known, "http_access allow ok", "http_access deny all"]
+        for believed in (
+            ["follow_x_forwarded_for allow all"],
+            ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all"],
+        )
+        for known in (
+            ["acl ok src_as 64496"],
+            ["acl ok srcdomain .office.example.com"],
+            ["external_acl_type who %DST %SRC /bin/helper", "acl ok external who"],
+            ["external_acl_type who %>A /bin/helper", "acl ok external who"],
+        )
+    ),
+    # Helpers are told the address for the log, whatever the rules see.
+    [
+        "acl_uses_indirect_client off",
+        "follow_x_forwarded_for allow all",
+        "external_acl_type who %>a /bin/helper",
+        "acl ok external who",
+        "http_access allow ok",
+        "http_access deny all",
+    ],
+    [
+        "log_uses_indirect_client off",
+        "log_uses_indirect_client on",
+        "acl_uses_indirect_client off",
+        "follow_x_forwarded_for allow all",
+        "external_acl_type who %SRC /bin/helper",
+        "acl ok external who",
+        "acl named ext_user REQUIRED",
+        "http_access deny !ok",
+        "http_access allow named",
+        "http_access deny all",
+    ],
     # Of several "if" within each other the inner one alone counts.
     ["if false", "if true", "http_access allow all", "endif", "endif", "http_access deny all"],
     ["if false", "if false", "else", "http_access allow all", "endif", "endif", "http_access deny all"],
@@ -135,6 +171,8 @@ OPEN = [
             # A code is a word: Squid ends at two in one, or at a sign of percent before it.
             "%DST:%SRC /bin/helper",
             "%%SRC /bin/helper",
+            # A part of it: its first figure.
+            "%.1SRC /bin/helper",
             # Fields of what is asked for, and fields in which anybody says what he likes.
             "%>ha{Host} /bin/helper",
             "%>{Referer} /bin/helper",
@@ -431,6 +469,20 @@ CLOSED: list[list[str]] = [
     ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
     ["acl_uses_indirect_client off", "follow_x_forwarded_for allow all", *ONLY_OWN],
     ["http_port 3128", "proxy_protocol_access allow all", *ONLY_OWN],
+    *(
+        [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
+        for settings, known in (
+            (["acl_uses_indirect_client off"], ["acl ok src_as 64496"]),
+            (["acl_uses_indirect_client off"], ["acl ok srcdomain .office.example.com"]),
+            (["log_uses_indirect_client off"], ["external_acl_type who %SRC /bin/helper", "acl ok external who"]),
+            ([], ["acl ok arp 00:11:22:33:44:55"]),
+            ([], ["external_acl_type who %SRC %>ha{Authorization} /bin/helper", "acl ok external who"]),
+            (
+                ["acl_uses_indirect_client off"],
+                ["external_acl_type who %SRC /bin/helper", "acl us external who", *OWN_AND_US],
+            ),
+        )
+    ),
     ["follow_x_forwarded_for allow all", "http_access deny all"],
     [
         "acl users proxy_auth REQUIRED",
