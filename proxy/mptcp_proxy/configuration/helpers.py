@@ -108,14 +108,16 @@ def _is_external(statement: Statement) -> bool:
 def _asks_an_identd(statement: Statement) -> bool:
     words = statement.words
     return words[:2] == ("ident_lookup_access", "allow") or (
-        words[:1] == ("acl",) and words[2:3] in (("ident",), ("ident_regex",))
+        statement.directive == "acl" and words[2:3] in (("ident",), ("ident_regex",))
     )
 
 
 def _makes_notes(statement: Statement) -> bool:
-    """Say whether there are notes by *statement* that no helper has made."""
+    """Say whether there are notes by *statement* that none of those helpers has made."""
     words = statement.words
-    return words[:1] == ("note",) or (words[:1] == ("acl",) and bool(words[2:3]) and words[2].startswith("annotate_"))
+    return statement.directive in ("note", "url_rewrite_program", "store_id_program") or (
+        statement.directive == "acl" and len(words) > 2 and words[2].startswith("annotate_")
+    )
 
 
 def _tells_who(words: Sequence[str], known: _Known) -> bool:

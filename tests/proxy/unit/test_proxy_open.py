@@ -245,6 +245,7 @@ OPEN = [
             ("%note{user}", "note user yes all"),
             ("%note{user}", "acl mark annotate_transaction user=yes"),
             ("%note{user}", "acl mark annotate_client user=yes"),
+            ("%note{clt_conn_tag}", "url_rewrite_program /bin/rewriter"),
         )
     ),
     # Programs that take anybody: any password, and any address.
