@@ -10,7 +10,6 @@ from in_squid_conf import parse
 from mptcp_proxy.configuration.access import claimed_name_problems, open_proxy_problems
 
 ONLY_OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
-OWN_AND_US = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
     ["http_access allow all"],
     ["http_access deny bad", "http_access allow all", "http_access deny all"],
@@ -99,41 +98,6 @@ OPEN = [
         *ONLY_OWN,
     ],
     ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all", *ONLY_OWN],
-    # By an address that a client claims it has a network's number and a name, and a helper knows it.
-    *(
-        [*believed, *known, "http_access allow ok", "http_access deny all"]
-        for believed in (
-            ["follow_x_forwarded_for allow all"],
-            ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all"],
-        )
-        for known in (
-            ["acl ok src_as 64496"],
-            ["acl ok srcdomain .office.example.com"],
-            ["external_acl_type who %DST %SRC /bin/helper", "acl ok external who"],
-            ["external_acl_type who %>A /bin/helper", "acl ok external who"],
-        )
-    ),
-    # Helpers are told the address for the log, whatever the rules see.
-    [
-        "acl_uses_indirect_client off",
-        "follow_x_forwarded_for allow all",
-        "external_acl_type who %>a /bin/helper",
-        "acl ok external who",
-        "http_access allow ok",
-        "http_access deny all",
-    ],
-    [
-        "log_uses_indirect_client off",
-        "log_uses_indirect_client on",
-        "acl_uses_indirect_client off",
-        "follow_x_forwarded_for allow all",
-        "external_acl_type who %SRC /bin/helper",
-        "acl ok external who",
-        "acl named ext_user REQUIRED",
-        "http_access deny !ok",
-        "http_access allow named",
-        "http_access deny all",
-    ],
     # Of several "if" within each other the inner one alone counts.
     ["if false", "if true", "http_access allow all", "endif", "endif", "http_access deny all"],
     ["if false", "if false", "else", "http_access allow all", "endif", "endif", "http_access deny all"],
@@ -154,137 +118,6 @@ OPEN = [
     # The client runs its own identd, and its own name server.
     ["acl users ident REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users ident_regex .", "http_access deny !users", "http_access allow all"],
-    # This helper is told what is asked for, and not by whom.
-    ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
-    ["external_acl_type where %DST /bin/helper", "acl ok external -- where", "http_access allow ok"],
-    *(
-        [f"external_acl_type where {said}", "acl ok external where", "http_access allow ok"]
-        for said in (
-            # What stands behind the helper are its arguments.
-            "%DST /bin/helper %SRC",
-            "ttl=60 ipv4 /bin/helper %SRC",
-            "%#ru /bin/helper",
-            "%SRCPORT /bin/helper",
-            "%>p %http::ru /bin/helper",
-            "%IDENT %ui /bin/helper",
-            "/bin/helper",
-            # A code is a word: Squid ends at two in one, or at a sign of percent before it.
-            "%DST:%SRC /bin/helper",
-            "%%SRC /bin/helper",
-            # A part of it: its first figure.
-            "%.1SRC /bin/helper",
-            # Fields of what is asked for, and fields in which anybody says what he likes.
-            "%>ha{Host} /bin/helper",
-            "%>{Referer} /bin/helper",
-            "%{Accept-Language:;en}>h /bin/helper",
-            "%>ha{user-agent} /bin/helper",
-            "%>ha{X-Forwarded-For} /bin/helper",
-            # What another helper has answered, or nobody.
-            "%EXT_USER /bin/helper",
-            "%EXT_TAG %ea /bin/helper",
-            "%un /bin/helper",
-            "%{user}note /bin/helper",
-        )
-    ),
-    # What a helper answers that is told where to, and not for whom.
-    [
-        "external_acl_type where %DST /bin/helper",
-        "acl ok external where",
-        "acl named ext_user REQUIRED",
-        "http_access allow ok named",
-        "http_access deny all",
-    ],
-    [
-        "external_acl_type where %DST /bin/helper",
-        "external_acl_type who %SRC /bin/helper",
-        "acl ok external where",
-        "acl named ext_user_regex .",
-        "http_access deny !ok",
-        "http_access allow named",
-        "http_access deny all",
-    ],
-    *(
-        [
-            *sources,
-            "external_acl_type where %DST /bin/helper",
-            f"external_acl_type second {said} /bin/helper",
-            "acl ok external where",
-            "acl fine external second",
-            "http_access allow ok fine",
-            "http_access deny all",
-        ]
-        for said in ("%EXT_USER", "%EXT_LOG", "%EXT_TAG", "%ue", "%ea", "%et", "%un", "%note{user}", "%{user}note")
-        for sources in (
-            [],
-            ["auth_param basic program /bin/passwords", "external_acl_type who %SRC /bin/helper"],
-        )
-    ),
-    # Each is told what the other one says.
-    [
-        "external_acl_type one %EXT_USER /bin/helper",
-        "external_acl_type other %EXT_TAG /bin/helper",
-        "acl ok external one",
-        "acl fine external other",
-        "http_access allow ok fine",
-        "http_access deny all",
-    ],
-    # Who has not logged in has the name that his own identd says; notes may be of anybody.
-    *(
-        [
-            "auth_param basic program /bin/passwords",
-            f"external_acl_type named {said} /bin/helper",
-            asks,
-            "acl ok external named",
-            "http_access allow ok",
-            "http_access deny all",
-        ]
-        for said, asks in (
-            ("%un", "acl me ident REQUIRED"),
-            ("%un", "acl me ident_regex ."),
-            ("%un", "ident_lookup_access allow all"),
-            ("%note{user}", "note user yes all"),
-            ("%note{user}", "acl mark annotate_transaction user=yes"),
-            ("%note{user}", "acl mark annotate_client user=yes"),
-            ("%note{clt_conn_tag}", "url_rewrite_program /bin/rewriter"),
-        )
-    ),
-    # Programs that take anybody: any password, and any address.
-    *(
-        [f"auth_param {program}", "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"]
-        for program in (
-            "basic program /usr/lib/squid/basic_fake_auth",
-            "ntlm program /usr/lib/squid/ntlm_fake_auth -v",
-            "negotiate program /bin/negotiate_wrapper_auth --ntlm /bin/ntlm_fake_auth --kerberos /bin/helper",
-            "basic PROGRAM /usr/bin/perl /lib/squid/basic_fake_auth.pl",
-        )
-    ),
-    [
-        "acl users proxy_auth_regex .",
-        "auth_param basic program /usr/lib/squid/basic_fake_auth",
-        "http_access deny !users",
-        "http_access allow all",
-    ],
-    [
-        "auth_param basic program /usr/lib/squid/basic_fake_auth",
-        "external_acl_type group %LOGIN /bin/helper",
-        "acl staff external group staff",
-        "http_access allow staff",
-        "http_access deny all",
-    ],
-    *(
-        [
-            f"external_acl_type known ttl=60 {program}",
-            "acl ok external known",
-            "http_access deny !ok",
-            "http_access allow all",
-        ]
-        for program in (
-            "concurrency=200 %SRC /usr/lib/squid/ext_session_acl -t 7200",
-            "%SRC /usr/lib/squid/ext_time_quota_acl /etc/squid/time_quota",
-            "%>a /usr/bin/perl /usr/lib/squid/ext_delayer_acl.pl",
-            "%un /usr/lib/squid/ext_session_acl -t 7200",
-        )
-    ),
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
     # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
@@ -346,25 +179,6 @@ CLOSED: list[list[str]] = [
     ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow own !web", "http_access deny all"],
     ["acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users external session", "http_access allow users", "http_access deny all"],
-    [
-        "auth_param basic program /usr/lib/squid/basic_ncsa_auth /etc/squid/fake_auth",
-        "acl users proxy_auth REQUIRED",
-        "http_access allow users",
-    ],
-    [
-        "auth_param basic program /usr/lib/squid/basic_fake_auth",
-        "external_acl_type who %SRC /bin/helper",
-        "acl ok external who",
-        "http_access allow ok",
-        "http_access deny all",
-    ],
-    # It asks for a password first.
-    [
-        "external_acl_type session concurrency=200 %LOGIN /usr/lib/squid/ext_session_acl -t 7200",
-        "acl session external session",
-        "http_access deny !session",
-        "http_access allow all",
-    ],
     ["acl card arp 00:11:22:33:44:55", "http_access allow card", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "acl both all-of own web", "http_access allow both"],
     ["acl own src 10.0.0.0/8", "acl us srcdomain .example", "acl any any-of own us", "http_access allow any"],
@@ -401,89 +215,11 @@ CLOSED: list[list[str]] = [
     ["acl us srcdom_regex -i \\.example\\.com$", "http_access allow us", "http_access deny all"],
     ["acl us srcdom_regex ^[[:alnum:]-]+\\.example\\.com$", "http_access allow us", "http_access deny all"],
     ["acl us srcdom_regex ^([0-9]{1,3}-){3}[0-9]{1,3}\\.example$", "http_access allow us", "http_access deny all"],
-    [
-        "external_acl_type who ttl=60 %SRC %DST /bin/helper",
-        "acl ok external who",
-        "http_access allow ok",
-        "http_access deny all",
-    ],
-    *(
-        [
-            f"external_acl_type who {said} /bin/helper",
-            "acl ok external who",
-            "http_access allow ok",
-            "http_access deny all",
-        ]
-        for said in (
-            "%>{Authorization}",
-            "%{Authorization}>ha",
-            "%>ha{Authorization}",
-            "%{Authorization}http::>h",
-            "children-max=5 ipv4 quote=shell %DST %>a",
-            "%-10>a",
-            "%LOGIN",
-            "%DST %'SRC",
-            "%>A",
-            "%>h",
-            "%>ha{Cookie:;session}",
-            "%ssl::>cert_subject",
-            "%USER_CERT_CN",
-            "%SRCEUI64",
-        )
-    ),
-    # All that answer are told of the client, by others at least.
-    *(
-        [
-            f"external_acl_type who {told} /bin/helper",
-            f"external_acl_type group {said} /bin/helper",
-            "acl known external who",
-            "acl ok external group",
-            "http_access allow ok",
-            "http_access deny all",
-        ]
-        for told in ("%SRC", "%DST %>ha{Authorization}")
-        for said in ("%EXT_USER", "%EXT_TAG", "%ue", "%un", "%{user}note", "%note{user}")
-    ),
-    *(
-        [
-            "auth_param basic program /bin/passwords",
-            f"external_acl_type group {said} /bin/helper",
-            "acl ok external group",
-            "acl named ext_user REQUIRED",
-            "http_access allow ok",
-            "http_access allow named",
-            "http_access deny all",
-        ]
-        for said in ("%LOGIN", "%un", "%credentials", "%note{user}")
-    ),
-    [
-        "external_acl_type who %SRC /bin/helper",
-        "acl ok external who",
-        "acl named ext_user REQUIRED",
-        "http_access deny !ok",
-        "http_access allow named",
-    ],
-    # Nobody gives names.
-    ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     ["acl us srcdomain .office.example.com", "http_access allow us", "http_access deny all"],
     ["acl parts src 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny !parts", "http_access allow !all"],
     ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
     ["acl_uses_indirect_client off", "follow_x_forwarded_for allow all", *ONLY_OWN],
     ["http_port 3128", "proxy_protocol_access allow all", *ONLY_OWN],
-    *(
-        [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
-        for settings, known in (
-            (["acl_uses_indirect_client off"], ["acl ok src_as 64496"]),
-            (["acl_uses_indirect_client off"], ["acl ok srcdomain .office.example.com"]),
-            (["log_uses_indirect_client off"], ["external_acl_type who %SRC /bin/helper", "acl ok external who"]),
-            ([], ["acl ok arp 00:11:22:33:44:55"]),
-            ([], ["external_acl_type who %SRC %>ha{Authorization} /bin/helper", "acl ok external who"]),
-            (
-                ["acl_uses_indirect_client off"],
-                ["external_acl_type who %SRC /bin/helper", "acl us external who", *OWN_AND_US],
-            ),
-        )
-    ),
     ["follow_x_forwarded_for allow all", "http_access deny all"],
     [
         "acl users proxy_auth REQUIRED",
@@ -519,14 +255,6 @@ def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
         assert len(list(open_proxy_problems(parse(*rules)))) == problems, text
     names.unlink()
     assert list(open_proxy_problems(parse(*rules))) == []
-
-
-def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
-    """Defect: one that is told nothing of the client was taken for one that knows who it is."""
-    name = tmp_path / "helper"
-    name.write_text("where\n")
-    rules = ("external_acl_type where %DST /bin/helper", f'acl ok external "{name}"', "http_access allow ok")
-    assert list(open_proxy_problems(parse(*rules)))
 
 
 @pytest.mark.parametrize("word", ["'{}'", '"{}', "'{}", "\"{}'", '"{}"x'])
