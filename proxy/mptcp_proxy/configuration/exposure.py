@@ -18,8 +18,17 @@ from .believed import believed_others
 from .source import Statement
 
 _LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
-_TRANSLATED = Addresses.of("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112")
-"""The former two's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
+_METADATA = Addresses.of(
+    *("168.63.129.16", "192.0.0.192", "100.100.100.200", "100.96.0.96", "100.80.80.80"),
+    *("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:42::42", "fd00:100::100:200"),
+)
+"""Of clouds whose service for their machines, which may hand out credentials, has no link-local address: Azure, Oracle
+(Classic), Alibaba, Volcengine, UCloud; Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
+_TRANSLATED = Addresses.of(
+    *("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112", "64:ff9b::a83f:8110", "64:ff9b::c000:c0"),
+    *("64:ff9b::6464:64c8", "64:ff9b::6460:60", "64:ff9b::6450:5050"),
+)
+"""The former three's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
 _OTHER_SERVICES = (22, 25, 6379)
 """Ports that stand for services other than the web: remote shells, mail, and a database on a high port."""
 _NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
@@ -54,7 +63,8 @@ def exposure_problems(
     requests = {
         "loopback addresses": _Request(to=LOOPBACK),
         "link-local addresses": _Request(to=_LINK_LOCAL),
-        "127.0.0.0/8 and 169.254.0.0/16 behind NAT64 (64:ff9b::/96)": _Request(to=_TRANSLATED),
+        "metadata services of clouds such as 168.63.129.16": _Request(to=_METADATA),
+        "127.0.0.0/8, 169.254.0.0/16 and metadata services behind NAT64 (64:ff9b::/96)": _Request(to=_TRANSLATED),
         f'this host\'s own addresses ("{own_addresses}")': _Request(to_file=own_addresses),
         f"CONNECT to ports such as {first_tunnel}": _Request(tunnel=first_tunnel or _OTHER_SERVICES[0]),
         "Squid's own status pages (manager)": _Request(manager=True),

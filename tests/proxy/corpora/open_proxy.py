@@ -20,12 +20,17 @@ _LINK_LOCAL = """
 169.254.169.254 169.254.1.1 2852039166 0xa9fea9fe 0251.0376.0251.0376 169.254.43518 [::ffff:169.254.169.254]
 [::ffff:a9fe:a9fe] [fe80::1] [fe80::a9fe:a9fe] [febf::1] [fd00:ec2::254] [fd20:ce::254] 100.100.100.200
 1684301000 [::ffff:100.100.100.200]
+168.63.129.16 2822734096 0xa83f8110 [::ffff:168.63.129.16] [::ffff:a83f:8110]
+192.0.0.192 3221225664 [::ffff:192.0.0.192]
+100.96.0.96 100.80.80.80 [fd00:ec2::23] [fd00:c1::a9fe:a9fe] [fd00:a9fe:a9fe::1] [fd00:42::42] [fd00:100::100:200]
 """.split()  # noqa: SIM905
 _EMBEDDED = """
 [64:ff9b::7f00:1] [64:ff9b::127.0.0.1] [0064:FF9B:0:0:0:0:7F00:0001] [64:ff9b::] [64:ff9b::1] [64:ff9b::7fff:fffe]
 [64:ff9b::a9fe:a9fe] [64:ff9b::169.254.169.254] [64:ff9b::6464:64c8] [64:ff9b:1::7f00:1] [64:ff9b:1:fffe::a9fe:a9fe]
 [2002:7f00:1::] [2002:7f00:1::1] [2002::1] [2002:a9fe:a9fe::1] [2002:6464:64c8::1] [2001::1] [2001:0:7f00:1::80ff:fffe]
 [::127.0.0.1] [::7f00:1] [::a9fe:a9fe] [::ffff:0:127.0.0.1] [::ffff:0:a9fe:a9fe]
+[64:ff9b::a83f:8110] [64:ff9b::168.63.129.16] [64:ff9b::c000:c0] [64:ff9b::6460:60] [64:ff9b::6450:5050]
+[2002:a83f:8110::1] [2002:c000:c0::1] [2002:6460:60::1] [2002:6450:5050::1] [64:ff9b:1::a83f:8110] [::a83f:8110]
 """.split()  # noqa: SIM905
 _PUBLIC_EMBEDDED = ["[64:ff9b::c633:6401]", "[64:ff9b::198.51.100.1]", "[64:ff9b::8000:1]", "[2002:c633:6401::1]"]
 """What a translator near the host would take to a public address. Here is none, nor any route."""
@@ -52,6 +57,8 @@ NAMES: dict[str, list[list[str]]] = {
     "own6.example": [[PROXY6]],
     "metadata.example": [["169.254.169.254"]],
     "metadata6.example": [["fd00:ec2::254"]],
+    "metadata-azure.example": [["168.63.129.16"]],
+    "metadata-oracle.example": [["192.0.0.192"]],
     "nat64-loop.example": [["64:ff9b::7f00:1"]],
     "nat64-metadata.example": [["64:ff9b::a9fe:a9fe"]],
     "nat64-own.example": [["64:ff9b::a4d:802"]],
@@ -94,7 +101,7 @@ def _named() -> list[Row]:
         if name in ("public.example", "rebind-connect.example") or name.startswith("rebind"):
             continue
         # Without the rules there would be no way to these (503).
-        refused = statuses(403) if name.startswith("nat64") else _UNRESOLVED
+        refused = statuses(403) if name.startswith(("nat64", "metadata")) else _UNRESOLVED
         rows.append(Row(f"name-{name}", get(f"http://{name}:{INNER}/{{id}}"), refused))
     return rows
 

@@ -92,7 +92,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
         ),
         "http_access deny own_addresses": ("", {"own-01-get", "own-06-get", "own-09-get", "name-own6.example"}),
         "http_access deny to_link_local": ("", {"link-local-01-connect"}),
-        "http_access deny to_metadata": ("", {"link-local-14-get"}),
+        "http_access deny to_metadata": ("", {"link-local-14-get", "name-metadata-azure.example"}),
         "http_access deny to_embedded": ("", {"embedded-01-get", "embedded-07-connect", "name-nat64-metadata.example"}),
         "http_access deny !web_ports": ("", {"port-22", "port-25"}),
         "http_access deny CONNECT !tunnel_ports": ("", {"tunnel-22", "tunnel-444"}),
