@@ -1,4 +1,4 @@
-"""What the throttler needs of a host's shared libraries and of its kernel's BPF; ``check`` and ``doctor`` look for it.
+"""What the throttler needs of a host's shared libraries and of its kernel; ``check`` and ``doctor`` look for it.
 
 What is looked at comes as arguments, so that all answers can be had on any host.
 """
@@ -6,7 +6,7 @@ What is looked at comes as arguments, so that all answers can be had on any host
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
@@ -16,6 +16,13 @@ BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
 WITHOUT_BPF = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
 _OLDEST_FOR_BPF = (5, 16)
+_DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboot"
+HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
+PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
+OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
+"""What there has to be for every policy."""
+FOR_UPLOADS = (TBF, IFB)
+"""What rules for uploads need besides."""
 
 
 class Lack(NamedTuple):
@@ -26,6 +33,48 @@ class Lack(NamedTuple):
     """What does not work without."""
     remedy: str
     """A command."""
+
+
+class _Feature(NamedTuple):
+    name: str
+    serves: str
+    modules: str
+    options: str
+    """Of the kernel's configuration."""
+
+
+_FEATURES = {
+    HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
+    PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
+    TBF: _Feature("TBF", "it cuts the large segments of capped uploads", "sch_tbf", "CONFIG_NET_SCH_TBF"),
+    IFB: _Feature("IFB", "capped uploads wait on such a device", "ifb", "CONFIG_IFB"),
+    PACKETS: _Feature("AF_PACKET", "subflows are seen by packet sockets", "af_packet", "CONFIG_PACKET"),
+    SOCKETS: _Feature(
+        "NETLINK_SOCK_DIAG",
+        "subflows are counted by socket diagnostics",
+        "-a inet_diag tcp_diag mptcp_diag",
+        "CONFIG_INET_DIAG",
+    ),
+}
+
+
+def name_of(feature: str) -> str:
+    """Return how people call one of ``OF_KERNEL`` or ``FOR_UPLOADS``."""
+    return _FEATURES[feature].name
+
+
+def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
+    """Yield those of *features* that do not work. *results*: feature to None where it works, else to the reason.
+
+    What was not tried is not told of.
+    """
+    for feature in features:
+        if (reason := results.get(feature)) is None:
+            continue
+        name, serves, modules, options = _FEATURES[feature]
+        without = "rules for uploads need it" if feature in FOR_UPLOADS else "the throttler cannot start without"
+        what = f"{name} does not work ({reason}), kernel option {options}"
+        yield feature, Lack(what, f"{serves}, and {without}", f"modprobe {modules} || ({_DEBIANS_KERNEL})")
 
 
 def loads(name: str) -> bool:
@@ -74,7 +123,7 @@ def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> 
     return Lack(
         f"Linux {release} {lacks}",
         WITHOUT_BPF,
-        "apt install linux-image-$(dpkg --print-architecture) && reboot   # CONFIG_DEBUG_INFO_BTF=y",
+        f"{_DEBIANS_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",
     )
 
 

@@ -1,8 +1,10 @@
-"""What the probe found out about traffic control and netfilter."""
+"""What the probe found out about traffic control, sockets and netfilter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+
+from mptcp_common.throttler_needs import FOR_UPLOADS, HTB, IFB, PACKETS, PFIFO, SOCKETS, TBF, lacks_of_kernel, name_of
 
 from ..places import Role
 from .model import Finding, fail, ok, warn
@@ -10,6 +12,14 @@ from .model import Finding, fail, ok, warn
 Results = Mapping[str, str | None]
 """Feature to None where it works, else to the reason; see ``probe``."""
 
+_LINES = {
+    HTB: "tc HTB",
+    PFIFO: "tc pfifo",
+    TBF: "tc TBF",
+    IFB: "IFB",
+    PACKETS: "packet sockets",
+    SOCKETS: "socket diagnostics",
+}
 _MODULES = "apt install linux-image-$(dpkg --print-architecture) && reboot   # Debian's kernel has it"
 
 
@@ -22,22 +32,15 @@ def not_probed(reason: str) -> Finding:
     )
 
 
-def traffic_control(results: Results) -> Iterator[Finding]:
-    """HTB and pfifo: without them nothing is throttled, though the proxy works."""
-    for feature, name, part in (("htb", "HTB", "caps a subflow"), ("pfifo", "pfifo", "keeps its queue short")):
-        reason = results.get(feature)
-        if feature not in results:
-            continue
-        if reason is None:
-            yield ok(f"tc {name}", f"{name} works")
-        else:
-            module = "sch_htb" if feature == "htb" else "sch_fifo"
-            yield fail(
-                f"tc {name}",
-                f"{name} does not work: {reason}",
-                f"it is what {part}; the throttler cannot start without",
-                f"modprobe {module} || ({_MODULES})",
-            )
+def of_throttler(results: Results) -> Iterator[Finding]:
+    """What the throttler needs of the kernel: without it nothing is throttled, or no upload, though the proxy works."""
+    lacks = dict(lacks_of_kernel(results, _LINES))
+    for feature, line in _LINES.items():
+        if (lack := lacks.get(feature)) is not None:
+            say = warn if feature in FOR_UPLOADS else fail
+            yield say(line, *lack)
+        elif feature in results:
+            yield ok(line, f"{name_of(feature)} works")
 
 
 def netfilter(results: Results) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     if refusal:
         yield features.not_probed(refusal)
     else:
-        yield from features.traffic_control(results)
+        yield from features.of_throttler(results)
         yield from features.netfilter(results)
     yield libraries.pcap(loads)
     yield libraries.nftables(loads)

@@ -1,7 +1,8 @@
 """Tries kernel features out. To be run in a network namespace that goes away with the process; see ``gather``.
 
 Prints one JSON object: feature to null where it works, else to the reason. Every feature is tried by the means by
-which it will be used: pyroute2 for tc and ipset, iptables-legacy for the rule, libnftables for nftables.
+which it will be used: pyroute2 for ipset, iptables-legacy for the rule, libnftables for nftables. What else the
+throttler needs is tried by ``mptcp_common.throttler_trial``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from pyroute2 import IPRoute
 from pyroute2.ipset import IPSet
 
 from mptcp_common.throttler_needs import NFTABLES, loads
+from mptcp_common.throttler_trial import TRIALS, attempt
 
 from ..places import Role
 
 _SOCKET = {Role.PROXY: "listener", Role.RELAY: "connection"}
-_LO = 1  # the loopback interface's index, the only interface of a fresh namespace
-_ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x20000
 _SETS = {socket.AF_INET: "mpxprobe4", socket.AF_INET6: "mpxprobe6"}
 _NFT = """
 table inet mpxprobe {
@@ -58,17 +57,6 @@ print(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
 """,
 }
 _VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
-
-
-def _htb() -> None:
-    with IPRoute() as tc:
-        tc.tc("add", "htb", _LO, _ROOT, default=0)
-        tc.tc("add-class", "htb", _LO, _CLASS, parent=_ROOT, rate="1mbit", ceil="1mbit")
-
-
-def _pfifo() -> None:
-    with IPRoute() as tc:
-        tc.tc("add", "pfifo", _LO, _LEAF, parent=_CLASS, limit=10)
 
 
 def _ipset() -> None:
@@ -119,29 +107,13 @@ def _shim(library: str, role: Role) -> None:
         raise RuntimeError(answer.stderr.strip() or f"the {_SOCKET[role]} stayed plain TCP")
 
 
-def attempt(tries: dict[str, Callable[[], None]]) -> dict[str, str | None]:
-    """Return feature to None or the reason why it does not work."""
-    results: dict[str, str | None] = {}
-    for feature, do in tries.items():
-        try:
-            do()
-            results[feature] = None
-        except StopIteration:
-            results[feature] = "the library is not installed"
-        except FileNotFoundError as error:
-            results[feature] = f"{error.filename} is not installed"
-        except Exception as error:  # whatever the kernel or a library says is the finding
-            results[feature] = str(error) or type(error).__name__
-    return results
-
-
 def main() -> None:
     tries: dict[str, Callable[[], None]] = {
         "mptcp": _mptcp,
     }
     role = Role(sys.argv[1])
     if role is Role.PROXY:
-        tries |= {"htb": _htb, "pfifo": _pfifo, "ipset": _ipset, "iptables": _iptables, "nftables": _nftables}
+        tries |= {**TRIALS, "ipset": _ipset, "iptables": _iptables, "nftables": _nftables}
     if len(sys.argv) > 2:
         tries["shim"] = lambda: _shim(sys.argv[2], role)
     print(json.dumps(attempt(tries)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
+
+from mptcp_common.throttler_trial import Results, in_fresh_namespace
 
 from .. import shim
 from ..places import Role
@@ -67,19 +66,7 @@ def library() -> tuple[str, str]:
     return str(library), ""
 
 
-def probe(role: Role, library: str) -> tuple[dict[str, str | None], str]:
+def probe(role: Role, library: str) -> tuple[Results, str]:
     """Run the probe in a network namespace of its own. Return its results, or why it could not be run."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0:
-        return {}, "only root may make a network namespace"
-    if unshare is None:
-        return {}, "unshare is not installed (apt install util-linux)"
-    command = [unshare, "--net", "--", sys.executable, "-I", "-m", "mptcp_proxy.doctor.probe", role.value]
-    if Path(library).is_file():
-        command.append(library)
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        results: dict[str, str | None] = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        return {}, f"the trial failed: {error}"
-    return results, ""
+    built = [library] if Path(library).is_file() else []
+    return in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])

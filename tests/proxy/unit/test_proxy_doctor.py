@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.throttler_trial import attempt
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import features, gather, host, kernel, libraries, throttler
 from mptcp_proxy.doctor.model import Status
-from mptcp_proxy.doctor.probe import attempt
 from mptcp_proxy.doctor.throttler import Answer
 from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, describe
@@ -254,13 +254,37 @@ def test_congestion_control(current: str, available: str, status: Status, remedy
     assert is_complete(finding)
 
 
-def test_traffic_control_is_needed() -> None:
-    assert [f.status for f in features.traffic_control({"htb": None, "pfifo": None})] == [OK, OK]
-    findings = list(features.traffic_control({"htb": "No such file or directory", "pfifo": "No such device"}))
-    assert [f.status for f in findings] == [FAIL, FAIL]
-    assert "No such file or directory" in findings[0].text
-    assert "modprobe sch_htb" in findings[0].remedy
-    assert all(map(is_complete, findings))
+NEEDED, UPLOADS = ("htb", "pfifo", "packet sockets", "socket diagnostics"), ("tbf", "ifb")
+
+
+def test_what_the_throttler_needs_of_the_kernel_works() -> None:
+    findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
+    assert [finding.status for finding in findings] == [OK] * 6
+    # Of a relay, where there is no throttler, nothing of it is tried.
+    assert list(features.of_throttler({"mptcp": None})) == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "line", "option", "module"),
+    [
+        ("htb", "tc HTB", "CONFIG_NET_SCH_HTB", "sch_htb"),
+        ("pfifo", "tc pfifo", "CONFIG_NET_SCH_FIFO", "sch_fifo"),
+        ("tbf", "tc TBF", "CONFIG_NET_SCH_TBF", "sch_tbf"),
+        ("ifb", "IFB", "CONFIG_IFB", "ifb"),
+        ("packet sockets", "packet sockets", "CONFIG_PACKET", "af_packet"),
+        ("socket diagnostics", "socket diagnostics", "CONFIG_INET_DIAG", "-a inet_diag"),
+    ],
+)
+def test_what_it_needs_is_missed_by_name(feature: str, line: str, option: str, module: str) -> None:
+    """Defect: of IFB, socket diagnostics and packet sockets there was no line."""
+    results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
+    findings = {finding.check: finding for finding in features.of_throttler(results)}
+    found = findings.pop(line)
+    assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
+    assert f"(No such device), kernel option {option}" in found.text
+    assert found.remedy.startswith(f"modprobe {module}")
+    assert is_complete(found)
+    assert {finding.status for finding in findings.values()} == {OK}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ LACKS = {
         "ifb",
         policy=UPLOADS,
     ),
+    "TBF": Lack(
+        "queue what is not capped on mptcp-up with tbf: No such file or directory",
+        "tbf",
+        policy=UPLOADS,
+    ),
     "ipset": Lack("iptables: ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)", "hash:ip,port,ip"),
     "ipset, any backend will do": Lack("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
     "netfilter": Lack(
@@ -112,18 +118,24 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return make_site("iptables", make_module_testbed, require)
 
 
-def start(host: Site, lack: Lack, directory: Path) -> Process:
-    """Start a throttler on a host with that *lack*, and wait until it has begun its work or ended."""
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter, **lack.settings})
-    host.policy.write_text(lack.policy)
-    argv = [program("mptcp-throttler"), "run", "--config", str(host.config)]
-    mounts, env = dict(throttler_mounts(host.proxy)), {}
+def on_a_host_with(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return *argv* made to run on a host with that *lack*, and the environment for it."""
+    argv, env = list(argv), {}
     if lack.name is not None:
         env = {"LD_PRELOAD": str(hiding_library(directory)), "HIDDEN": lack.name}
     if lack.refusals:
         argv = refusing(lack.refusals, argv)
     if lack.files is not None:
         argv = without_files(lack.files, directory, argv)
+    return argv, env
+
+
+def start(host: Site, lack: Lack, directory: Path) -> Process:
+    """Start a throttler on a host with that *lack*, and wait until it has begun its work or ended."""
+    write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter, **lack.settings})
+    host.policy.write_text(lack.policy)
+    argv, env = on_a_host_with(lack, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
+    mounts = dict(throttler_mounts(host.proxy))
     if lack.empty is not None:
         mounts[lack.empty] = str(directory)
     process = host.proxy.popen(argv, name="throttler", mounts=mounts, env=env)
@@ -146,24 +158,63 @@ def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -
 
 
 MISSED_BY_CHECK = {
-    "libpcap": "libpcap cannot",
-    "libnftables": "libnftables cannot",
-    "libbpf": "warning: libbpf.so.1 cannot",
+    "libpcap": "libpcap cannot be loaded: ",
+    "libnftables": "libnftables cannot be loaded: ",
+    "libbpf": "warning: libbpf.so.1 cannot be loaded: ",
+    "HTB": "HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: ",
+    "IFB": "policy: IFB does not work (Operation not supported), kernel option CONFIG_IFB: ",
+    "TBF": "policy: TBF does not work (No such file or directory), kernel option CONFIG_NET_SCH_TBF: ",
+    "packet sockets": "AF_PACKET does not work (Address family not supported by protocol), kernel option CONFIG_PACKET",
+    "socket diagnostics": "NETLINK_SOCK_DIAG does not work (Protocol not supported), kernel option CONFIG_INET_DIAG: ",
 }
+MISSED_BY_DOCTOR = {
+    "HTB": ("tc HTB", "fail"),
+    "IFB": ("IFB", "warn"),
+    "TBF": ("tc TBF", "warn"),
+    "packet sockets": ("packet sockets", "fail"),
+    "socket diagnostics": ("socket diagnostics", "fail"),
+}
+"""Its line, and what it says of it: it knows no policy, and one may have no rule for uploads."""
 
 
 @pytest.mark.parametrize("name", MISSED_BY_CHECK)
 def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -> None:
-    lack = LACKS[name]
-    assert lack.files is not None
+    """Defect: of a kernel without HTB, or IFB for uploads, it said that there are no errors."""
+    lack, words = LACKS[name], MISSED_BY_CHECK[name]
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter})
+    host.policy.write_text(lack.policy)
+    check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
+    for lacking in (False, True):
+        argv, env = on_a_host_with(lack, tmp_path, check) if lacking else (check, {})
+        process = host.proxy.popen(argv, name="check", env=env)
+        status, said = process.wait(60), process.output()
+        assert status == (1 if lacking and lack.runs is None else 0), said
+        # That nobody listens here is said as well.
+        told = [each for each in said.splitlines() if " errors" not in each and "nobody listens" not in each]
+        assert [words in each for each in told] == [True] * lacking, said
+
+
+def test_a_kernel_without_ifb_is_good_for_a_policy_without_uploads(host: Site, tmp_path: Path) -> None:
+    write_throttler_config(host.proxy, host.policy, settings={"netfilter": "nftables"})
     host.policy.write_text(POLICY)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
-    for argv, words in ((check, None), (without_files(lack.files, tmp_path, check), MISSED_BY_CHECK[name])):
-        process = host.proxy.popen(argv, name="check")
-        status, said = process.wait(60), process.output()
-        assert status == (1 if words is not None and lack.runs is None else 0), said
-        assert sum(f"{words} be loaded: " in line for line in said.splitlines()) == (words is not None), said
+    argv, env = on_a_host_with(LACKS["IFB"], tmp_path, check)
+    process = host.proxy.popen(argv, name="check", env=env)
+    assert process.wait(60) == 0, process.output()
+
+
+@pytest.mark.parametrize("name", MISSED_BY_DOCTOR)
+def test_the_doctor_of_the_proxy_says_it_too(host: Site, tmp_path: Path, name: str) -> None:
+    """Defect: it had no line of IFB, socket diagnostics and packet sockets."""
+    line, status = MISSED_BY_DOCTOR[name]
+    argv, env = on_a_host_with(LACKS[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
+    process = host.proxy.popen(argv, name="doctor", env=env)
+    process.wait(120)
+    said = process.output()
+    findings = {each["check"]: each for each in json.loads(said[said.index("[") : said.rindex("]") + 1])}
+    assert findings[line]["status"] == status, findings[line]
+    lines = {each for each, _ in MISSED_BY_DOCTOR.values()} - {line}
+    assert {findings[each]["status"] for each in lines} == {"ok"}
 
 
 def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) -> None:

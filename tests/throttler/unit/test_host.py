@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import grp
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from short_policies import CAP, rules
 
+from mptcp_common import throttler_trial
 from mptcp_throttler.config import host
 from mptcp_throttler.config.host import (
     host_problems,
+    kernel_problems,
+    kernel_problems_here,
     library_problems,
     listening_ports,
     stacked_interfaces,
@@ -174,3 +178,26 @@ def test_without_bpf_it_is_a_warning() -> None:
     assert said.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
     (said,) = lacking("no such library", release="5.10.0-28-amd64")
     assert said.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
+
+
+@pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
+def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_alone(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings("interfaces: [lo]\npolicy: p.yaml\n", "t.yaml")
+    loaded, tried = load_policy(policy, "p.yaml"), set()
+
+    def try_out(features: Iterable[str]) -> tuple[dict[str, str | None], str]:
+        tried.update(features)
+        return dict.fromkeys(features), ""
+
+    monkeypatch.setattr(throttler_trial, "try_out", try_out)
+    assert list(kernel_problems_here(settings, loaded)) == []
+    always, for_uploads = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf"}
+    assert tried == always | (for_uploads if policy == UPLOADS else set())
+    said = [str(each) for each in kernel_problems(settings, loaded, dict.fromkeys(always | for_uploads, "refused"))]
+    assert len(said) == len(tried)
+    ifb = (
+        "t.yaml:2: policy: IFB does not work (refused), kernel option CONFIG_IFB: capped uploads wait on such a device"
+    )
+    assert [each.startswith(ifb) for each in said if "IFB" in each] == [True] * (policy == UPLOADS)

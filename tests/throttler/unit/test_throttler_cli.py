@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common import throttler_trial
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
@@ -52,6 +53,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(host, "loads", lambda name: True)
     monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
+    monkeypatch.setattr(throttler_trial, "try_out", lambda features: (dict.fromkeys(features), ""))
     return names
 
 
@@ -185,6 +187,24 @@ def test_check_looks_for_the_libraries_that_the_daemon_loads(
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"{settings}: libpcap cannot be loaded: ")
     assert said.err.endswith("; apt install libpcap0.8\n")
+
+
+@pytest.mark.usefixtures("present")
+def test_check_tries_what_the_daemon_needs_of_the_kernel(
+    settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: check found no errors on a kernel without HTB, or without IFB for uploads; the daemon did not start."""
+    monkeypatch.setattr(throttler_trial, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
+    assert main(["check", "--config", str(settings)]) == FAILED
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(
+        f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
+    )
+    monkeypatch.setattr(throttler_trial, "try_out", lambda features: ({}, "only root may make a network namespace"))
+    assert main(["check", "--config", str(settings)]) == 0
+    words = "note: whether this kernel can throttle was not tried: only root may make a network namespace"
+    assert capsys.readouterr().err == f"{settings}: {words}\n"
 
 
 @pytest.mark.usefixtures("present")

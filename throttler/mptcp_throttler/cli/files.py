@@ -27,6 +27,7 @@ def check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import (
         host_problems,
+        kernel_problems_here,
         library_problems_here,
         ports_without_listener,
         stacked_interfaces,
@@ -42,10 +43,12 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
-    libraries = list(library_problems_here(settings, policy))
-    lacking = [each for each in libraries if each.severity is Severity.ERROR]
+    needs = [*library_problems_here(settings, policy), *kernel_problems_here(settings, policy)]
+    lacking = [each for each in needs if each.severity is Severity.ERROR]
     unfit = (*ports_without_listener(settings), *stacked_interfaces(settings, link.stands_on()))
-    for warning in (*unfit, *(each for each in libraries if each not in lacking)):
+    for note in (each for each in needs if each.severity is Severity.NOTE):
+        journal.say(note)
+    for warning in (*unfit, *(each for each in needs if each.severity is Severity.WARNING)):
         journal.say(warning, journal.WARNING)
     if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)

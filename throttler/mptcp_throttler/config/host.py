@@ -1,4 +1,5 @@
-"""The settings against the host: interfaces, groups and libraries that have to be there, files that it must read.
+"""The settings against the host: interfaces, groups, libraries and kernel features that have to be there, files that
+it must read.
 
 The daemon refuses to start where these differ, and a restart cures none of them; what it does without is a warning.
 """
@@ -14,7 +15,17 @@ from pathlib import Path
 
 from mptcp_common import readable
 from mptcp_common.problems import Problem, Severity
-from mptcp_common.throttler_needs import KERNEL_TYPES, Lack, lack_of_bpf, lack_of_nftables, lack_of_pcap, loads
+from mptcp_common.throttler_needs import (
+    FOR_UPLOADS,
+    KERNEL_TYPES,
+    OF_KERNEL,
+    Lack,
+    lack_of_bpf,
+    lack_of_nftables,
+    lack_of_pcap,
+    lacks_of_kernel,
+    loads,
+)
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.policy.model import Policy
@@ -132,6 +143,27 @@ def library_problems(
 def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
     """Yield the same of this host."""
     return library_problems(settings, policy, loads, os.uname().release, Path(KERNEL_TYPES).exists())
+
+
+def kernel_problems(settings: Settings, policy: Policy, results: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Yield what the kernel lacks of what *settings* and *policy* need. *results*: as of ``throttler_trial``."""
+    for feature, lack in lacks_of_kernel(results, _needed(policy)):
+        yield _lacking(settings, "policy" if feature in FOR_UPLOADS else "", lack, Severity.ERROR)
+
+
+def kernel_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
+    """Yield the same of this host, by trying; where that cannot be done, a note that says so."""
+    # What it takes to load is not paid for by a daemon, whose own attempts say the same.
+    from mptcp_common.throttler_trial import try_out
+
+    results, refusal = try_out(_needed(policy))
+    if refusal:
+        yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
+    yield from kernel_problems(settings, policy, results)
+
+
+def _needed(policy: Policy) -> tuple[str, ...]:
+    return (*OF_KERNEL, *FOR_UPLOADS) if policy.acts_on_upload else OF_KERNEL
 
 
 def _lacking(settings: Settings, key: str, lack: Lack, severity: Severity) -> Problem:

@@ -1,0 +1,129 @@
+"""Tries what the throttler needs of the kernel, in a network namespace that goes away with the process that tries.
+
+``try_out`` starts such a process; what it runs prints one JSON object: feature to null where it works, else to the
+reason. Each is tried by the means by which it will be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_common.reasons import reason
+from mptcp_common.throttler_needs import HTB, IFB, PACKETS, PFIFO, SOCKETS, TBF
+
+Results = dict[str, str | None]
+_LO = 1  # the loopback interface's index, the only interface of a fresh namespace
+_ROOT, _CLASS, _QUEUE, _CUTTING_QUEUE = 0x10000, 0x10010, 0x20000, 0x30000
+_NETLINK_SOCK_DIAG, _TCPDIAG_GETSOCK = 4, 18
+_NLM_F_REQUEST, _NLM_F_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 0x1, 0x300, 2, 3
+_HEADER = struct.Struct("=IHHII")
+_DIAG_REQUEST = struct.Struct("=B3x48xI4x")
+"""struct inet_diag_req of linux/inet_diag.h: family and states of sockets."""
+_ESTABLISHED = 1 << 1
+
+
+def _htb() -> None:
+    with IPRoute() as tc:
+        tc.tc("replace", "htb", _LO, _ROOT, default=0)
+        tc.tc("add-class", "htb", _LO, _CLASS, parent=_ROOT, rate="1mbit", ceil="1mbit")
+
+
+# At the root, where HTB is not needed: what is missing is told of once.
+def _pfifo() -> None:
+    with IPRoute() as tc:
+        tc.tc("replace", "pfifo", _LO, _QUEUE, limit=10)
+
+
+def _tbf() -> None:
+    with IPRoute() as tc:
+        tc.tc("replace", "tbf", _LO, _CUTTING_QUEUE, rate="1mbit", burst=4000, limit=8000)
+
+
+def _ifb() -> None:
+    # The module makes ifb0 and ifb1 in the host's own namespace when it is loaded: until then its file is enough.
+    modules = Path(f"/lib/modules/{os.uname().release}/modules.dep")
+    if not Path("/sys/module/ifb").exists() and modules.exists() and "/ifb.ko" in modules.read_text():
+        return
+    with IPRoute() as links:
+        links.link("add", ifname="mpxprobe", kind="ifb")
+
+
+def _packets() -> None:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+
+
+def _socket_diagnostics() -> None:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(10)
+        request = _DIAG_REQUEST.pack(socket.AF_INET, _ESTABLISHED)
+        length = _HEADER.size + len(request)
+        netlink.send(_HEADER.pack(length, _TCPDIAG_GETSOCK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + request)
+        answer = netlink.recv(1 << 16)
+    kind = _HEADER.unpack_from(answer)[1]
+    code = int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], sys.byteorder, signed=True)
+    if kind in (_NLMSG_ERROR, _NLMSG_DONE) and code < 0:
+        raise OSError(-code, os.strerror(-code))
+
+
+TRIALS: Mapping[str, Callable[[], None]] = {
+    HTB: _htb,
+    PFIFO: _pfifo,
+    TBF: _tbf,
+    IFB: _ifb,
+    PACKETS: _packets,
+    SOCKETS: _socket_diagnostics,
+}
+
+
+def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
+    """Return feature to None or the reason why it does not work."""
+    results: Results = {}
+    for feature, do in tries.items():
+        try:
+            do()
+            results[feature] = None
+        except StopIteration:
+            results[feature] = "the library is not installed"
+        except FileNotFoundError as error:
+            results[feature] = f"{error.filename} is not installed" if error.filename else reason(error)
+        except NetlinkError as error:
+            results[feature] = os.strerror(error.code)
+        except Exception as error:  # whatever the kernel or a library says is the finding
+            results[feature] = reason(error)
+    return results
+
+
+def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, str]:
+    """Run *module* in a network namespace of its own. Return what it prints, or why it could not be run."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0:
+        return {}, "only root may make a network namespace"
+    if unshare is None:
+        return {}, "unshare is not installed (apt install util-linux)"
+    command = [unshare, "--net", "--", sys.executable, "-I", "-m", module, *arguments]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        results: Results = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+        return {}, f"the trial failed: {error}"
+    return results, ""
+
+
+def try_out(features: Iterable[str]) -> tuple[Results, str]:
+    """Return of each of *features* whether it works, or why that could not be tried."""
+    return in_fresh_namespace(__name__, list(features))
+
+
+if __name__ == "__main__":
+    print(json.dumps(attempt({feature: do for feature, do in TRIALS.items() if feature in sys.argv[1:]})))
