@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,18 @@ from missing_features import (
     refusing,
     without_files,
 )
-from throttler_site import POLICY, Site, connection, make_site, until
+from throttler_site import IPPROTO_MPTCP, POLICY, Site, ask, connection, make_site, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.services import program, throttler_mounts, write_throttler_config
+from mptcp_lab.testbed.services import STATUS_SOCKET, program, throttler_mounts, write_throttler_config
 
 pytestmark = pytest.mark.kernel
 
+IPPROTO_TCP = 6
 UPLOADS = POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+ONE_IS_ENOUGH = POLICY.replace("throttle:", "when: {min_subflows: 1}\n    lift_last: false\n    throttle:")
+ORDER = POLICY + "  - name: order\n    steer: {mode: active-standby, active: wifi, standby: ethernet}\n"
 AT_WORK = "throttling on wan0 with "
 
 
@@ -105,6 +108,21 @@ LACKS = {
     ),
     "libbpf": Lack(
         "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
+    ),
+    "Multipath TCP": Lack(
+        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no connection has a second subflow",
+        "mptcp_pm",
+        refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
+        empty="/proc/sys/net/mptcp",
+        runs="iptables",
+    ),
+    "Multipath TCP, steering by order": Lack(
+        "read sysctl net.mptcp.pm_type: No such file or directory; the kernel has no Multipath TCP (option MPTCP), "
+        "or is older than 5.19",
+        "mptcp_pm",
+        refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
+        empty="/proc/sys/net/mptcp",
+        policy=ORDER,
     ),
     "types of the kernel": Lack(
         "sockets that send nothing keep their limits until they do", empty="/sys/kernel/btf", runs="iptables"
@@ -226,6 +244,30 @@ def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) 
         until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
     process.signal(15)
     assert process.wait(60) == 0
+
+
+def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped_by_no_rule(
+    host: Site, tmp_path: Path
+) -> None:
+    before = host.state()
+    process = start(host, replace(LACKS["Multipath TCP"], policy=ONE_IS_ENOUGH), tmp_path)
+    said = process.output()
+    assert "no path-manager events; subflows are known from their packets alone" in said
+    with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
+        proxy.sendall(bytes(100_000))
+        received = 0
+        while received < 100_000:
+            received += len(client.recv(100_000))
+        # The daemon has read the segments that its capture passed.
+        status_socket = Path(throttler_mounts(host.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
+        until(lambda: ask(status_socket)["counters"]["observers"]["segments"] > 0, timeout=GENEROUS)
+        status = ask(status_socket)
+        assert (status["connections"], host.entries()) == ([], {})
+    process.signal(15)
+    assert process.wait(60) == 0
+    assert "ERROR" not in process.output()
+    assert "Traceback" not in process.output()
+    host.nothing_left(before)
 
 
 def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ ENABLED = "net.mptcp.enabled"
 OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = Path("/proc/sys")
+_LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
+"""A kernel without these sysctls; pm_type is the youngest of them."""
 
 
 class OwnedSysctls:
@@ -108,6 +110,8 @@ def _file(name: str) -> Path:
 def _read(name: str) -> str:
     try:
         return _file(name).read_text().strip()
+    except FileNotFoundError as error:
+        raise KernelError(f"read sysctl {name}: {error.strerror}; {_LACKING}") from error
     except OSError as error:
         raise KernelError(f"read sysctl {name}: {error.strerror}") from error
 
