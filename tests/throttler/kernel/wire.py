@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -18,7 +19,15 @@ from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.segment import parse_frame
 
 ETH_P_ALL = 3
+NO_OPERATION = "NOP"
+MOST_OPTIONS = 40
+"""Bytes that a TCP header has for them."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _words(data: bytes) -> int:
+    """Return the sum of big-endian words."""
+    return sum(struct.unpack(f"!{len(data) // 2}H", data))
 
 
 class _Piece(ctypes.Structure):
@@ -55,7 +64,7 @@ class Link:
             node.run(["cat", f"/sys/class/net/{name}/address"]).stdout.strip()
             for node, name in ((core, device), (proxy, end))
         ]
-        self._proxy = proxy.address("wan0")
+        self._proxy = {family: proxy.address("wan0", family) for family in (4, 6)}
         self._random = random.Random(1)
         with core.entered():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -68,13 +77,31 @@ class Link:
         self, client: tuple[str, int], from_proxy: bool = False, checksum: int | None = None, **tcp: Any
     ) -> bytes:
         from scapy.layers.inet import IP, TCP
+        from scapy.layers.inet6 import IPv6
         from scapy.layers.l2 import Ether
 
-        ends = [(client[0], client[1]), (self._proxy, PORT)]
+        family = 6 if ":" in client[0] else 4
+        ends = [(client[0], client[1]), (self._proxy[family], PORT)]
         (source, sport), (destination, dport) = reversed(ends) if from_proxy else ends
         numbers = {"seq": self._random.getrandbits(32), "ack": self._random.getrandbits(32)}
         segment = TCP(sport=sport, dport=dport, chksum=checksum, **{**numbers, **tcp})
-        return bytes(Ether(src=self._macs[0], dst=self._macs[1]) / IP(src=source, dst=destination) / segment)
+        packet = (IPv6 if family == 6 else IP)(src=source, dst=destination)
+        return bytes(Ether(src=self._macs[0], dst=self._macs[1]) / packet / segment)
+
+    def with_each(self, client: tuple[str, int], options: Sequence[bytes], **tcp: Any) -> list[bytes]:
+        """Return a frame with each of *options*, all that it has, in bytes: many times faster than ``frame``."""
+        blank = self.frame(client, options=[(NO_OPERATION, None)] * MOST_OPTIONS, **tcp)
+        begin, place = blank[:-MOST_OPTIONS], slice(len(blank) - MOST_OPTIONS - 4, len(blank) - MOST_OPTIONS - 2)
+        (checksum,) = struct.unpack("!H", blank[place])
+        frames = []
+        for each in options:
+            padded = each.ljust(MOST_OPTIONS, b"\1")
+            # RFC 1624: what the words of the options add to the sum.
+            total = (~checksum & 0xFFFF) + _words(padded) - _words(bytes([1]) * MOST_OPTIONS)
+            while total >> 16:
+                total = (total & 0xFFFF) + (total >> 16)
+            frames.append(begin[: place.start] + struct.pack("!H", ~total & 0xFFFF) + begin[place.stop :] + padded)
+        return frames
 
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
