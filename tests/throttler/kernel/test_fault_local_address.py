@@ -1,0 +1,141 @@
+"""An address of the proxy's host to which a capped subflow goes is removed, and comes back, with data flowing.
+
+The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), to which the client joins from Ethernet: that path,
+which has the cap, then has two subflows, one to each address. Whoever removes an address may remove what announces it
+as well; the kernel then closes the subflow, and the client joins anew when both are back. Otherwise the subflow waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER, Pulse, traffic
+from flood import Flood, flood, incoming_rate
+from throttler_site import POLICY, Site, ask, connected, listening, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+
+pytestmark = pytest.mark.kernel
+
+SECOND, ETHERNET, WIFI = "10.77.8.20", "10.77.1.0/24", "10.77.2.0/24"
+CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
+"""bit/s; the paths carry 100 and 30 Mbit/s. A busy machine forwards in bursts, and little."""
+IPPROTO_TCP = 6
+ADDRESS = f"ip address {{}} {SECOND}/24 dev wan0"
+ENDPOINT = {"add": f"ip mptcp endpoint add {SECOND} id 9 signal", "del": "ip mptcp endpoint delete id 9"}
+
+
+@dataclass
+class Scene:
+    site: Site
+    throttler: Throttler
+    data: Flood
+    """Over all paths."""
+    pulse: Pulse
+    """Over Ethernet to the first address, in plain TCP, which no cap holds back."""
+
+    def run(self, command: str) -> None:
+        self.site.proxy.run(["sh", "-c", command])
+
+    def subflows(self) -> dict[str, str]:
+        """Return of the client's ends on Ethernet the proxy's address, as the status has it."""
+        shown = ask(self.throttler.socket)["connections"]
+        every = [each for connection in shown for each in connection["subflows"] if each["path"] == "ethernet"]
+        assert all(each["rate"] == CAPPED for each in every if each["state"] == "active"), every
+        ends = ((each["remote"].rpartition(":"), each["local"]) for each in every if each["state"] == "active")
+        return {f"{address} {port}": local.rpartition(":")[0] for (address, _, port), local in ends}
+
+    def sockets(self) -> dict[str, str]:
+        """Return the same as the kernel has it."""
+        listed = self.site.proxy.run(["ss", "-HOtn", "state", "established", "dst", ETHERNET]).stdout
+        found = {}
+        for line in listed.splitlines():
+            if "tcp-ulp-mptcp" not in self.ulp(line):
+                continue
+            local, remote = (word.replace("[::ffff:", "").replace("]", "") for word in line.split()[2:4])
+            address, _, port = remote.rpartition(":")
+            found[f"{address} {port}"] = local.rpartition(":")[0]
+        return found
+
+    def ulp(self, line: str) -> str:
+        local, remote = line.split()[2:4]
+        return self.site.proxy.run(["ss", "-HOtni", "src", local, "dst", remote]).stdout
+
+    def is_right(self, subflows: int) -> bool:
+        """Whether Ethernet has so many subflows, each with its cap, as kernel and status say alike, and keeps to it."""
+        found = self.subflows()
+        if len(found) != subflows or found != self.sockets() or found.keys() != self.site.entries().keys():
+            return False
+        rate = incoming_rate(self.site, ETHERNET, 1.0)
+        print(f"Ethernet carries {rate / 1e6:.1f} Mbit/s by {subflows} subflows")
+        return LEAST < rate < CAPPED * TOLERANCE
+
+    def received(self) -> int:
+        """Return the bytes that came to the client from the second address."""
+        said = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
+        return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", said))
+
+    def goes_on(self) -> None:
+        """What goes over the other path, and beside, is not held up."""
+        rounds = self.pulse.count
+        self.data.goes_on()
+        assert incoming_rate(self.site, WIFI, 1.0) > LEAST
+        until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
+
+
+@pytest.fixture
+def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
+    require("htb", "nftables", "bpf-pacing", "mptcp-pm")
+    testbed = make_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    config = write_throttler_config(
+        testbed["proxy"], policy, settings={"netfilter": "nftables", "verify_interval": NEVER}
+    )
+    site = Site(testbed, "nftables", policy, config)
+    site.proxy.run(["sh", "-c", f"{ADDRESS.format('add')} && {ENDPOINT['add']}"])
+    before = site.state()
+    with ExitStack() as stack:
+        throttler = stack.enter_context(running(site))
+        listener = stack.enter_context(listening(site))
+        beside = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
+        scene = Scene(site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(beside)))
+        until(lambda: scene.is_right(2), timeout=GENEROUS)
+        assert set(scene.subflows().values()) == {site.proxy.address("wan0"), SECOND}
+        yield scene
+        assert "ERROR" not in throttler.process.output()
+    site.nothing_left(before)
+
+
+def test_it_goes_alone_and_its_subflow_waits(scene: Scene) -> None:
+    scene.run(ADDRESS.format("del"))
+    scene.goes_on()
+    # The kernel has the subflow, which may go on at any time: so has its cap.
+    until(lambda: scene.is_right(2), timeout=GENEROUS)
+    stopped = scene.received()
+    scene.goes_on()
+    assert scene.received() == stopped
+    scene.run(ADDRESS.format("add"))
+    until(lambda: scene.received() > stopped + 100_000, timeout=2 * GENEROUS)
+    until(lambda: scene.is_right(2), timeout=GENEROUS)
+    scene.goes_on()
+
+
+def test_it_goes_with_its_announcement_and_its_subflow_with_it(scene: Scene) -> None:
+    joined = {end for end, local in scene.subflows().items() if local == SECOND}
+    scene.run(f"{ENDPOINT['del']}; {ADDRESS.format('del')}")
+    scene.goes_on()
+    until(lambda: scene.is_right(1), timeout=GENEROUS)
+    assert set(scene.subflows().values()) == {scene.site.proxy.address("wan0")}
+    scene.run(f"{ADDRESS.format('add')}; {ENDPOINT['add']}")
+    until(lambda: scene.is_right(2), timeout=GENEROUS)
+    # A new one, which has its cap like the one before.
+    assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND)
+    until(lambda: scene.received() > 100_000, timeout=GENEROUS)
+    scene.goes_on()
