@@ -50,6 +50,9 @@ class Captured:
     """The TCP header, as captured."""
     payload: int
     """Bytes of data that the segment had, captured or not."""
+    identity: bytes
+    """The same where the packet was captured once more, on another interface: of the IP header its length and IPv4's
+    identification, and the TCP header but for its checksum, which may be filled in between."""
 
 
 def read_record(
@@ -81,14 +84,16 @@ def read_record(
     tcp, _, _, _ = whole
     if len(record) < tcp + 4:
         return cut
-    ends = (int.from_bytes(record[tcp : tcp + 2], "big"), int.from_bytes(record[tcp + 2 : tcp + 4], "big"))
-    if not any(port in ports for port in ends):
+    source, destination = record[tcp] << 8 | record[tcp + 1], record[tcp + 2] << 8 | record[tcp + 3]
+    if source not in ports and destination not in ports:
         return Unread.OTHER
     segment = parse_frame(record[at:], time, interface, RAW_IP, outgoing)
     if segment is None:
         return cut
     header = record[tcp : tcp + (record[tcp + 12] >> 4 << 2)]
-    return Captured(segment, header, max(0, _end(record, at, length) - tcp - len(header)))
+    packet = record[at + 2 : at + 6] if len(segment.source) == 4 else record[at + 4 : at + 6]
+    identity = packet + header[:16] + header[18:]
+    return Captured(segment, header, max(0, _end(record, at, length) - tcp - len(header)), identity)
 
 
 def _network_header(record: bytes, link_type: int) -> tuple[int, bool | None] | None:

@@ -5,7 +5,8 @@ anticipated, as they are in the daemon. What differs from the daemon:
 
 - There is no kernel to confirm or to end anything: what packets show counts, MP_PRIO included.
 - A subflow that began before the capture is not known; the daemon lists the sockets when it starts.
-- Budgets begin with nothing used, and count what was captured (``replayed_budgets``).
+- Budgets begin with nothing used, and count what was captured (``replayed_budgets``), each byte once.
+- What was captured on two interfaces is taken in once (``captured_again``).
 - Guard and steering need samples of sockets. Which rule steers a subflow is said, as ``plan`` does.
 """
 
@@ -40,6 +41,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import evaluate, next_change
 from mptcp_throttler.policy.model import Direction, Network, Policy, Verdict
 from mptcp_throttler.policy.schedule import open_rules
+from mptcp_throttler.views.captured_again import CapturedAgain
 from mptcp_throttler.views.preview import steered_reason
 from mptcp_throttler.views.replayed import Caps, Carried, Entry, InForce, Totals
 from mptcp_throttler.views.replayed_budgets import ReplayedBudgets
@@ -50,7 +52,8 @@ MAX_REMEMBERED: Final = 65_536
 """Four-tuples of which it is remembered that their SYN was seen, or was not."""
 _TICK_SECONDS: Final = 1.0
 _EXPIRED_AT_ONCE: Final = 1_000
-_ENDS: Final = TcpFlag.FIN | TcpFlag.RST
+_SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
+"""Plain numbers: an enumeration computes in Python, and there is a segment each time."""
 _Key = tuple[FourTuple, Direction]
 
 _DETAILS: Final = {
@@ -83,6 +86,7 @@ class Replay:
         """Of active subflows, and of those that close."""
         self._clock: float | None = None
         self._budgets = ReplayedBudgets(policy)
+        self._again = CapturedAgain()
         self._tracker = Tracker(self._ports, self._limits)
         self._begin()
 
@@ -94,6 +98,7 @@ class Replay:
         for four_tuple, carried in self._carried.items():
             self._budgets.closed(four_tuple, carried, self._now)
         self._counted.update(asdict(self._tracker.counters))
+        self._again.forget()
         self._tracker = Tracker(self._ports, self._limits)
         self._anticipation = Anticipation()
         self._verdicts = {}
@@ -115,23 +120,34 @@ class Replay:
         """Take in one segment; yield what happened until then, the segment if it signals anything, and what follows."""
         segment = captured.segment
         yield from self._advance(segment.time)
-        self.totals.segments += 1
         now = self._now
         four_tuple, from_client = self._sides(segment)
+        # The tracker ignores what went the wrong way: where a host forwards, the copy that went the right way counts.
+        taken = segment.outgoing is not from_client
+        copy, was_taken = self._again.note(captured, taken)
+        self.totals.copies += copy
+        self.totals.segments += not copy
+        if copy and (was_taken or not taken):
+            return
         if self._interfaces:
             segment = replace(segment, interface=self._interface(four_tuple.remote, segment.interface))
         carried = self._carried.get(four_tuple)
-        if carried is not None:
-            carried.up += captured.payload if from_client else 0
-            carried.down += 0 if from_client else captured.payload
-            if captured.payload:
-                self._budgets.carried(self._token_of[four_tuple], four_tuple, carried, now)
-        if self._signals(segment, four_tuple):
+        if carried is not None and taken and captured.payload:
+            self._count(carried, captured, four_tuple, from_client)
+        if self._signals(segment, four_tuple) and not copy:
             text = _VERSION_0 if _asks_for_version_0(segment, from_client) else ""
             yield Entry(now, "segment", text, None, four_tuple, captured=captured, from_client=from_client)
         events = self._tracker.segment(segment)
         events += self._priority(segment, four_tuple, from_client)
         yield from self._follow(events, now)
+        if carried is None and (begun := self._carried.get(four_tuple)) is not None:
+            begun.begin(segment, from_client)
+            if captured.payload:
+                self._count(begun, captured, four_tuple, from_client)
+
+    def _count(self, carried: Carried, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
+        if carried.data(captured.segment, captured.payload, from_client):
+            self._budgets.carried(self._token_of[four_tuple], four_tuple, carried, self._now)
 
     def finish(self) -> Iterator[Entry]:
         """The capture is over: yield what was carried last brought about, and complete the totals."""
@@ -213,11 +229,12 @@ class Replay:
     def _sides(self, segment: Segment) -> tuple[FourTuple, bool]:
         """Return the four-tuple, and whether the client sent the segment."""
         source, destination = unmap(segment.source), unmap(segment.destination)
-        inward = FourTuple(destination, segment.destination_port, source, segment.source_port)
+        if segment.destination_port in self._ports:
+            inward = FourTuple(destination, segment.destination_port, source, segment.source_port)
+            if segment.source_port not in self._ports:
+                return inward, True
         outward = FourTuple(source, segment.source_port, destination, segment.destination_port)
-        if segment.destination_port not in self._ports or (
-            segment.source_port in self._ports and outward in self._asked
-        ):
+        if segment.destination_port not in self._ports or outward in self._asked:
             return outward, False
         return inward, True
 
@@ -231,7 +248,7 @@ class Replay:
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
         """Return whether the segment is worth a line: a SYN, the end of a subflow, any option but one of data."""
         options = segment.options
-        if segment.flags & TcpFlag.SYN:
+        if segment.flags & _SYN:
             if options:
                 self._remember(four_tuple, True)
             return True
@@ -396,5 +413,5 @@ _VERSION_0: Final = "asks for MPTCP version 0 (RFC 6824), which Linux answers in
 
 
 def _asks_for_version_0(segment: Segment, from_client: bool) -> bool:
-    syn = from_client and segment.flags & (TcpFlag.SYN | TcpFlag.ACK) == TcpFlag.SYN
+    syn = from_client and segment.flags & (_SYN | _ACK) == _SYN
     return syn and any(isinstance(each, MpCapable) and each.version == 0 for each in segment.options)

@@ -1,6 +1,6 @@
 """Budgets of a replayed capture: the daemon's stage, for which what was captured stands for samples of sockets. Pure.
 
-All budgets begin with nothing used. A subflow's data count as they were captured, repetitions included, within
+All budgets begin with nothing used. A subflow's data count when they were captured, each byte once, within
 SAMPLE_SECONDS; what it carried to its end counts when it ends.
 """
 

@@ -93,6 +93,11 @@ def notes(replay: Replay) -> Iterator[str]:
     counters, older = replay.counters, replay.totals.older
     if older:
         yield f"{counted(older, 'subflow')} began before the capture: not tracked; a daemon takes them from the kernel"
+    if copies := replay.totals.copies:
+        yield (
+            f"{counted(copies, 'segment')} captured twice, as where an interface lies on another (a bridge, a VLAN, a "
+            "bond): shown and counted once"
+        )
     if counters.version_0:
         yield f"{counted(counters.version_0, 'SYN')} for MPTCP version 0 (RFC 6824), which is not tracked"
     if counters.misdirected:
