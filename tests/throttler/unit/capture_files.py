@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from mptcp_capture import IPV4, IPV6
+
+from mptcp_throttler.views.capture_file import CaptureFile
 
 START = 1_700_000_000.0
 Frame = tuple[float, str, bytes]
@@ -20,6 +23,10 @@ BOTH: list[Frame] = [
     *((START + 3 + at, interface, frame) for at, interface, frame in IPV6),
 ]
 """Two real connections of two subflows each, one after the other."""
+LABORATORY: list[Frame] = [
+    (record.time, "v0", record.data) for record in CaptureFile(Path(__file__).parents[1] / "captures/ethernet.pcap")
+]
+"""30,000 bytes down, 1 up, of which the first 160 of each frame were captured."""
 
 
 def tagged(*protocols: int) -> Wrap:

@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from capture_files import BOTH, COOKED, START, Frame, cooked, pcap, tagged
+from capture_files import BOTH, COOKED, LABORATORY, START, Frame, cooked, pcap, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 from mptcp_dialogue import ACK, FIN, PORT, SYN, Host
@@ -19,7 +18,6 @@ from replaying import Run, entries
 from mptcp_throttler.mptcp.captured import Captured
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.views.capture_file import CaptureFile
 from mptcp_throttler.views.captured_again import REMEMBERED, WITHIN_SECONDS, CapturedAgain
 from mptcp_throttler.views.replay import Replay
 from mptcp_throttler.views.replayed import LARGEST_LEAP, Carried, Entry
@@ -32,10 +30,6 @@ rules:
     paths: [ethernet]
     budget: {period: month, steps: [{after: 50 KB, throttle: {rate: 1 Mbit/s}}]}
 """
-LABORATORY: list[Frame] = [
-    (record.time, "v0", record.data) for record in CaptureFile(Path(__file__).parents[1] / "captures/ethernet.pcap")
-]
-"""30,000 bytes down, 1 up, of which the first 160 of each frame were captured."""
 NOTE = (
     "note: {} segments captured twice, as where an interface lies on another (a bridge, a VLAN, a bond): "
     "shown and counted once\n"

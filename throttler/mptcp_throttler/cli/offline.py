@@ -77,6 +77,11 @@ def replay(options: argparse.Namespace) -> int:
         notes.append(
             f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
         )
+    if fragments := unread[Unread.FRAGMENT]:
+        notes.append(
+            f"{counted(fragments, 'later fragment')} of TCP segments not read, for only the first has ports; what they "
+            "carried counts where the capture has what came behind it"
+        )
     notes += [*timeline.notes(run), *_unseen(policy, run, ports, named)]
     if options.json:
         print(timeline.summary_json(run, notes))

@@ -1,7 +1,8 @@
 """From a record of a capture file to a :class:`~.model.Segment`: link layers that the daemon never sees, cut packets.
 
 Sources: the link types of pcap (https://www.tcpdump.org/linktypes.html): LINKTYPE_ETHERNET, LINKTYPE_LINUX_SLL,
-LINKTYPE_LINUX_SLL2, LINKTYPE_RAW, LINKTYPE_NULL; IEEE 802.1Q (tags); the rest is that of ``segment``. Nothing raises.
+LINKTYPE_LINUX_SLL2, LINKTYPE_RAW, LINKTYPE_NULL; IEEE 802.1Q (tags); RFC 791 and RFC 8200, 4.5 (fragments); the rest is
+that of ``segment``. Nothing raises.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from mptcp_throttler.mptcp.model import Segment
-from mptcp_throttler.mptcp.segment import EXTENSION_HEADERS, RAW_IP, parse_frame, transport
+from mptcp_throttler.mptcp.segment import (
+    AUTHENTICATION,
+    EXTENSION_HEADERS,
+    FRAGMENT,
+    RAW_IP,
+    TCP,
+    parse_frame,
+    transport,
+)
 
 _ETHERNET, _COOKED, _COOKED_2 = 1, 113, 276
 _RAW: Final = frozenset({12, 14, 101, 228, 229})
@@ -39,6 +48,7 @@ class Unread(enum.Enum):
     OTHER = "no TCP segment of the proxy's ports"
     LINK = "a link layer that is not read"
     CUT = "its headers were cut off"
+    FRAGMENT = "a fragment of a TCP segment behind the first, which alone has the ports"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ def read_record(
         return cut
     whole = transport(record, at)
     if whole is None:
+        if _is_later_fragment(record, at):
+            return Unread.FRAGMENT
         return cut if _says_too_little(record, at) else Unread.OTHER
     tcp, _, _, _ = whole
     if len(record) < tcp + 4:
@@ -132,6 +144,21 @@ def _behind_tags(record: bytes, protocol_at: int, at: int) -> int:
             return at if _IP.get(protocol) == record[at] >> 4 else -1
         protocol_at, at = at + 2, at + 4
     return -1
+
+
+def _is_later_fragment(record: bytes, at: int) -> bool:
+    """Return whether the IP packet at *at* is a fragment of one of TCP, in which TCP does not begin."""
+    if record[at] >> 4 == 4:
+        return len(record) >= at + 20 and record[at + 9] == TCP and bool(record[at + 6] & 0x1F or record[at + 7])
+    if len(record) < at + 40:
+        return False
+    kind, at = record[at + 6], at + 40
+    while kind in EXTENSION_HEADERS and len(record) >= at + 8:
+        if kind == FRAGMENT:
+            return record[at] == TCP and bool(record[at + 2] or record[at + 3] & 0xF8)
+        size = (record[at + 1] + 2) << 2 if kind == AUTHENTICATION else (record[at + 1] + 1) << 3
+        kind, at = record[at], at + size
+    return False
 
 
 def _says_too_little(record: bytes, at: int) -> bool:

@@ -24,9 +24,9 @@ LINUX_COOKED: Final = 16
 _VERSION: Final = {0x0800: 4, 0x86DD: 6}
 _TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
 _MAX_TAGS: Final = 4
-_TCP: Final = 6
-_FRAGMENT, _AUTHENTICATION = 44, 51
-EXTENSION_HEADERS: Final = frozenset({0, 43, 60, _FRAGMENT, _AUTHENTICATION, 135, 139, 140})
+TCP: Final = 6
+FRAGMENT, AUTHENTICATION = 44, 51
+EXTENSION_HEADERS: Final = frozenset({0, 43, 60, FRAGMENT, AUTHENTICATION, 135, 139, 140})
 _MAX_EXTENSION_HEADERS: Final = 8
 
 _tcp_header = struct.Struct("!HHIIBB").unpack_from
@@ -92,7 +92,7 @@ def _network_header(frame: bytes, link_header: int) -> int:
 
 def _ipv4(frame: bytes, at: int) -> _Transport | None:
     size = len(frame)
-    if size < at + 20 or frame[at + 9] != _TCP or frame[at + 7] or frame[at + 6] & 0x1F:
+    if size < at + 20 or frame[at + 9] != TCP or frame[at + 7] or frame[at + 6] & 0x1F:
         return None
     # A total length of 0 is that of a packet over 64 KiB, which the card will cut ("BIG TCP").
     length = frame[at + 2] << 8 | frame[at + 3]
@@ -108,7 +108,7 @@ def _ipv6(frame: bytes, at: int) -> _Transport | None:
     length = frame[at + 4] << 8 | frame[at + 5]
     end = at + 40 + length if 0 < length < size - at - 40 else size
     kind = frame[at + 6]
-    tcp = at + 40 if kind == _TCP else _skip_extension_headers(frame, at + 40, end, kind)
+    tcp = at + 40 if kind == TCP else _skip_extension_headers(frame, at + 40, end, kind)
     return (tcp, end, frame[at + 8 : at + 24], frame[at + 24 : at + 40]) if tcp else None
 
 
@@ -117,16 +117,16 @@ def _skip_extension_headers(frame: bytes, at: int, end: int, kind: int) -> int:
     for _ in range(_MAX_EXTENSION_HEADERS):
         if kind not in EXTENSION_HEADERS or end < at + 8:
             return 0
-        if kind == _FRAGMENT:
+        if kind == FRAGMENT:
             if frame[at + 2] << 8 | frame[at + 3] & 0xF8:
                 return 0
             size = 8
-        elif kind == _AUTHENTICATION:
+        elif kind == AUTHENTICATION:
             size = (frame[at + 1] + 2) << 2
         else:
             size = (frame[at + 1] + 1) << 3
         kind = frame[at]
         at += size
-        if kind == _TCP:
+        if kind == TCP:
             return at
     return 0
