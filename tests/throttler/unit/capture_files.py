@@ -86,14 +86,17 @@ def pcap(
     return b"".join(parts)
 
 
+def block(kind: int, body: bytes, order: str = "<") -> bytes:
+    """Return a block of pcapng."""
+    body += bytes(-len(body) % 4)
+    return struct.pack(order + "II", kind, len(body) + 12) + body + struct.pack(order + "I", len(body) + 12)
+
+
+def option(code: int, value: bytes, order: str = "<") -> bytes:
+    return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
 def pcapng(frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, named: bool = True) -> bytes:
-    def block(kind: int, body: bytes) -> bytes:
-        body += bytes(-len(body) % 4)
-        return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
-
-    def option(code: int, value: bytes) -> bytes:
-        return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
-
     frames = list(frames)
     names = list(dict.fromkeys(name for _, name, _ in frames))
     parts = [block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import gzip
 import logging
 import math
+import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -27,6 +28,10 @@ _OUTBOUND: Final = {1: False, 2: True}
 """The direction of a pcapng packet: inbound, outbound."""
 _LINK_TYPE: Final = 0xFFFF
 """Of the field in the header of pcap; the rest says how long the check sequence behind each frame is, if any is."""
+_INTERFACE, _OLD_PACKET, _PACKET = 1, 2, 6
+"""Types of pcapng's blocks: Interface Description, Packet (obsolete), Enhanced Packet."""
+_TIME_OFFSET: Final = 14
+"""Option if_tsoffset of an interface: seconds to be added to the time of each packet, a signed number of 64 bits."""
 _STANDARD_INPUT: Final = Path("-")
 
 
@@ -117,7 +122,9 @@ class CaptureFile:
                     "the file ends within its header" if watched.ended_early else "is no capture file, pcap or pcapng"
                 )
                 raise CaptureError(f"{self._path}: {what}") from error
-            _begin_sections_anew(reader)
+            if hasattr(reader, "interfaces"):
+                _begin_sections_anew(reader)
+                _heed_interfaces(reader)
             before = 0.0
             while True:
                 try:
@@ -167,8 +174,6 @@ def _scapys_complaints() -> Iterator[_Complaints]:
 def _begin_sections_anew(reader: Any) -> None:
     """Have *reader* forget its interfaces where a section of pcapng begins, which numbers its own from 0: Scapy takes
     them for more of those before. A file has several where somebody put captures behind each other."""
-    if not hasattr(reader, "interfaces"):
-        return
     read_header = reader._read_block_shb
 
     def begin() -> None:
@@ -176,6 +181,41 @@ def _begin_sections_anew(reader: Any) -> None:
         read_header()
 
     reader._read_block_shb = begin
+
+
+def _heed_interfaces(reader: Any) -> None:
+    """Have *reader* heed what Scapy passes over of an interface: that its times count from another moment, and that
+    a limit of 0 to what is captured of a packet is none (draft-ietf-opsawg-pcapng, 4.2)."""
+    read_interface, name = reader.blocktypes[_INTERFACE], "time offset"
+
+    def with_offset(read_packet: Callable[[bytes, int], Any], number: str) -> Callable[[bytes, int], Any]:
+        def packet(block: bytes, size: int) -> Any:
+            found = read_packet(block, size)
+            if found is None:
+                return None
+            data, about = found
+            _, _, options = reader.interfaces[struct.unpack_from(reader.endian + number, block)[0]]
+            ticks = (about.tshigh << 32 | about.tslow) + options[name] * about.tsresol
+            return data, about._replace(tshigh=ticks >> 32, tslow=ticks & 0xFFFFFFFF)
+
+        return packet
+
+    packets = {
+        _PACKET: with_offset(reader.blocktypes[_PACKET], "I"),
+        _OLD_PACKET: with_offset(reader.blocktypes[_OLD_PACKET], "H"),
+    }
+
+    def interface(block: bytes, size: int) -> None:
+        read_interface(block, size)
+        link_type, limit, options = reader.interfaces[-1]
+        value = reader._read_options(block[8:]).get(_TIME_OFFSET, b"")
+        options[name] = struct.unpack(reader.endian + "q", value)[0] if len(value) == 8 else 0
+        reader.interfaces[-1] = link_type, limit or LARGEST_READ, options
+        if options[name]:
+            # From here on: hardly any file has one, and each packet takes longer.
+            reader.blocktypes.update(packets)
+
+    reader.blocktypes[_INTERFACE] = interface
 
 
 def _record(data: bytes, about: Any, reader: Any, before: float) -> Record:
