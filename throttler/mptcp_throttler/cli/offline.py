@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -17,16 +17,19 @@ from mptcp_throttler.cli.complaints import complain, policy_with_warnings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 if TYPE_CHECKING:
+    from mptcp_throttler.mptcp.captured import Unread
     from mptcp_throttler.policy.model import Network, Policy
     from mptcp_throttler.views.replay import Replay
     from mptcp_throttler.views.replayed import Entry
 
 DEFAULT_PORT = 3128
+MOST_NAMED = 10
+"""Link types and EtherTypes that a note names."""
+_ETHER_TYPES = {0x8847: "MPLS", 0x8848: "MPLS", 0x8864: "PPPoE", 0x88E5: "MACsec"}
 
 
 def replay(options: argparse.Namespace) -> int:
-    from mptcp_common.units import counted
-    from mptcp_throttler.mptcp.captured import LINK_TYPES, Unread, read_record
+    from mptcp_throttler.mptcp.captured import Unread, ether_type, read_record
     from mptcp_throttler.views import timeline
     from mptcp_throttler.views.capture_file import CaptureError, CaptureFile
     from mptcp_throttler.views.replay import Replay
@@ -39,7 +42,8 @@ def replay(options: argparse.Namespace) -> int:
     people = timeline.Timeline(policy.time_zone)
     capture = CaptureFile(options.capture)
     unread = dict.fromkeys(Unread, 0)
-    foreign: set[int] = set()
+    links: set[int] = set()
+    ether_types: set[int] = set()
     records = 0
     named = bool(interfaces)
 
@@ -57,8 +61,10 @@ def replay(options: argparse.Namespace) -> int:
             )
             if isinstance(found, Unread):
                 unread[found] += 1
-                if found is Unread.LINK and len(foreign) < 10:
-                    foreign.add(record.link_type)
+                if found is Unread.LINK and len(links) < MOST_NAMED:
+                    links.add(record.link_type)
+                elif found is Unread.ETHER_TYPE and len(ether_types) < MOST_NAMED:
+                    ether_types.add(ether_type(record.data, record.link_type))
                 continue
             named = named or bool(record.interface)
             if options.elsewhere:
@@ -69,20 +75,8 @@ def replay(options: argparse.Namespace) -> int:
         return FAILED
     show(run.finish())
     notes = [] if capture.damage is None else [capture.damage]
-    if foreign:
-        known = ", ".join(f"{name} ({', '.join(map(str, numbers))})" for name, numbers in LINK_TYPES.items())
-        kinds = ", ".join(map(str, sorted(foreign)))
-        notes.append(f"{counted(unread[Unread.LINK], 'packet')} of link type {kinds} not read; known are {known}")
-    if cut := unread[Unread.CUT]:
-        notes.append(
-            f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
-        )
-    if fragments := unread[Unread.FRAGMENT]:
-        notes.append(
-            f"{counted(fragments, 'later fragment')} of TCP segments not read, for only the first has ports; what they "
-            "carried counts where the capture has what came behind it"
-        )
-    notes += [*timeline.notes(run), *_unseen(policy, run, ports, named)]
+    notes += [*_unread(unread, links, ether_types), *timeline.notes(run)]
+    notes += _unseen(policy, run, ports, named, otherwise=not ether_types)
     if options.json:
         print(timeline.summary_json(run, notes))
     else:
@@ -91,13 +85,44 @@ def replay(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         for note in notes:
             journal.say(f"note: {note}")
-    return FAILED if records and unread[Unread.LINK] == records else DONE
+    return FAILED if records and unread[Unread.LINK] + unread[Unread.ETHER_TYPE] == records else DONE
 
 
-def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) -> Iterator[str]:
-    """Yield why nothing may have been seen of the proxy, or of paths that are told apart by interfaces."""
+def _unread(unread: Mapping[Unread, int], links: Iterable[int], ether_types: Iterable[int]) -> Iterator[str]:
+    """Yield what was not read of the capture, and why."""
+    from mptcp_common.units import counted
+    from mptcp_throttler.mptcp.captured import LINK_TYPES, Unread
+
+    if foreign := unread[Unread.LINK]:
+        known = ", ".join(f"{name} ({', '.join(map(str, numbers))})" for name, numbers in LINK_TYPES.items())
+        kinds = ", ".join(map(str, sorted(links)))
+        yield f"{counted(foreign, 'packet')} of link type {kinds} not read; known are {known}"
+    if foreign := unread[Unread.ETHER_TYPE]:
+        named = (
+            f"{each:#06x}" + (f" ({_ETHER_TYPES[each]})" if each in _ETHER_TYPES else "")
+            for each in sorted(ether_types)
+        )
+        yield (
+            f"{counted(foreign, 'packet')} of EtherType {', '.join(named)} not read, whatever is in them; "
+            "capture on the interface on which they are IP"
+        )
+    if cut := unread[Unread.CUT]:
+        yield f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
+    if fragments := unread[Unread.FRAGMENT]:
+        yield (
+            f"{counted(fragments, 'later fragment')} of TCP segments not read, for only the first has ports; what they "
+            "carried counts where the capture has what came behind it"
+        )
+
+
+def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool, otherwise: bool) -> Iterator[str]:
+    """Yield why nothing may have been seen of the proxy, or of paths that are told apart by interfaces.
+
+    *otherwise*: all packets in which there may be IP were read, so that the proxy has another port.
+    """
     if not run.totals.segments:
-        yield f"no segment to or from port {' or '.join(map(str, ports))}; another one is given by --port"
+        hint = "; another one is given by --port" if otherwise else " in what was read"
+        yield f"no segment to or from port {' or '.join(map(str, ports))}{hint}"
     paths = [path.name for path in policy.paths if path.interfaces is not None]
     if paths and not named:
         yield (

@@ -1,8 +1,8 @@
 """From a record of a capture file to a :class:`~.model.Segment`: link layers that the daemon never sees, cut packets.
 
 Sources: the link types of pcap (https://www.tcpdump.org/linktypes.html): LINKTYPE_ETHERNET, LINKTYPE_LINUX_SLL,
-LINKTYPE_LINUX_SLL2, LINKTYPE_RAW, LINKTYPE_NULL; IEEE 802.1Q (tags); RFC 791 and RFC 8200, 4.5 (fragments); the rest is
-that of ``segment``. Nothing raises.
+LINKTYPE_LINUX_SLL2, LINKTYPE_RAW, LINKTYPE_NULL; IEEE 802.1Q (tags); IANA's IEEE 802 Numbers (EtherTypes); RFC 791 and
+RFC 8200, 4.5 (fragments); the rest is that of ``segment``. Nothing raises.
 """
 
 from __future__ import annotations
@@ -35,9 +35,19 @@ LINK_TYPES: Final = {
     "loopback": tuple(sorted(_LOOPBACK)),
 }
 """What is read, in words for people."""
+_ETHER_TYPE_AT: Final = {_ETHERNET: (12, 14), _COOKED: (14, 16), _COOKED_2: (0, 20)}
+"""Where the EtherType is in a link header, and where that ends."""
 _IP: Final = {0x0800: 4, 0x86DD: 6}
 _TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
 _MAX_TAGS: Final = 4
+_LEAST_ETHER_TYPE: Final = 0x0600
+"""Less is a length (IEEE 802.3), or of cooked captures a number of Linux' own."""
+_WITHOUT_IP: Final = frozenset(
+    {0x0800, 0x86DD, 0x0806, 0x0842, 0x8035, 0x8808, 0x8809, 0x8863, 0x888E, 0x88CC, 0x88D9, 0x88E1, 0x88F7, 0x893A}
+    | {0x8912, 0x9000}
+)
+"""EtherTypes of which nobody misses the packets: IP itself where the packet is none, ARP, Wake-on-LAN, RARP, pauses,
+LACP, PPPoE's discovery, EAP, LLDP, LLTD, HomePlug, PTP, IEEE 1905, HomePlug AV, loops."""
 _TO_US, _BY_US = 0, 4
 """Packet types of cooked captures: sent to this host, sent by it. Others are copies of what others sent."""
 
@@ -47,6 +57,7 @@ class Unread(enum.Enum):
 
     OTHER = "no TCP segment of the proxy's ports"
     LINK = "a link layer that is not read"
+    ETHER_TYPE = "an EtherType that is not read, in which IP may be"
     CUT = "its headers were cut off"
     FRAGMENT = "a fragment of a TCP segment behind the first, which alone has the ports"
 
@@ -85,7 +96,8 @@ def read_record(
     outgoing = direction if outgoing is None else outgoing
     cut = Unread.CUT if len(record) < length else Unread.OTHER
     if at < 0:
-        return Unread.OTHER
+        protocol = ether_type(record, link_type)
+        return Unread.OTHER if protocol < _LEAST_ETHER_TYPE or protocol in _WITHOUT_IP else Unread.ETHER_TYPE
     if at >= len(record):
         return cut
     whole = transport(record, at)
@@ -117,13 +129,22 @@ def _network_header(record: bytes, link_type: int) -> tuple[int, bool | None] | 
         return 0, None
     if link_type in _LOOPBACK:
         return 4, None
+    if link_type not in _ETHER_TYPE_AT:
+        return None
+    at = _behind_tags(record, *_ETHER_TYPE_AT[link_type])
     if link_type == _ETHERNET:
-        return _behind_tags(record, 12, 14), None
-    if link_type == _COOKED:
-        return _behind_tags(record, 14, 16), _direction(record[0:2])
-    if link_type == _COOKED_2:
-        return _behind_tags(record, 0, 20), _direction(record[10:11])
-    return None
+        return at, None
+    return at, _direction(record[0:2] if link_type == _COOKED else record[10:11])
+
+
+def ether_type(record: bytes, link_type: int) -> int:
+    """Return the EtherType behind a link header that has one, and behind its tags; a tag's where there are too many."""
+    protocol_at, at = _ETHER_TYPE_AT[link_type]
+    for _ in range(_MAX_TAGS):
+        if int.from_bytes(record[protocol_at : protocol_at + 2], "big") not in _TAGS:
+            break
+        protocol_at, at = at + 2, at + 4
+    return int.from_bytes(record[protocol_at : protocol_at + 2], "big")
 
 
 def _direction(packet_type: bytes) -> bool | None:
