@@ -11,14 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, inf, isfinite, isnan, nan, sqrt
+from math import comb, floor, inf, isfinite, isnan, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
 __all__ = [
-    "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "fmean", "geometric_mean", "histogram_percentiles",
-    "mean_bounds", "mean_interval", "mean_or_nan", "median", "median_interval", "no_less_than", "of_median",
-    "percentile", "percentiles",
+    "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
+    "histogram_percentiles", "mean_bounds", "mean_interval", "mean_or_nan", "median", "median_interval",
+    "no_less_than", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -140,6 +140,24 @@ def median_interval(
     tail = 50 * (1 - confidence)
     low, high = percentiles(medians, (tail, 100 - tail))
     return low, high
+
+
+def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Return the narrowest interval between two of *values*, as far from either end, that holds the median so surely.
+
+    It assumes nothing of the distribution (Conover, Practical Nonparametric Statistics, 3.2): of n values at most k - 1
+    lie below the median with a probability that is the binomial's. None where they are too few for any: less than six
+    for 95 %.
+    """
+    n, found = len(values), 0
+    outside = 0.0
+    for below in range(n // 2):
+        outside += comb(n, below) / 2 ** (n - 1)
+        if outside > 1 - confidence:
+            break
+        found = below + 1
+    ordered = sorted(values)
+    return (ordered[found - 1], ordered[n - found]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Tries what the throttler needs of the kernel, in a network namespace that goes away with the process that tries.
 
-``try_out`` starts such a process; what it runs prints one JSON object: feature to null where it works, else to the
-reason. Each is tried by the means by which it will be used.
+``in_fresh_namespace`` starts such a process; what it runs prints one JSON object: feature to null where it works, else
+to the reason.
 """
 
 from __future__ import annotations
@@ -115,6 +115,10 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         results: Results = json.loads(answer.stdout)
+    except subprocess.CalledProcessError as error:
+        # unshare(1) says why it could not, and Python what it fell over, in its last line.
+        said = error.stderr.strip().splitlines()
+        return {}, f"the trial failed: {said[-1] if said else f'exit status {error.returncode}'}"
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {}, f"the trial failed: {error}"
     return results, ""

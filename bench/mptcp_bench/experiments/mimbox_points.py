@@ -1,26 +1,24 @@
 """What the experiments ``mimbox-…`` measure, and what a claim of the paper comes to by it. Pure.
 
-Each claim has one value for a round, and a bound: the aim is about the median, the verdict about its 95 % bootstrap
-interval. *holds* and *fails* are said where all of the interval is on one side of the bound, else *not judged*, as
-after fewer than ``FEWEST`` rounds, of which there is no such interval: all of five lie on one side of their median in
-one case of sixteen.
+Each claim has one value for a round, and a bound: the aim is about the median, the verdict about its interval of 95 %
+confidence, between two of the rounds. *holds* and *fails* are said where all of the interval is on one side of the
+bound, else *not judged*, as after fewer than ``FEWEST`` rounds, which have no such interval.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..result_file import Judgement, shown
-from ..statistics import median_interval
+from ..statistics import exact_median_interval
 from .aims import Aim
 from .relay_cells import Cell
 from .relay_judging import median_or_nan, positive_or_nan, ratios
 
 FEWEST = 6
-"""Rounds, at least, of which an interval of the median has a confidence of 95 %: 1 - 2 / 2^6."""
+"""Rounds whose least and greatest have the median between them with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,6 @@ class Claim:
     unit: str = ""
     least: float | None = None
     most: float | None = None
-    seed: int = field(default=1, kw_only=True)
 
     @property
     def aim(self) -> Aim:
@@ -126,9 +123,7 @@ class Claim:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of the median; None where there are too few values for one."""
-        if len(self.values) < FEWEST or not all(map(math.isfinite, self.values)):
-            return None
-        return median_interval(self.values, random.Random(self.seed))
+        return exact_median_interval(self.values) if all(map(math.isfinite, self.values)) else None
 
     @property
     def verdict(self) -> Judgement:

@@ -24,7 +24,7 @@ PROCESSORS, LINKS = ("shared", "apart"), ("fast", "slow")
 SLOW = (200_000_000, 100_000_000)
 """Bits a second of both paths, where they and not the machine are the bottleneck."""
 
-RUNS, QUICK_RUNS = 5, 1
+RUNS, QUICK_RUNS = 5, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
 HOLD, QUICK_HOLD = 700, 100
 """Idle connections that are held, fewer than the shipped squid.conf gives to one client address."""

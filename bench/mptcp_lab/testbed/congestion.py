@@ -51,7 +51,7 @@ def allowed(name: str) -> Iterator[None]:
             return
         # Whole or not at all: half a note would shorten the list.
         unfinished = note.with_suffix(".unfinished")
-        unfinished.write_text(" ".join(before))
+        unfinished.write_text(" ".join(before) + "\n" + name)
         unfinished.rename(note)
         try:
             ALLOWED.write_text(" ".join([*before, name]))
@@ -69,20 +69,33 @@ def put_back() -> Cleaned:
     with registry() as directory:
         try:
             before = _put_back(directory / NOTE)
-        except OSError as error:
-            return Cleaned((), (f"{ALLOWED}: {error.strerror}; it was: {(directory / NOTE).read_text()}",))
+        except TestbedError as error:
+            return Cleaned((), (str(error),))
     return Cleaned((f"set net.ipv4.tcp_allowed_congestion_control to what it was: {before}",) if before else (), ())
 
 
 def _put_back(note: Path) -> str | None:
-    """Put the list back as *note* has it, and remove that; return the list, None where there is no note."""
+    """Put the list back as *note* has it, and remove that; return the list, None where there is nothing to put back.
+
+    A list that is not as it was extended is what somebody has chosen since. Raises PermissionError, and TestbedError
+    where it cannot be put back.
+    """
     try:
-        before = note.read_text()
+        before, name = note.read_text().split("\n")
     except FileNotFoundError:
         return None
-    ALLOWED.write_text(before)
+    chosen_since = ALLOWED.read_text().split() != [*before.split(), name]
+    if not chosen_since:
+        try:
+            ALLOWED.write_text(before)
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise TestbedError(
+                f"{ALLOWED}: {error.strerror}; it was: {before}; put it back, then remove {note}"
+            ) from None
     note.unlink()
-    return before
+    return None if chosen_since else before
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:

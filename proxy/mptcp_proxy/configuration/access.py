@@ -56,6 +56,11 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             if served.by_the_last
             else 'no name in it, without "!", keeps strangers out'
         )
+        if not_told := sorted({each for name in names_of(served.rule) for each in lists.helpers_not_told(name)}):
+            why += (
+                f"; a user that a helper names is nobody while external_acl_type {', '.join(not_told)} is not told who"
+            )
+            why += ' the client is (ask "external NAME" of one that is, in the same rule)'
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     for directive, source, remedy, matters in (
         (
@@ -123,7 +128,10 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
             if rule.applies is True:
                 undecided -= Addresses.common(match.certain for match in matches)
             continue
-        allowed |= undecided & Addresses.common(match.possible for match in matches)
+        more = undecided & Addresses.common(match.possible for match in matches)
+        if not more - allowed:
+            continue  # long lists are not gone through once more
+        allowed |= more
         if share := _too_many(allowed):
             return _Verdict(allowed, rule, share)
     last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)

@@ -177,6 +177,14 @@ class AccessLists:
             return self._helpers.answers_tell
         return line.kind in _SAY_WHO
 
+    def helpers_not_told(self, name: str) -> tuple[str, ...]:
+        """Return the external helpers by which the answers that *name*, of a rule, asks for do not say who a client is.
+
+        None where it asks for none, or they do.
+        """
+        asks = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
+        return tuple(sorted(self._helpers.not_told)) if asks and not self._helpers.answers_tell else ()
+
     def destinations(self, name: str, by_name: bool) -> Addresses:
         """Return the addresses to which *name* matches every request; *by_name*: also those for a name of theirs."""
         lines = self.lines(name)

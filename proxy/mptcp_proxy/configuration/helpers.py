@@ -33,7 +33,8 @@ _HEADER = re.compile(r">?(?:ha?)?")
 _SAYS_NOTHING = re.compile(
     r"""\{(?: accept(?:-.*)? | cache-control | connection | content-.* | date | dnt | expect | forwarded | from | host
       | if-.* | keep-alive | max-forwards | origin | pragma | proxy-connection | range | referer | sec-.* | te
-      | trailer | transfer-encoding | upgrade(?:-.*)? | user-agent | via | x-forwarded-.* | x-real-ip )(?::.*)?\}""",
+      | trailer | transfer-encoding | upgrade(?:-.*)? | user-agent | via | x-forwarded-.* | x-original-forwarded-for
+      | (?:.*-)?(?:real|client|remote|cluster-client|connecting)-?(?:ip|addr|address|host)(?:v6)? )(?::.*)?\}""",
     re.VERBOSE | re.IGNORECASE,
 )
 """Fields that are about what is asked for, or by which program, or in which anybody may claim to be anybody."""

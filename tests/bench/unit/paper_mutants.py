@@ -174,6 +174,7 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "cap strangles both": _with(wifi_beside_cap=0.4),
     # Whose Wi-Fi was used before, and whose cap lands softly: by their goodput alone these transfers do well.
     "cap strangles both, late": _with(wifi_free=0.98, wifi_beside_cap=0.4, cap_first=0.4, cap_repeated=0.2),
+    "cap costs the other a tenth, late": _with(wifi_free=0.98, wifi_beside_cap=0.9, cap_first=0.8, cap_repeated=0.8),
     "cap comes late, first later": _with(cap_first=0.45, cap_repeated=0.2),
     "cap at once, first too": _with(cap_first=0.0),
     "first hardly later": _with(cap_first=0.15, cap_repeated=0.1),
@@ -235,7 +236,7 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "cap"): _fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
     # Nothing of nothing is a share that two series of zeros leave open.
     ("fig7", "offload"): {"second path used": "differs"} | _open("second path unused") | _THROTTLER | _PROXY,
-    ("fig7", "inferior"): _fail("cap strangles both, late") | _THROTTLER | _PROXY,
+    ("fig7", "inferior"): _fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
 """By scenario and claim the verdict that each mutant makes of it."""

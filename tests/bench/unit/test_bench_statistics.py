@@ -18,6 +18,7 @@ from scipy import stats
 import mptcp_bench
 from mptcp_bench.statistics import (
     compare,
+    exact_median_interval,
     histogram_percentiles,
     mean_bounds,
     mean_interval,
@@ -108,6 +109,13 @@ def test_interval_of_the_median_holds_the_median_and_repeats_with_the_seed() -> 
     assert median_interval(values, random.Random(1)) == (low, high)
     with pytest.raises(ValueError, match="no values"):
         median_interval([], random.Random(1))
+
+
+def test_exact_interval_of_the_median_is_the_binomials() -> None:
+    # Of Conover's table: the ranks of the bounds for n = 5, 6, 9, 12, 20.
+    ranks = {5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 12: (3, 10), 20: (6, 15)}
+    assert {n: exact_median_interval(range(n, 0, -1)) for n in ranks} == ranks
+    assert exact_median_interval([]) is None
 
 
 @given(SAMPLES, SAMPLES, st.sampled_from([0.5, 0.95, 1.0, 2.0]))

@@ -71,11 +71,29 @@ def test_a_list_that_may_not_be_changed_leaves_no_note(lists: Path, monkeypatch:
     assert [path.name for path in ownership.RUN_DIRECTORY.iterdir()] == ["registry"]
 
 
-def test_a_list_that_cannot_be_put_back_is_named(lists: Path) -> None:
+def test_a_list_that_somebody_has_chosen_since_stays(lists: Path) -> None:
     kill_with_an_extended_list(lists)
-    lists.unlink()
-    lists.mkdir()
-    assert congestion.put_back() == Cleaned((), (f"{lists}: Is a directory; it was: reno bbr",))
+    lists.write_text("reno bbr dctcp\n")
+    assert congestion.put_back() == Cleaned((), ())
+    assert lists.read_text().split() == ["reno", "bbr", "dctcp"]
+
+
+def test_a_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a congestion control on it was a module that has gone since."""
+    kill_with_an_extended_list(lists)
+    write_text = Path.write_text
+
+    def refused(self: Path, text: str) -> int:
+        if self == lists:
+            raise FileNotFoundError(2, "No such file or directory")
+        return write_text(self, text)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    note = ownership.RUN_DIRECTORY / congestion.NOTE
+    said = f"{lists}: No such file or directory; it was: reno bbr; put it back, then remove {note}"
+    assert congestion.put_back() == Cleaned((), (said,))
+    with pytest.raises(TestbedError, match="it was: reno bbr"):
+        congestion.select("cubic", ["a"])
 
 
 @pytest.mark.parametrize("stays", [True, False])

@@ -298,3 +298,19 @@ def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
     name.write_text("where\n")
     rules = ("external_acl_type where %DST /bin/helper", f'acl ok external "{name}"', "http_access allow ok")
     assert list(open_proxy_problems(parse(*rules)))
+
+
+def test_a_helper_that_spoils_what_others_answer_is_named() -> None:
+    """One that looks at addresses of pages, say, and never names a user."""
+    texts = [
+        "external_acl_type cat %URI /bin/categories",
+        "external_acl_type ipu %SRC /bin/users",
+        "acl page external cat",
+        "acl u external ipu",
+        "acl alice ext_user alice",
+        "http_access deny page",
+        "http_access deny u !all",
+    ]
+    (found,) = open_proxy_problems(parse(*texts, "http_access allow alice", "http_access deny all"))
+    assert "external_acl_type cat is not told who the client is" in str(found)
+    assert list(open_proxy_problems(parse(*texts, "http_access allow u alice", "http_access deny all"))) == []

@@ -20,6 +20,9 @@ REMEMBERED: Final = 8_192
 """Segments within which a copy is found; up to twice as many are kept, some 250 bytes each."""
 WITHIN_SECONDS: Final = 1.0
 """A copy comes sooner: it waits in a queue at the most, and a handshake is repeated after that time (RFC 6298, 2.1)."""
+SOONEST_REPEATED: Final = 0.005
+"""Seconds until TCP sends data again that nobody acknowledged, at the least: a probe comes two round trips later (RFC
+8985, 7.2). A packet passes from one interface to another in less."""
 _Kept = dict[bytes, tuple[float, bool]]
 
 
@@ -40,7 +43,7 @@ class CapturedAgain:
         if earlier is not None and abs(time - earlier[0]) >= WITHIN_SECONDS:
             earlier = None
         if earlier is not None and not self._twice:
-            self._twice = _is_sent_once(captured)
+            self._twice = _is_sent_once(captured, abs(time - earlier[0]))
             earlier = earlier if self._twice else None
         if earlier is None or taken > earlier[1]:
             self._recent[key] = time, taken
@@ -53,8 +56,10 @@ class CapturedAgain:
         self._recent, self._before, self._twice = {}, {}, False
 
 
-def _is_sent_once(captured: Captured) -> bool:
-    """Return whether another packet that has the same identity is none that TCP sent again at once."""
+def _is_sent_once(captured: Captured, after: float) -> bool:
+    """Return whether another packet of the same identity, *after* so many seconds, is none that TCP sent again."""
     segment = captured.segment
     identification = captured.identity[2:4] if len(segment.source) == 4 else b"\0\0"
-    return captured.payload > 0 or bool(segment.flags & TcpFlag.SYN) or identification != b"\0\0"
+    if identification != b"\0\0" or segment.flags & TcpFlag.SYN:
+        return True
+    return captured.payload > 0 and after < SOONEST_REPEATED
