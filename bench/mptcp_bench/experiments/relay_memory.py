@@ -10,6 +10,8 @@ from mptcp_lab.agent.processes import descendants
 
 _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
+_SIGN = 1 << 31
+
 
 def octets(text: str, name: str) -> int:
     """Return the bytes of *name* in the text of ``/proc/meminfo`` or ``/proc/PID/smaps_rollup``.
@@ -24,7 +26,12 @@ def octets(text: str, name: str) -> int:
 
 def buffers(text: str) -> int:
     """Return the bytes that sockets hold for data, in the output of ``ss -m``: received, to be sent, set aside."""
-    return sum(sum(map(int, each)) for each in _BUFFERS.findall(text))
+    return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
+
+
+def _signed(text: str) -> int:
+    """Return a number of skmem. What is set aside is less than nothing for moments, which the kernel gives as a u32."""
+    return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
