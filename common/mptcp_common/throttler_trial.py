@@ -10,13 +10,12 @@ import json
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pyroute2 import IPRoute
+from pyroute2 import DiagSocket, IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mptcp_common.reasons import reason
@@ -25,11 +24,6 @@ from mptcp_common.throttler_needs import HTB, IFB, PACKETS, PFIFO, SOCKETS, TBF
 Results = dict[str, str | None]
 _LO = 1  # the loopback interface's index, the only interface of a fresh namespace
 _ROOT, _CLASS, _QUEUE, _CUTTING_QUEUE = 0x10000, 0x10010, 0x20000, 0x30000
-_NETLINK_SOCK_DIAG, _TCPDIAG_GETSOCK = 4, 18
-_NLM_F_REQUEST, _NLM_F_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 0x1, 0x300, 2, 3
-_HEADER = struct.Struct("=IHHII")
-_DIAG_REQUEST = struct.Struct("=B3x48xI4x")
-"""struct inet_diag_req of linux/inet_diag.h: family and states of sockets."""
 _ESTABLISHED = 1 << 1
 
 
@@ -64,16 +58,9 @@ def _packets() -> None:
 
 
 def _socket_diagnostics() -> None:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.settimeout(10)
-        request = _DIAG_REQUEST.pack(socket.AF_INET, _ESTABLISHED)
-        length = _HEADER.size + len(request)
-        netlink.send(_HEADER.pack(length, _TCPDIAG_GETSOCK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + request)
-        answer = netlink.recv(1 << 16)
-    kind = _HEADER.unpack_from(answer)[1]
-    code = int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], sys.byteorder, signed=True)
-    if kind in (_NLMSG_ERROR, _NLMSG_DONE) and code < 0:
-        raise OSError(-code, os.strerror(-code))
+    with DiagSocket() as sockets:
+        sockets.bind()
+        list(sockets.get_sock_stats(family=socket.AF_INET, states=_ESTABLISHED))
 
 
 TRIALS: Mapping[str, Callable[[], None]] = {

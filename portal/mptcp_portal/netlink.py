@@ -107,8 +107,8 @@ def tcp_inodes(ends: Ends) -> set[int]:
     """Return the inodes of the TCP sockets with these *ends* that a program has. Raises OSError where it cannot be
     asked.
 
-    A subflow's is that of its connection's MPTCP socket. Asked for one by one: with 10,000
-    connections a list takes the kernel 15 ms.
+    A subflow's is that of its connection's MPTCP socket. Asked for one by one: with 10,000 connections a list takes the
+    kernel 15 ms.
     """
     interfaces = [_ANY_INTERFACE]
     if ends.client[0].is_link_local:

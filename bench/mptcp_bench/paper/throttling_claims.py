@@ -6,8 +6,6 @@ rates are: nothing was throttled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from mptcp_common.units import approximate_rate
 
 from .claims import MARGIN, mbit
@@ -20,7 +18,6 @@ from .judging import (
     above,
     either,
     explained,
-    name_of,
     no_less,
     shifted,
     within,
@@ -96,20 +93,13 @@ def _first_after(m: Measured) -> Statistic:
     return summed_up("first", TIME_TO_THROTTLE, least)
 
 
-def _of_runs(m: Measured, case: str, name: str, value: Callable[[Mapping[str, float]], float]) -> Statistic:
-    """Return *value* of the metrics of each run of *case*, under *name*; raises Missing where a run lacks one."""
-    try:
-        values = [value(run.values) for run in m.result.valid(case)]
-    except KeyError as lacking:
-        raise Missing(f"{name_of(str(lacking.args[0]))} of {case} was not measured") from None
-    if not values:
-        raise Missing(f"{name_of(name)} of {case} was not measured")
-    return summed_up(case, name, values)
-
-
 def _steady(m: Measured, case: str) -> Statistic:
-    """Return what both paths carry on the wire once steady, bit/s."""
-    return _of_runs(m, case, "rate of both paths", lambda run: run[rate(ETHERNET)] + run[rate(WIFI)])
+    """Return what both paths carry on the wire once steady, bit/s; raises Missing where no run has both."""
+    runs = [run.values for run in m.result.valid(case)]
+    both = [run[rate(ETHERNET)] + run[rate(WIFI)] for run in runs if {rate(ETHERNET), rate(WIFI)} <= run.keys()]
+    if not both:
+        raise Missing(f"What both paths carried of {case} was not measured")
+    return summed_up(case, "rate of both paths", both)
 
 
 @CLAIMS.of(

@@ -57,10 +57,9 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             else 'no name in it, without "!", keeps strangers out'
         )
         if not_told := sorted({each for name in names_of(served.rule) for each in lists.helpers_not_told(name)}):
-            why += (
-                f"; a user that a helper names is nobody while external_acl_type {', '.join(not_told)} is not told who"
-            )
-            why += ' the client is (ask "external NAME" of one that is, in the same rule)'
+            names = ", ".join(not_told)
+            why += f"; a user that a helper names is nobody while external_acl_type {names} is not told who the client"
+            why += ' is (ask "external NAME" of one that is, in the same rule)'
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     for directive, source, remedy, matters in (
         (

@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,13 @@ from mptcp_portal import netlink, own_connection
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
 from mptcp_portal.own_connection import kernel_view
-from mptcp_portal.squid_socket import HEADER, EarlierHeaderError, client_ends, endpoint, is_squid
+from mptcp_portal.squid_socket import HEADER, LINE, EarlierHeaderError, client_ends, endpoint, is_squid
+
+
+def test_the_line_that_the_journal_names_is_that_of_the_shipped_file() -> None:
+    conf = Path(__file__).parents[3] / "conf" / "squid.conf"
+    assert LINE in conf.read_text().splitlines()
+
 
 HERE = "10.77.8.2 3128"
 """The proxy's end in the header, behind the client's."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from doctor_findings import is_complete
 
-from mptcp_common.throttler_trial import attempt
+from mptcp_common.throttler_trial import attempt, in_fresh_namespace
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
@@ -385,6 +385,29 @@ def test_descriptors(hard: int, file_nr: str, status: Status) -> None:
     finding = host.descriptors(hard, file_nr)
     assert finding.status is status
     assert is_complete(finding)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (
+            "echo unshare: unshare failed: Not permitted >&2; exit 1",
+            "unshare failed: Not permitted",
+        ),
+        ("exit 3", "the trial failed: exit status 3"),
+    ],
+)
+def test_why_a_trial_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str) -> None:
+    """Defect: in place of what unshare said the doctor showed its command and exit status."""
+    unshare = tmp_path / "unshare"
+    unshare.write_text(f"#!/bin/sh\n{program}\n")
+    unshare.chmod(0o755)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    results, refusal = in_fresh_namespace("mptcp_common.throttler_trial", ["htb"])
+    assert results == {}
+    assert refusal.endswith(reason)
+    assert "Command" not in refusal
 
 
 def test_the_probe_tells_reasons() -> None:

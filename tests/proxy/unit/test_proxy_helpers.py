@@ -71,6 +71,17 @@ OPEN = [
             "%{Accept-Language:;en}>h /bin/helper",
             "%>ha{user-agent} /bin/helper",
             "%>ha{X-Forwarded-For} /bin/helper",
+            *(
+                f"%>ha{{{name}}} /bin/helper"
+                for name in (
+                    "X-Real-IP",
+                    "X-Client-IP",
+                    "Client-IP",
+                    "True-Client-IP",
+                    "CF-Connecting-IP",
+                    "Remote-Addr",
+                )
+            ),
             # What another helper has answered, or nobody.
             "%EXT_USER /bin/helper",
             "%EXT_TAG %ea /bin/helper",

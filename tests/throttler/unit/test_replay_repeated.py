@@ -18,7 +18,7 @@ from replaying import Run, entries
 from mptcp_throttler.mptcp.captured import Captured
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.views.captured_again import REMEMBERED, WITHIN_SECONDS, CapturedAgain
+from mptcp_throttler.views.captured_again import REMEMBERED, SOONEST_REPEATED, WITHIN_SECONDS, CapturedAgain
 from mptcp_throttler.views.replay import Replay
 from mptcp_throttler.views.replayed import LARGEST_LEAP, Carried, Entry
 
@@ -306,6 +306,17 @@ def test_an_acknowledgment_alone_does_not_show_that_two_interfaces_were_captured
     assert again.note(one, True) == (True, True), "where everything is there twice it is a copy"
     again.forget()
     assert [again.note(one, True), again.note(one, True)] == [(False, False), (copy, copy)]
+
+
+@pytest.mark.parametrize(("after", "copy"), [(SOONEST_REPEATED / 2, True), (2 * SOONEST_REPEATED, False)])
+def test_data_without_an_identification_are_a_copy_where_tcp_does_not_send_again_so_soon(
+    after: float, copy: bool
+) -> None:
+    again = CapturedAgain()
+    one = segment(1, ACK)
+    for seconds, expected in ((0.0, False), (after, copy)):
+        later = replace(one, source=bytes(16), time=one.time + seconds)
+        assert again.note(Captured(later, bytes(20), 8, bytes(20)), True) == (expected, expected)
 
 
 def test_what_is_remembered_is_bounded_and_enough() -> None:

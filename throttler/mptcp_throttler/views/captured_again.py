@@ -5,8 +5,9 @@ same ends, the same TCP header, but for the checksum, which may be filled in bet
 and identification (RFC 791). What TCP sends again has another identification, where packets have one, and by its
 timestamps another header (RFC 7323, 3). Ends need not be compared: ports and both sequence numbers are in the header.
 
-Acknowledgments without data are an exception: within a millisecond Multipath TCP sends the same one again. Without an
-identification these count as copies where another segment was captured twice before, as the SYN is.
+Where packets have no identification two things may come again by themselves: within a millisecond an acknowledgment
+without data (Multipath TCP sends the same one twice), later data that nobody acknowledged, of a sender without
+timestamps. These count as copies where another segment was captured twice before, as the SYN is.
 """
 
 from __future__ import annotations

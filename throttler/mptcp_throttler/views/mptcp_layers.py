@@ -6,7 +6,7 @@ For tests, for replayed traffic and for looking at captures by hand. They take a
 ``mptcp.options``, which the daemon uses; a test holds the two together.
 
     >>> syn = TCP(flags="S", options=[("MSS", 1460), tcp_option(MpCapable())])
-    >>> mptcp_options(TCP(bytes(syn)))
+    >>> mptcp_options(bytes(syn))
     [<MpCapable  kind=30 length=4 subtype=MP_CAPABLE version=1 flags=H |>]
 
 A layer's ``length`` is worked out where it is not given, from the fields that are set. Bytes that fit no form of their
@@ -39,10 +39,12 @@ from scapy.fields import (
     XLongField,
     XShortField,
 )
-from scapy.layers.inet import TCP, TCPOptionsField
+from scapy.layers.inet import TCPOptionsField
 from scapy.packet import Packet
 
 KIND: Final = 30
+_FIXED: Final = 20
+"""Octets of the TCP header before its options."""
 SUBTYPES: Final = {
     0: "MP_CAPABLE",
     1: "MP_JOIN",
@@ -306,14 +308,24 @@ def tcp_option(layer: Packet) -> tuple[int, bytes]:
     return KIND, bytes(layer)[2:]
 
 
-def mptcp_options(tcp: TCP) -> list[Packet]:
-    """Return the MPTCP options of *tcp*, in order, as layers."""
+def mptcp_options(tcp_header: bytes) -> list[Packet]:
+    """Return the MPTCP options of a TCP header, in order, as layers, the last one with what is there of it.
+
+    Nothing raises. Scapy's TCP layer does where another option is too short, as TCP-AO without its key's number.
+    """
     found = []
-    for kind, value in tcp.options:
+    at, end = _FIXED, len(tcp_header)
+    while at < end and (kind := tcp_header[at]) != 0:
+        if kind == 1:
+            at += 1
+            continue
+        length = tcp_header[at + 1] if at + 1 < end else 0
+        value = tcp_header[at + 2 : at + length]
         if kind == KIND:
             found.append(dissect(bytes([KIND, len(value) + 2]) + value))
-        elif kind == "MPTCP":
-            found.append(value)
+        if length < 2:
+            break
+        at += length
     return found
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from mptcp_common.units import counted
-from mptcp_throttler.mptcp.options import KIND
 from mptcp_throttler.views.mptcp_layers import (
     RESET_REASONS,
     AddAddr,
@@ -21,33 +20,13 @@ from mptcp_throttler.views.mptcp_layers import (
     MpPrio,
     MpTcprst,
     RemoveAddr,
-    dissect,
+    mptcp_options,
 )
-
-_FIXED: Final = 20
-"""Octets of the TCP header before its options."""
 
 
 def options_in_words(tcp_header: bytes) -> str:
     """Return what the MPTCP options of *tcp_header* say; "" where there are none. Nothing raises."""
-    return "; ".join(in_words(dissect(each)) for each in _options(tcp_header))
-
-
-def _options(tcp_header: bytes) -> Iterator[bytes]:
-    """Yield the MPTCP options, the last one with what is there of it. Scapy's TCP layer raises where another option is
-    too short, as TCP-AO without its key's number."""
-    at, end = _FIXED, len(tcp_header)
-    while at < end and (kind := tcp_header[at]) != 0:
-        if kind == 1:
-            at += 1
-            continue
-        length = tcp_header[at + 1] if at + 1 < end else 0
-        value = tcp_header[at + 2 : at + length]
-        if kind == KIND:
-            yield bytes([KIND, len(value) + 2]) + value
-        if length < 2:
-            return
-        at += length
+    return "; ".join(in_words(each) for each in mptcp_options(tcp_header))
 
 
 def in_words(option: Any) -> str:
