@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
 """Debian's name, everyone else's, and the one of the development package."""
@@ -21,7 +21,13 @@ HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
 """What there has to be for every policy."""
-FOR_UPLOADS = (TBF, IFB)
+BY_IPTABLES: Final = "iptables"
+BY_NFTABLES: Final = "nftables"
+BY_EITHER: Final = "auto"
+BACKENDS = (BY_IPTABLES, BY_NFTABLES, BY_EITHER)
+"""Of netfilter, as the throttler's settings name them: each works as a whole or not."""
+INGRESS = "nftables at ingress"
+FOR_UPLOADS = (TBF, IFB, INGRESS)
 """What rules for uploads need besides."""
 
 
@@ -41,8 +47,11 @@ class _Feature(NamedTuple):
     modules: str
     options: str
     """Of the kernel's configuration."""
+    packages: str = ""
+    """Debian's, of what the throttler uses it by."""
 
 
+_FINDS = "packets find their classes by it"
 _FEATURES = {
     HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
     PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
@@ -55,11 +64,27 @@ _FEATURES = {
         "-a inet_diag tcp_diag mptcp_diag",
         "CONFIG_INET_DIAG",
     ),
+    BY_IPTABLES: _Feature(
+        "iptables",
+        _FINDS,
+        "-a iptable_mangle ip6table_mangle xt_set ip_set_hash_ipportip",
+        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET or CONFIG_IP_SET_HASH_IPPORTIP",
+        "iptables",
+    ),
+    BY_NFTABLES: _Feature("nftables", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
+    BY_EITHER: _Feature("netfilter", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
+    INGRESS: _Feature(
+        "nftables at ingress",
+        "it sends capped uploads to the IFB device",
+        "-a nf_tables nft_fwd_netdev",
+        "CONFIG_NF_TABLES_NETDEV or CONFIG_NFT_FWD_NETDEV",
+        "libnftables1",
+    ),
 }
 
 
 def name_of(feature: str) -> str:
-    """Return how people call one of ``OF_KERNEL`` or ``FOR_UPLOADS``."""
+    """Return how people call one of ``OF_KERNEL``, ``FOR_UPLOADS`` or ``BACKENDS``."""
     return _FEATURES[feature].name
 
 
@@ -71,10 +96,11 @@ def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) 
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
-        name, serves, modules, options = _FEATURES[feature]
+        name, serves, modules, options, packages = _FEATURES[feature]
         without = "rules for uploads need it" if feature in FOR_UPLOADS else "the throttler cannot start without"
         what = f"{name} does not work ({reason}), kernel option {options}"
-        yield feature, Lack(what, f"{serves}, and {without}", f"modprobe {modules} || ({_DEBIANS_KERNEL})")
+        install = f"apt install {packages}; " if packages else ""
+        yield feature, Lack(what, f"{serves}, and {without}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})")
 
 
 def loads(name: str) -> bool:

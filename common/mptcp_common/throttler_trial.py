@@ -1,7 +1,7 @@
 """Tries what the throttler needs of the kernel, in a network namespace that goes away with the process that tries.
 
 ``in_fresh_namespace`` starts such a process; what it runs prints one JSON object: feature to null where it works, else
-to the reason.
+to the reason. ``TRIALS`` has all but netfilter, which the throttler tries by its own adapters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pyroute2 import DiagSocket, IPRoute
@@ -80,8 +80,6 @@ def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
         try:
             do()
             results[feature] = None
-        except StopIteration:
-            results[feature] = "the library is not installed"
         except FileNotFoundError as error:
             results[feature] = f"{error.filename} is not installed" if error.filename else reason(error)
         except NetlinkError as error:
@@ -109,12 +107,3 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {}, f"the trial failed: {error}"
     return results, ""
-
-
-def try_out(features: Iterable[str]) -> tuple[Results, str]:
-    """Return of each of *features* whether it works, or why that could not be tried."""
-    return in_fresh_namespace(__name__, list(features))
-
-
-if __name__ == "__main__":
-    print(json.dumps(attempt({feature: do for feature, do in TRIALS.items() if feature in sys.argv[1:]})))

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mptcp_common.throttler_needs import FOR_UPLOADS, HTB, IFB, PACKETS, PFIFO, SOCKETS, TBF, lacks_of_kernel, name_of
+from mptcp_common.throttler_needs import (
+    BY_IPTABLES,
+    BY_NFTABLES,
+    FOR_UPLOADS,
+    HTB,
+    IFB,
+    INGRESS,
+    PACKETS,
+    PFIFO,
+    SOCKETS,
+    TBF,
+    lacks_of_kernel,
+    name_of,
+)
 
 from ..places import Role
 from .model import Finding, fail, ok, warn
@@ -19,8 +32,13 @@ _LINES = {
     IFB: "IFB",
     PACKETS: "packet sockets",
     SOCKETS: "socket diagnostics",
+    INGRESS: "nftables ingress",
 }
-_MODULES = "apt install linux-image-$(dpkg --print-architecture) && reboot   # Debian's kernel has it"
+_BACKENDS = {
+    BY_IPTABLES: ("legacy mangle table, SET target and hash:ip,port,ip with skbinfo work", BY_NFTABLES),
+    BY_NFTABLES: ("nf_tables maps on postrouting work", BY_IPTABLES),
+}
+"""What is said of each that works, and the other one."""
 
 
 def not_probed(reason: str) -> Finding:
@@ -45,37 +63,17 @@ def of_throttler(results: Results) -> Iterator[Finding]:
 
 def netfilter(results: Results) -> Iterator[Finding]:
     """One of the two ways to find a packet's subflow is enough."""
-    legacy = _first_reason(results, "ipset", "iptables")
-    modern = results.get("nftables", "not tried")
-    if legacy is None:
-        yield ok("iptables", "legacy mangle table, SET target and hash:ip,port,ip with skbinfo work")
-    else:
-        say = warn if modern is None else fail
-        yield say(
-            "iptables",
-            f"legacy iptables with ipset does not work: {legacy}",
-            "nftables does the same and is taken instead"
-            if modern is None
-            else "nftables does not work either, so that no packet finds its class and nothing is throttled",
-            f"apt install iptables ipset; modprobe -a iptable_mangle ip6table_mangle xt_set ip_set_hash_ipportip"
-            f" || ({_MODULES})",
-        )
-    if modern is None:
-        yield ok("nftables", "nf_tables maps on postrouting work")
-    else:
-        say = warn if legacy is None else fail
-        yield say(
-            "nftables",
-            f"nftables does not work: {modern}",
-            "legacy iptables does the same and is taken instead; kernels from 6.17 may lack that one"
-            if legacy is None
-            else "legacy iptables does not work either, so that no packet finds its class and nothing is throttled",
-            f"apt install libnftables1; modprobe nf_tables || ({_MODULES})",
-        )
-
-
-def _first_reason(results: Results, *features: str) -> str | None:
-    return next((reason for f in features if (reason := results.get(f, "not tried")) is not None), None)
+    lacks = dict(lacks_of_kernel(results, _BACKENDS))
+    for backend, (works, other) in _BACKENDS.items():
+        if (lack := lacks.get(backend)) is None:
+            if backend in results:
+                yield ok(backend, works)
+        elif other in lacks:
+            why = f"{other} does not work either, so that no packet finds its class and nothing is throttled"
+            yield fail(backend, lack.what, why, lack.remedy)
+        else:
+            why = f"{other} does the same and is taken instead, unless the throttler's settings name {backend}"
+            yield warn(backend, lack.what, why, lack.remedy)
 
 
 _DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}

@@ -7,6 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES, FOR_UPLOADS, OF_KERNEL
 from mptcp_common.throttler_trial import Results, in_fresh_namespace
 
 from .. import shim
@@ -67,6 +68,14 @@ def library() -> tuple[str, str]:
 
 
 def probe(role: Role, library: str) -> tuple[Results, str]:
-    """Run the probe in a network namespace of its own. Return its results, or why it could not be run."""
+    """Run the probe, and for the proxy the throttler's own, in network namespaces that go away.
+
+    Return their results, or why one could not be run.
+    """
     built = [library] if Path(library).is_file() else []
-    return in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
+    results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
+    if role is Role.PROXY and not refusal:
+        features = (*OF_KERNEL, *FOR_UPLOADS, BY_IPTABLES, BY_NFTABLES)
+        of_throttler, refusal = in_fresh_namespace("mptcp_throttler.kernel.trial", features)
+        results |= of_throttler
+    return results, refusal

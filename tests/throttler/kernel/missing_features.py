@@ -58,6 +58,25 @@ ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct 
 
 	return next(fd, hidden(fd, data, length, copy, sizeof(copy)), length, flags, to, size);
 }
+
+/* As libmnl sends a transaction of nftables: in pieces, of which none ends within a name. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	ssize_t (*next)(int, const struct msghdr *, int) = dlsym(RTLD_NEXT, "sendmsg");
+	struct msghdr changed = *message;
+	struct iovec pieces[64];
+	static char copies[64][1 << 16];
+	size_t i;
+
+	if (message->msg_iovlen > 64)
+		return next(fd, message, flags);
+	for (i = 0; i < message->msg_iovlen; i++) {
+		pieces[i] = message->msg_iov[i];
+		pieces[i].iov_base = (void *)hidden(fd, pieces[i].iov_base, pieces[i].iov_len, copies[i], sizeof(copies[i]));
+	}
+	changed.msg_iov = pieces;
+	return next(fd, &changed, flags);
+}
 """
 
 _FILTER = """\

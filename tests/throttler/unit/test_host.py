@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import grp
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from short_policies import CAP, rules
 
-from mptcp_common import throttler_trial
 from mptcp_throttler.config import host
 from mptcp_throttler.config.host import (
     host_problems,
     kernel_problems,
-    kernel_problems_here,
     library_problems,
     listening_ports,
+    needed_of_kernel,
     stacked_interfaces,
     unreadable,
 )
@@ -180,24 +178,52 @@ def test_without_bpf_it_is_a_warning() -> None:
     assert said.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
 
+ALWAYS, FOR_UPLOADS = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf", "nftables at ingress"}
+
+
+def of_backend(netfilter: str) -> Settings:
+    return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
+
+
 @pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
-def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_alone(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = load_settings("interfaces: [lo]\npolicy: p.yaml\n", "t.yaml")
-    loaded, tried = load_policy(policy, "p.yaml"), set()
-
-    def try_out(features: Iterable[str]) -> tuple[dict[str, str | None], str]:
-        tried.update(features)
-        return dict.fromkeys(features), ""
-
-    monkeypatch.setattr(throttler_trial, "try_out", try_out)
-    assert list(kernel_problems_here(settings, loaded)) == []
-    always, for_uploads = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf"}
-    assert tried == always | (for_uploads if policy == UPLOADS else set())
-    said = [str(each) for each in kernel_problems(settings, loaded, dict.fromkeys(always | for_uploads, "refused"))]
+def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_alone(policy: str) -> None:
+    settings, loaded = of_backend("iptables"), load_policy(policy, "p.yaml")
+    tried = needed_of_kernel(settings, loaded, lambda _: True)
+    assert set(tried) == {"iptables"} | ALWAYS | (FOR_UPLOADS if policy == UPLOADS else set())
+    said = [
+        str(each)
+        for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | FOR_UPLOADS | {"iptables"}, "no"))
+    ]
     assert len(said) == len(tried)
-    ifb = (
-        "t.yaml:2: policy: IFB does not work (refused), kernel option CONFIG_IFB: capped uploads wait on such a device"
-    )
-    assert [each.startswith(ifb) for each in said if "IFB" in each] == [True] * (policy == UPLOADS)
+    ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"
+    assert [each.startswith(ifb) for each in said if "IFB does" in each] == [True] * (policy == UPLOADS)
+
+
+@pytest.mark.parametrize(
+    ("netfilter", "words"),
+    [
+        ("iptables", "iptables does not work (refused), kernel option CONFIG_IP_NF_MANGLE, "),
+        ("nftables", "nftables does not work (refused), kernel option CONFIG_NF_TABLES "),
+        ("auto", "netfilter does not work (refused), kernel option CONFIG_NF_TABLES "),
+    ],
+)
+def test_the_backend_that_is_asked_for_is_tried_and_missed_and_no_other(netfilter: str, words: str) -> None:
+    """Defect: check tried none, and the daemon did not start."""
+    settings, loaded = of_backend(netfilter), load_policy(DOWNLOADS, "p.yaml")
+    assert set(needed_of_kernel(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
+    (said,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
+    assert str(said).startswith(f"t.yaml:3: netfilter: {words}")
+    assert list(kernel_problems(settings, loaded, {netfilter: None})) == []
+
+
+def test_what_a_library_is_missing_for_is_told_of_once() -> None:
+    without = {
+        backend: needed_of_kernel(of_backend(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
+        for backend in ("iptables", "nftables", "auto")
+    }
+    others = ALWAYS | {"ifb", "tbf"}
+    assert {backend: set(found) - others for backend, found in without.items()} == {
+        "iptables": {"iptables"},
+        "nftables": set(),
+        "auto": {"auto"},
+    }

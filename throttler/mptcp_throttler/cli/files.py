@@ -27,12 +27,14 @@ def check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import (
         host_problems,
-        kernel_problems_here,
+        kernel_problems,
         library_problems_here,
+        needed_of_kernel,
         ports_without_listener,
         stacked_interfaces,
         unreadable,
     )
+    from mptcp_throttler.kernel import trial
     from mptcp_throttler.kernel.tc import link
 
     if options.policy is not None:
@@ -43,7 +45,8 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
-    needs = [*library_problems_here(settings, policy), *kernel_problems_here(settings, policy)]
+    tried = trial.try_out(needed_of_kernel(settings, policy))
+    needs = [*library_problems_here(settings, policy), *kernel_problems(settings, policy, *tried)]
     lacking = [each for each in needs if each.severity is Severity.ERROR]
     unfit = (*ports_without_listener(settings), *stacked_interfaces(settings, link.stands_on()))
     for note in (each for each in needs if each.severity is Severity.NOTE):

@@ -16,7 +16,10 @@ from pathlib import Path
 from mptcp_common import readable
 from mptcp_common.problems import Problem, Severity
 from mptcp_common.throttler_needs import (
+    BACKENDS,
+    BY_NFTABLES,
     FOR_UPLOADS,
+    INGRESS,
     KERNEL_TYPES,
     OF_KERNEL,
     Lack,
@@ -145,25 +148,25 @@ def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Proble
     return library_problems(settings, policy, loads, os.uname().release, Path(KERNEL_TYPES).exists())
 
 
-def kernel_problems(settings: Settings, policy: Policy, results: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Yield what the kernel lacks of what *settings* and *policy* need. *results*: as of ``throttler_trial``."""
-    for feature, lack in lacks_of_kernel(results, _needed(policy)):
-        yield _lacking(settings, "policy" if feature in FOR_UPLOADS else "", lack, Severity.ERROR)
+def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = loads) -> tuple[str, ...]:
+    """Return which features of the kernel *settings* and *policy* need, without those of a library that is missing."""
+    wanted = (*OF_KERNEL, settings.netfilter, *(FOR_UPLOADS if policy.acts_on_upload else ()))
+    by_library = (BY_NFTABLES, INGRESS) if lack_of_nftables(loads) else ()
+    return tuple(feature for feature in wanted if feature not in by_library)
 
 
-def kernel_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
-    """Yield the same of this host, by trying; where that cannot be done, a note that says so."""
-    # What it takes to load is not paid for by a daemon, whose own attempts say the same.
-    from mptcp_common.throttler_trial import try_out
+def kernel_problems(
+    settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
+) -> Iterator[Problem]:
+    """Yield what the kernel lacks of what *settings* and *policy* need; where that was not tried, a note that says so.
 
-    results, refusal = try_out(_needed(policy))
+    *results*, *refusal*: of ``kernel.trial``.
+    """
     if refusal:
         yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
-    yield from kernel_problems(settings, policy, results)
-
-
-def _needed(policy: Policy) -> tuple[str, ...]:
-    return (*OF_KERNEL, *FOR_UPLOADS) if policy.acts_on_upload else OF_KERNEL
+    for feature, lack in lacks_of_kernel(results, needed_of_kernel(settings, policy)):
+        key = "policy" if feature in FOR_UPLOADS else "netfilter" if feature in BACKENDS else ""
+        yield _lacking(settings, key, lack, Severity.ERROR)
 
 
 def _lacking(settings: Settings, key: str, lack: Lack, severity: Severity) -> Problem:

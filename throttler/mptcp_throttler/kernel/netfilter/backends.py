@@ -12,6 +12,7 @@ from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import Ownership
 
 Backend = Literal["iptables", "nftables"]
+NO_BACKEND = "no netfilter backend: "
 
 
 def _iptables_available() -> str | None:
@@ -50,7 +51,7 @@ def open_netfilter(wanted: Literal["auto", "iptables", "nftables"], ownership: O
             if why_not is None:
                 return backend, _ADAPTERS[backend](ownership)
             missing.append(f"{backend}: {why_not}")
-    raise KernelError("no netfilter backend: " + "; ".join(missing))
+    raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
 async def remove_backends(ownership: Ownership, but: Backend | None = None) -> dict[Backend, KernelError | None]:

@@ -1,0 +1,37 @@
+"""Which backend of netfilter is tried for ``auto``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.throttler_trial import attempt
+from mptcp_throttler.kernel import trial
+from mptcp_throttler.kernel.ports import KernelError
+
+
+@pytest.mark.parametrize(
+    ("loaded", "works", "expected"),
+    [
+        (True, {"auto"}, ["auto"]),
+        (False, {"nftables"}, ["nftables"]),
+        (False, {"auto"}, ["nftables", "auto"]),
+        (False, set(), ["nftables", "auto"]),
+    ],
+)
+def test_no_module_of_iptables_is_loaded_where_nftables_works(
+    loaded: bool, works: set[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded, the daemon, which cannot do that, would take iptables at its next start."""
+    tried = []
+
+    def use(wanted: str) -> None:
+        tried.append(wanted)
+        if wanted not in works:
+            raise KernelError(f"{wanted} does not work")
+
+    monkeypatch.setattr(trial, "_use_backend", use)
+    monkeypatch.setattr(trial, "_IPTABLES", tmp_path if loaded else tmp_path / "absent")
+    assert attempt({"auto": trial._either}) == {"auto": None if works else "auto does not work"}
+    assert tried == expected

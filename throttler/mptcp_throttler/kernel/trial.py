@@ -1,0 +1,105 @@
+"""Tries what the throttler needs of the kernel: what ``mptcp_common.throttler_trial`` has, and netfilter by the
+daemon's own adapters. To be run in a network namespace that goes away with the process; see ``try_out``.
+
+Prints one JSON object: feature to null where it works, else to the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+
+from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS
+from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
+from mptcp_throttler.kernel.libraries import AsyncIPRoute
+from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.commands import NftTable
+from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
+
+_LO = 1
+"""The loopback interface's index, the only interface of a fresh namespace."""
+_IPTABLES = Path("/proc/net/ip_tables_names")
+"""There where the kernel has iptables built in, or loaded."""
+_OURS = Ownership()
+_ENTRIES = {
+    FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
+        FIRST_MINOR, _OURS.mark_of_rule(0)
+    )
+    for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
+}
+"""One of each family, of networks for documentation."""
+
+
+async def _use(netfilter: Netfilter) -> None:
+    try:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(_ENTRIES)
+        if await netfilter.read_entries() != _ENTRIES:
+            raise KernelError("entries are not as they were made")
+    finally:
+        netfilter.close()
+
+
+def _use_backend(wanted: Literal["auto", "iptables", "nftables"]) -> None:
+    try:
+        _, netfilter = open_netfilter(wanted, _OURS)
+    except KernelError as error:
+        raise KernelError(str(error).removeprefix(NO_BACKEND).removeprefix(f"{wanted}: ")) from error
+    asyncio.run(_use(netfilter))
+
+
+def _either() -> None:
+    """What ``auto`` takes; where the kernel has iptables as modules that nobody loaded, they stay so if that can be:
+    once they are there the daemon, which cannot load them, would take iptables at its next start."""
+    if not _IPTABLES.exists():
+        with suppress(KernelError, OSError):  # why not is said below, with that of iptables
+            _use_backend(BY_NFTABLES)
+            return
+    _use_backend(BY_EITHER)
+
+
+def _ingress() -> None:
+    asyncio.run(_use_at_ingress())
+
+
+async def _use_at_ingress() -> None:
+    # The module of IFB devices makes two in the host's own namespace when it is loaded.
+    async with AsyncIPRoute() as links:
+        await links.link("set", index=_LO, ifname=UPLOAD_DEVICE)
+    await _use(NftablesNetfilter(NftTable.upload(_OURS, (UPLOAD_DEVICE,))))
+
+
+_NETFILTER: Mapping[str, Callable[[], None]] = {
+    BY_IPTABLES: lambda: _use_backend(BY_IPTABLES),
+    BY_NFTABLES: lambda: _use_backend(BY_NFTABLES),
+    BY_EITHER: _either,
+    INGRESS: _ingress,
+}
+
+
+def try_out(features: Iterable[str]) -> tuple[Results, str]:
+    """Return of each of *features* whether it works, or why that could not be tried."""
+    return in_fresh_namespace(__name__, list(features))
+
+
+def main() -> None:
+    tries = {feature: do for feature, do in {**TRIALS, **_NETFILTER}.items() if feature in sys.argv[1:]}
+    with tempfile.TemporaryDirectory() as directory:
+        # Nobody else changes the tables of this namespace, and the host's own lock need not be made or waited for.
+        os.environ["XTABLES_LOCKFILE"] = f"{directory}/xtables.lock"
+        print(json.dumps(attempt(tries)))
+
+
+if __name__ == "__main__":
+    main()
