@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from missing_features import (
     refusing,
     without_files,
 )
-from throttler_site import IPPROTO_MPTCP, POLICY, Site, ask, connection, make_site, until
+from throttler_site import IPPROTO_MPTCP, POLICY, Site, ask, connected, connection, listening, make_site, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.process import Process
@@ -115,7 +117,7 @@ LACKS = {
         "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
     ),
     "Multipath TCP": Lack(
-        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no connection has a second subflow",
+        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no rule caps plain TCP",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
         empty="/proc/sys/net/mptcp",
@@ -260,9 +262,26 @@ def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) 
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, Lack("", runs="iptables"), tmp_path)
-        assert "Multipath TCP is switched off (net.mptcp.enabled = 0)" in process.output()
+        assert "Multipath TCP is switched off (net.mptcp.enabled = 0): no rule caps plain TCP" in process.output()
     with connection(host):
         until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
+    process.signal(15)
+    assert process.wait(60) == 0
+
+
+def test_switched_off_a_listener_from_before_goes_on_with_multipath_tcp_and_caps_and_a_new_one_cannot_be(
+    host: Site, tmp_path: Path
+) -> None:
+    """Defect: it was said that no connection has a second subflow, and that rules with min_subflows 1 cap those with
+    one."""
+    off = ["sysctl", "-w", "net.mptcp.enabled=0"]
+    with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
+        process = start(host, Lack("", runs="iptables"), tmp_path)
+        assert "one from before, and its connections, go on" in process.output()
+        with connected(host, listener):
+            until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
+        with host.proxy.entered(), pytest.raises(OSError, match=os.strerror(errno.ENOPROTOOPT)):
+            socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP)
     process.signal(15)
     assert process.wait(60) == 0
 

@@ -13,8 +13,12 @@ from mptcp_throttler.kernel import sysctl
     ("value", "said"),
     [
         ("1", None),
-        ("0", "Multipath TCP is switched off (net.mptcp.enabled = 0)"),
-        (None, "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP)"),
+        (
+            "0",
+            "Multipath TCP is switched off (net.mptcp.enabled = 0): no rule caps plain TCP, which is all that a "
+            "listener opened now takes; one from before, and its connections, go on",
+        ),
+        (None, "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no rule caps plain TCP"),
     ],
 )
 def test_why_no_connection_is_multipath_tcp(

@@ -113,7 +113,7 @@ class KernelAccess:
     class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]]
     """What our classes passed, by minor number."""
     mptcp_missing: Callable[[], str | None]
-    """Why no connection to this host is Multipath TCP, for people; None where they can be."""
+    """Why connections to this host are not Multipath TCP, and what follows, for people; None where they can be."""
 
 
 REAL = KernelAccess(

@@ -95,12 +95,21 @@ class OwnedSysctls:
 
 
 def mptcp_missing() -> str | None:
-    """Return in words why connections to this host are not Multipath TCP; None where they can be."""
+    """Return in words why connections to this host are not Multipath TCP, and what follows; None where they can be.
+
+    Switched off, the kernel makes no more such sockets; those that are there, listeners among them, it leaves as they
+    are (mptcp_init_sock, net/mptcp/protocol.c).
+    """
     try:
         off = _read(ENABLED) == "0"
     except KernelError:
-        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP)"
-    return f"Multipath TCP is switched off ({ENABLED} = 0)" if off else None
+        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no rule caps plain TCP"
+    if not off:
+        return None
+    return (
+        f"Multipath TCP is switched off ({ENABLED} = 0): no rule caps plain TCP, which is all that a listener opened "
+        "now takes; one from before, and its connections, go on"
+    )
 
 
 def _file(name: str) -> Path:

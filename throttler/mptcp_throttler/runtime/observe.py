@@ -76,7 +76,7 @@ class Observers:
         """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
         missing = self._kernel.mptcp_missing()
         if missing is not None:
-            log.warning("%s: no connection has a second subflow, and only rules with min_subflows 1 cap any", missing)
+            log.warning("%s", missing)
         self._routes = self._kernel.routes(self._settings)
         self._tracker.interface_of = self._routes.interface
         for interface in self._settings.interfaces:
