@@ -22,7 +22,8 @@ from .access_lists import AccessLists, access_rules, names_of
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
 from .believed import counts_forwarded, takes_proxy_header
 from .embedded import WAYS, embedded
-from .source import Statement
+from .listeners import is_loopback
+from .source import Statement, last
 
 OVERRIDE = "--allow-open-proxy"
 """The option by which an operator says that the rules are meant as they are."""
@@ -92,6 +93,83 @@ def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
     """Say the same of what the PROXY protocol says."""
     lists = AccessLists(statements, numbers_count=False, names_count=False, helpers_count=False)
     return takes_proxy_header(statements) and bool(_allowed(statements, "http_access", lists).allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """Another port of Squid's, by UDP."""
+
+    names: tuple[str, ...]
+    """Of the directive that has its number."""
+    address: str
+    """The directive that has the address on which it is."""
+    protocol: str
+    rules: dict[str, str]
+    """By the directive that says who may: what he may, for people."""
+
+
+_PORTS = (
+    _Port(
+        ("snmp_port",),
+        "snmp_incoming_address",
+        "SNMP",
+        {"snmp_access": "ask for the addresses of clients and what each of them has loaded"},
+    ),
+    _Port(
+        ("icp_port", "udp_port"),
+        "udp_incoming_address",
+        "ICP",
+        {"icp_access": "ask which pages are in the cache"},
+    ),
+    _Port(
+        ("htcp_port",),
+        "udp_incoming_address",
+        "HTCP",
+        {
+            "htcp_access": "ask which pages are in the cache, and since when",
+            "htcp_clr_access": "take pages out of the cache",
+        },
+    ),
+)
+
+
+def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield a warning for each rule by which too many may use SNMP, ICP or HTCP, where their port is on.
+
+    It lets nobody fetch: who wants more than to ask comes by http_access (snmp_access, icp_access, htcp_access).
+    """
+    for port in _PORTS:
+        number = _number(statements, port.names)
+        if number is None or _on_loopback(statements, port.address):
+            continue
+        lists = AccessLists(statements)
+        for directive, what in port.rules.items():
+            found = _allowed(statements, directive, lists)
+            if found.rule is not None:
+                yield Problem(
+                    f"{' '.join(found.rule.words)}: {found.share} may {what}, by {port.protocol}"
+                    f" ({' '.join(number.words)})",
+                    found.rule.file,
+                    found.rule.number,
+                    allowed=f"{directive} allow for those who need it, then deny all; or {port.names[0]} 0",
+                    warning=True,
+                )
+
+
+def _number(statements: Sequence[Statement], names: Sequence[str]) -> Statement | None:
+    """Return the statement by which a port is on in some process; None where it is off in all."""
+    for statement in reversed(statements):
+        if statement.directive in names and len(statement.words) > 1:
+            if statement.words[1].strip("0"):
+                return statement
+            if statement.applies is True:
+                return None
+    return None
+
+
+def _on_loopback(statements: Sequence[Statement], directive: str) -> bool:
+    statement = last(statements, directive)
+    return statement is not None and statement.applies is True and is_loopback(statement.words[1])
 
 
 def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:

@@ -27,6 +27,8 @@ _BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
 _BY_ANSWER = frozenset(("ext_user", "ext_user_regex"))
 """By the name that an external helper has given the client."""
+_KNOWN_COMMUNITIES = frozenset(("public", "private"))
+"""SNMP's words in place of a password that everybody knows. No request by HTTP has one."""
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
@@ -175,6 +177,8 @@ class AccessLists:
             return not self._helpers.anybody_logs_in
         if line.kind in _BY_ANSWER:
             return self._helpers.answers_tell
+        if line.kind == "snmp_community":
+            return not any(value.text in _KNOWN_COMMUNITIES for value in line.values)
         return line.kind in _SAY_WHO
 
     def helpers_not_told(self, name: str) -> tuple[str, ...]:

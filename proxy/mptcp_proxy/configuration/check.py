@@ -22,7 +22,7 @@ from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..process import pid_in
 from ..squid import Squid
-from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems
+from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
 from .by_version import suited
 from .check_header import check_header_problems
 from .complaints import complaints
@@ -267,6 +267,7 @@ def _own_problems(
     access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
     yield from claimed_name_problems(said)
+    yield from port_problems(said)
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from check_header_problems(said)
     yield from _half_closed_problems(said)

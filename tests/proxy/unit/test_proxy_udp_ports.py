@@ -1,0 +1,73 @@
+"""Who may ask Squid by SNMP, ICP and HTCP."""
+
+from __future__ import annotations
+
+import pytest
+from in_squid_conf import parse
+
+from mptcp_proxy.configuration.access import open_proxy_problems, port_problems
+
+OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
+HALVES = ["acl a src 0.0.0.0/1", "acl b src 128.0.0.0/1"]
+SECRET = "acl secret snmp_community 8sjdk2"
+KNOWN = "acl known snmp_community public"
+PORTS = {
+    "snmp_access": ("snmp_port 3401", "the addresses of clients"),
+    "icp_access": ("icp_port 3130", "which pages are in the cache, by ICP (icp_port 3130)"),
+    "htcp_access": ("htcp_port 4827", "which pages are in the cache, and since when, by HTCP"),
+    "htcp_clr_access": ("htcp_port 4827", "take pages out of the cache"),
+}
+
+
+def said(*texts: str) -> list[str]:
+    statements = parse(*OWN, *texts)
+    assert list(open_proxy_problems(statements)) == [], "nobody fetches by it"
+    problems = list(port_problems(statements))
+    assert all(problem.warning for problem in problems)
+    return [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize("directive", PORTS)
+def test_who_lets_everybody_ask_is_warned(directive: str) -> None:
+    """Defect: nothing was said."""
+    port, words = PORTS[directive]
+    (line,) = said(port, f"{directive} allow all")
+    assert line.startswith(f"squid.conf:5: warning: {directive} allow all: 100 % of the Internet's IPv4 addresses may ")
+    assert words in line
+    # By what all rules allow together, and as the opposite of the last one.
+    assert len(said(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
+    assert len(said(port, f"{directive} deny own")) == 1
+
+
+@pytest.mark.parametrize("directive", PORTS)
+def test_own_clients_and_nobody_bring_no_warning(directive: str) -> None:
+    port, _ = PORTS[directive]
+    assert said(port) == []
+    assert said(port, f"{directive} allow own", f"{directive} deny all") == []
+    assert said(port, f"{directive} allow own localhost") == []
+    assert said(port, f"{directive} deny all", f"{directive} allow all") == []
+
+
+@pytest.mark.parametrize("directive", PORTS)
+def test_a_port_that_is_off_or_on_loopback_concerns_nobody(directive: str) -> None:
+    port, _ = PORTS[directive]
+    name, rule = port.split()[0], f"{directive} allow all"
+    assert said(rule) == said(f"{name} 0", rule) == said(port, f"{name} 0", rule) == []
+    assert len(said(f"{name} 0", port, rule)) == 1
+    assert len(said("if ${process_number} = 1", port, "endif", rule)) == 1
+    assert len(said(port, "if ${process_number} = 1", f"{name} 0", "endif", rule)) == 1
+    address = "snmp_incoming_address" if name == "snmp_port" else "udp_incoming_address"
+    assert said(port, f"{address} 127.0.0.1", rule) == []
+    assert len(said(port, f"{address} 192.0.2.1", rule)) == 1
+
+
+def test_icp_has_another_name() -> None:
+    assert len(said("udp_port 3130", "icp_access allow all")) == 1
+
+
+def test_an_snmp_community_keeps_strangers_out_unless_everybody_knows_it() -> None:
+    port = "snmp_port 3401"
+    assert said(port, SECRET, "snmp_access allow secret", "snmp_access deny all") == []
+    assert said(port, SECRET, "snmp_access deny !secret", "snmp_access allow all") == []
+    assert len(said(port, KNOWN, "snmp_access allow known", "snmp_access deny all")) == 1
+    assert said(port, KNOWN, "snmp_access allow known own", "snmp_access deny all") == []
