@@ -156,6 +156,11 @@ class FakeCapture:
         self._segments.append(segment)
         os.write(self._ends[1], b".")
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was given and is not read yet."""
+        return bool(self._segments)
+
     def fileno(self) -> int:
         return self._ends[0]
 

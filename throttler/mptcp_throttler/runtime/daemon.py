@@ -60,12 +60,15 @@ from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.minute import Minute
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 MAX_SLEEP_SECONDS = 1.0
 """The wall clock may be set while we wait for a window of the policy: nobody tells us."""
+MOST_LINES = 20
+"""In a minute, of joins that were refused, and of disagreements: anybody can cause them."""
 
 
 class Daemon:
@@ -85,6 +88,7 @@ class Daemon:
         self._clock_changed = asyncio.Event()
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""
+        self._told = {kind: Minute(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._gauge = LoopGauge()
         self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         self._downloads = Downloads(settings, kernel)
@@ -292,7 +296,8 @@ class Daemon:
         tokens = set()
         for event in events:
             tokens.add(event.token)
-            level = logging.INFO if event.kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT) else logging.DEBUG
+            told = self._told.get(event.kind)
+            level = logging.INFO if told is not None and told.has_room(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
                 fields = about(self._tracker.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail

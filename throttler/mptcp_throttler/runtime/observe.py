@@ -1,6 +1,7 @@
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
-Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. An
+Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. Reading
+what was captured takes no more than a fixed share of a processor (``runtime.reading_share``). An
 observer that fails is opened again until it works; the other observers go on meanwhile. What the tracker believes of
 the kernel alone, and no event tells, is looked up (``mptcp.questions``).
 """
@@ -19,6 +20,7 @@ from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Socket
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime.reading_share import ReadingShare
 from mptcp_throttler.runtime.sampler import Sampler
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class Observers:
         self._joined = joined
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
+        self._reading = ReadingShare(time.monotonic())
         self._events: EventSource | None = None
         self._routes: RouteSource | None = None
         self._asking: asyncio.TimerHandle | None = None
@@ -201,6 +204,19 @@ class Observers:
         self.ask_soon()
 
     def _read_capture(self, capture: SegmentSource) -> None:
+        begun = time.thread_time()
+        self._take_segments(capture)
+        pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
+        # This capture alone rests: the others of this turn are read too, or a flood on one kept all others from it.
+        if pause and self._captures.get(capture.interface) is capture:
+            self._loop.remove_reader(capture.fileno())
+            self._loop.call_later(pause, self._read_again, capture)
+
+    def _read_again(self, capture: SegmentSource) -> None:
+        if self._captures.get(capture.interface) is capture:
+            self._loop.add_reader(capture.fileno(), self._read_capture, capture)
+
+    def _take_segments(self, capture: SegmentSource) -> None:
         events: list[Event] = []
         joins: list[Segment] = []
         try:

@@ -1,0 +1,233 @@
+/*
+ * A client on the path of another one, which guesses the HMACs of joins; started in a namespace of its own.
+ *
+ * Arguments: the device, a file of SYNs (frames, each behind its length, 16 bits), how many of these to send a second.
+ * It sees the proxy's SYN/ACK to each, and answers it with the right acknowledgment number and a wrong HMAC (RFC 8684,
+ * 3.2). It ends with the first thing that fails.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+	AT_ONCE = 64,
+	SYNS = 65536,
+	LONGEST = 2048,
+	BUFFER = 1 << 24,
+	PROXY_PORT = 3128,
+	/* Where things stand in a frame of IPv4 without options; GUESS is the size of a third ACK. */
+	IP = ETH_HLEN,
+	TCP = IP + 20,
+	OPTION = TCP + 20,
+	GUESS = OPTION + 24,
+	FLAGS = TCP + 13,
+	SYN_ACK = 0x12,
+};
+
+struct batch {
+	struct mmsghdr messages[AT_ONCE];
+	struct iovec pieces[AT_ONCE];
+	uint8_t frames[AT_ONCE][LONGEST];
+};
+
+static struct iovec syns[SYNS];
+static struct batch received, guesses;
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static size_t read_syns(const char *path)
+{
+	FILE *file = fopen(path, "rb");
+	uint8_t length[2];
+	size_t count = 0;
+
+	if (file == NULL)
+		fail(path);
+	for (; count < SYNS && fread(length, sizeof(length), 1, file) == 1; count++) {
+		size_t size = (size_t)length[0] << 8 | length[1];
+		void *frame = malloc(size);
+
+		if (frame == NULL || fread(frame, size, 1, file) != 1)
+			fail(path);
+		syns[count] = (struct iovec){.iov_base = frame, .iov_len = size};
+	}
+	fclose(file);
+	return count;
+}
+
+static uint32_t sum(const uint8_t *data, size_t size)
+{
+	uint32_t total = 0;
+
+	for (size_t at = 0; at < size; at += 2)
+		total += (uint32_t)data[at] << 8 | data[at + 1];
+	return total;
+}
+
+static void put_checksum(uint8_t *to, uint32_t total)
+{
+	while (total >> 16)
+		total = (total & 0xffff) + (total >> 16);
+	to[0] = (uint8_t)(~total >> 8);
+	to[1] = (uint8_t)~total;
+}
+
+/* Write into *ack* the third ACK to the proxy's SYN/ACK *answer*. */
+static void guess(const uint8_t *answer, uint8_t *ack)
+{
+	/* Version and size; don't fragment; 64 hops, TCP. Eleven words of header, ACK, window. */
+	static const uint8_t ip[] = {0x45, 0, 0, GUESS - IP, 0, 0, 0x40, 0, 64, IPPROTO_TCP};
+	static const uint8_t header[] = {0xb0, 0x10, 0xff, 0xff};
+	/* Kind, size, subtype; its 160 bits of nothing are not the HMAC. */
+	static const uint8_t option[] = {30, 24, 0x10};
+	uint32_t sequence;
+
+	memset(ack, 0, GUESS);
+	memcpy(ack, answer + ETH_ALEN, ETH_ALEN);
+	memcpy(ack + ETH_ALEN, answer, ETH_ALEN);
+	memcpy(ack + IP - 2, answer + IP - 2, 2);
+	memcpy(ack + IP, ip, sizeof(ip));
+	memcpy(ack + IP + 12, answer + IP + 16, 4);
+	memcpy(ack + IP + 16, answer + IP + 12, 4);
+	put_checksum(ack + IP + 10, sum(ack + IP, 20));
+	memcpy(ack + TCP, answer + TCP + 2, 2);
+	memcpy(ack + TCP + 2, answer + TCP, 2);
+	memcpy(ack + TCP + 4, answer + TCP + 8, 4);
+	memcpy(&sequence, answer + TCP + 4, 4);
+	sequence = htonl(ntohl(sequence) + 1);
+	memcpy(ack + TCP + 8, &sequence, 4);
+	memcpy(ack + TCP + 12, header, sizeof(header));
+	memcpy(ack + OPTION, option, sizeof(option));
+	put_checksum(ack + TCP + 16, sum(ack + IP + 12, GUESS - IP - 12) + IPPROTO_TCP + GUESS - TCP);
+}
+
+static void prepare(struct batch *batch, size_t size)
+{
+	for (size_t at = 0; at < AT_ONCE; at++) {
+		batch->pieces[at] = (struct iovec){.iov_base = batch->frames[at], .iov_len = size};
+		batch->messages[at].msg_hdr = (struct msghdr){.msg_iov = &batch->pieces[at], .msg_iovlen = 1};
+	}
+}
+
+/* How many of the messages the kernel takes; a full queue takes fewer. */
+static unsigned int sent(int raw, struct mmsghdr *messages, unsigned int count)
+{
+	int done = count ? sendmmsg(raw, messages, count, 0) : 0;
+
+	if (done < 0 && errno != EAGAIN && errno != ENOBUFS)
+		fail("send");
+	return done < 0 ? 0 : (unsigned int)done;
+}
+
+static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int wanted)
+{
+	struct mmsghdr messages[AT_ONCE] = {0};
+
+	for (unsigned int at = 0; at < wanted; at++)
+		messages[at].msg_hdr = (struct msghdr){.msg_iov = &syns[(next + at) % count], .msg_iovlen = 1};
+	return sent(raw, messages, wanted);
+}
+
+/* Answer what has come. Returns how many frames that were. */
+static int answer(int raw)
+{
+	int came = recvmmsg(raw, received.messages, AT_ONCE, MSG_DONTWAIT, NULL);
+
+	if (came < 0 && errno != EAGAIN && errno != EINTR)
+		fail("receive");
+	for (int at = 0; at < came; at++)
+		guess(received.frames[at], guesses.frames[at]);
+	sent(raw, guesses.messages, came > 0 ? (unsigned int)came : 0);
+	return came;
+}
+
+/* Has the socket hand out the proxy's SYN/ACKs by IPv4 alone: for each guess there comes a reset, too. */
+static void filter(int raw)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, IP - 2),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IP, 0, 10),
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IP),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x45, 0, 8),
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IP + 9),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_TCP, 0, 6),
+		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, TCP),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROXY_PORT, 0, 4),
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, FLAGS),
+		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, SYN_ACK),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYN_ACK, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, LONGEST),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+	};
+	struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+	if (setsockopt(raw, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) < 0)
+		fail("filter");
+}
+
+static int open_device(const char *name)
+{
+	struct sockaddr_ll device = {
+		.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)if_nametoindex(name)};
+	int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0), on = 1, size = BUFFER;
+
+	if (raw < 0)
+		fail("socket");
+	filter(raw);
+	if (setsockopt(raw, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) < 0 ||
+	    setsockopt(raw, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0 ||
+	    bind(raw, (struct sockaddr *)&device, sizeof(device)) < 0)
+		fail(name);
+	return raw;
+}
+
+int main(int argc, char **argv)
+{
+	double begin, per_second;
+	uint64_t done = 0;
+	size_t count;
+	int raw;
+
+	if (argc != 4 || (per_second = atof(argv[3])) <= 0 || (count = read_syns(argv[2])) == 0) {
+		fprintf(stderr, "usage: %s DEVICE SYNS PER_SECOND\n", argv[0]);
+		return 1;
+	}
+	raw = open_device(argv[1]);
+	prepare(&received, LONGEST);
+	prepare(&guesses, GUESS);
+	begin = now();
+	for (;;) {
+		uint64_t due = (uint64_t)((now() - begin) * per_second) - done;
+		unsigned int wanted = due < AT_ONCE ? (unsigned int)due : AT_ONCE;
+		int came = answer(raw);
+
+		/* What has come is answered first: the proxy has room for so many handshakes, and then for no more. */
+		if (came < AT_ONCE)
+			done += send_syns(raw, count, done, wanted);
+		if (came <= 0 && wanted == 0)
+			poll(&(struct pollfd){.fd = raw, .events = POLLIN}, 1, 1);
+	}
+}

@@ -1,0 +1,82 @@
+"""What anybody can send as often as they like: what the daemon says of it, and what it reads meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kernel import FakeKernel
+from mptcp_dialogue import PROXY, Host
+from mptcp_dialogue import Path as Subflow
+from test_daemon import CAPPED, running, scenario, until
+
+from mptcp_throttler.runtime.daemon import MOST_LINES
+from mptcp_throttler.runtime.reading_share import ReadingShare
+
+LONG = 3600.0
+"""Seconds; a rest that ends when the test says so."""
+
+
+def forged(number: int, interface: str = "w0") -> Subflow:
+    """Return a join to a connection that nobody has."""
+    return Subflow(Host(str(number)), "10.2.0.9", 1024 + number, False, PROXY, interface)
+
+
+def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: each of a flood was a line of the log, a hundred a second."""
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def flooded(tmp_path: Path) -> None:
+        async with running(tmp_path, CAPPED, FakeKernel()) as scene:
+            for number in range(5 * MOST_LINES):
+                scene.kernel.captures["w0"].give(forged(number).syn())
+            await until(lambda: scene.daemon._tracker.counters.joins_refused == 5 * MOST_LINES)
+
+    flooded(tmp_path)
+    assert sum("join-refused" in each.message for each in caplog.records) == MOST_LINES
+
+
+def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are read meanwhile, and it is read when its rest is over, unless it was closed."""
+    monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
+    pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
+
+    @scenario
+    async def flooded(tmp_path: Path) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+        later = loop.call_later
+
+        def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> Any:
+            if delay != LONG:
+                return later(delay, callback, *arguments, **more)
+            rests.append(partial(callback, *arguments))
+            return None
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+        async with running(tmp_path, CAPPED, FakeKernel()) as scene:
+            scene.daemon._observers._open_capture("w1")
+            first, second = scene.kernel.captures["w0"], scene.kernel.captures["w1"]
+            first.give(forged(1).syn())
+            await until(lambda: rests)
+            first.give(forged(2).syn())
+            for number in range(3, 6):
+                second.give(forged(number, "w1").syn())
+                await until(lambda: not second.waits)
+            assert first.waits
+            rests.pop()()
+            await until(lambda: not first.waits)
+            pauses.append(LONG)
+            first.give(forged(6).syn())
+            await until(lambda: rests)
+            scene.daemon._observers._close_capture("w0")
+            rests.pop()()
+
+    flooded(tmp_path)
+    assert not failed

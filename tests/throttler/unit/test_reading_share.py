@@ -1,0 +1,41 @@
+"""How much of a processor reading what was captured takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.runtime.reading_share import BURST_SECONDS, SHARE, ReadingShare
+
+
+@pytest.mark.parametrize("captures", [1, 3])
+@pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
+def test_without_end_it_takes_its_share(batch: float, captures: int) -> None:
+    """As many captures, each of which has always more to read, and rests when it is told to."""
+    reading, now, worked = ReadingShare(0.0), 0.0, 0.0
+    next_turns = [0.0] * captures
+    while now < 200.0:
+        first = next_turns.index(min(next_turns))
+        now = max(now, next_turns[first]) + batch
+        worked += batch
+        next_turns[first] = now + reading.pause(now, batch)
+    assert worked / now == pytest.approx(SHARE, abs=0.05)
+
+
+def test_a_burst_is_read_at_once_and_another_after_a_while() -> None:
+    reading, now = ReadingShare(0.0), 0.0
+    for _ in range(3):
+        worked = 0.0
+        while not (pause := reading.pause(now := now + 0.008, 0.008)):
+            worked += 0.008
+        assert BURST_SECONDS <= worked < 2.1 * BURST_SECONDS
+        now += pause + BURST_SECONDS / SHARE
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
+def test_who_reads_less_than_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
+    reading, now = ReadingShare(0.0), 0.0
+    for gap, worked in turns:
+        now += gap + worked / SHARE + 1e-9
+        assert reading.pause(now, worked) == 0
