@@ -150,6 +150,14 @@ class Container:
     def active(self, unit: str) -> bool:
         return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
 
+    def start_anew(self, *units: str) -> None:
+        """Stop and start *units*, however often they were started before, which their start limits count."""
+        named = " ".join(units)
+        self.sh(f"systemctl stop {named} && systemctl reset-failed {named}")
+        started = self.run(["systemctl", "start", *units], check=False)
+        assert started.returncode == 0, started.stdout + self.sh("journalctl --no-pager --lines=40")
+        assert all(self.active(unit) for unit in units)
+
     def failed(self) -> str:
         """Return the lines of the units that have failed."""
         return self.sh("systemctl --failed --no-legend").strip()

@@ -71,16 +71,10 @@ def hangs(container: Container, unit: str) -> None:
 @contextmanager
 def short_watchdog(container: Container) -> Iterator[None]:
     container.sh(DROP_IN)
-    start_anew(container)
+    container.start_anew(*HANGING)
     yield
     container.sh("rm -r /run/systemd/system/mptcp-*.service.d && systemctl daemon-reload")
-    start_anew(container)
-
-
-def start_anew(container: Container) -> None:
-    # Its start limit counts these, too.
-    container.sh(f"systemctl reset-failed {' '.join(HANGING)} && systemctl restart {' '.join(HANGING)}")
-    assert all(container.active(unit) for unit in HANGING)
+    container.start_anew(*HANGING)
 
 
 def squids_of(container: Container) -> set[str]:

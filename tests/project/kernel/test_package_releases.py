@@ -53,6 +53,7 @@ from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
 from release_builds import built_in
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MOST
+from unit_places import check_knows_what_the_unit_cannot_open
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin
@@ -190,6 +191,7 @@ def test_a_life_from_installation_to_purge(
         print(f"\n{container.release}: {exposures(container)}")
     assert_nobody_has_more_than_needed(container)
     mistakes_are_seen(container)
+    check_knows_what_the_unit_cannot_open(container)
     hangs_are_ended(site)
     what_fails_again_and_again_is_given_up(site)
     all_serve(site)

@@ -1,0 +1,40 @@
+"""Files that the proxy's unit cannot open, though root by hand can: the check warns of each, by what systemd says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from containers import Container
+
+CONFIG: Final = "/etc/mptcp-proxy/squid.conf"
+KEPT: Final = f"{CONFIG}.kept"
+DROP_INS: Final = "/run/systemd/system/mptcp-proxy.service.d"
+CASES: Final = (
+    ('acl more src "/root/clients.txt"', 78, "does not see what is in /root", "ProtectHome=read-only"),
+    ('acl more src "/tmp/clients.txt"', 78, "has a /tmp of its own", "BindReadOnlyPaths=/tmp/clients.txt"),
+    # Squid's own check of its configuration does not open logs.
+    ("access_log stdio:/srv/logs/access.log", 1, "may not write there", "ReadWritePaths=/srv/logs"),
+)
+"""A line of squid.conf, how the unit ends by it, what the check says of it, and the drop-in that opens the file."""
+
+
+def check_knows_what_the_unit_cannot_open(container: Container) -> None:
+    container.sh("for each in /root /tmp; do echo 10.99.0.0/16 >$each/clients.txt; done; install -d -o proxy /srv/logs")
+    for line, status, warning, setting in CASES:
+        container.sh(f"cp -p {CONFIG} {KEPT} && echo '{line}' >>{CONFIG} && systemctl reset-failed mptcp-proxy")
+        said = container.sh("mptcp-proxy check")
+        assert f"mptcp-proxy.service {warning}" in said, said
+        assert setting.partition("=")[0] in said, said
+        assert container.run(["systemctl", "restart", "mptcp-proxy"], check=False).returncode != 0, line
+        assert container.sh("systemctl show --value -p ExecMainStatus mptcp-proxy") == f"{status}\n", line
+
+        container.sh(f"mkdir -p {DROP_INS} && printf '[Service]\\n{setting}\\n' >{DROP_INS}/places.conf")
+        container.sh("systemctl daemon-reload")
+        assert warning not in container.sh("mptcp-proxy check"), line
+        container.start_anew("mptcp-proxy")
+
+        container.sh(f"mv {KEPT} {CONFIG} && rm -r {DROP_INS} && systemctl daemon-reload")
+        container.start_anew("mptcp-proxy")
+    assert "mptcp-proxy.service" not in container.sh("mptcp-proxy check")
+    container.sh("rm -r /root/clients.txt /tmp/clients.txt /srv/logs")
+    assert container.failed() == ""
