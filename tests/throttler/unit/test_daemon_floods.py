@@ -80,3 +80,22 @@ def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     flooded(tmp_path)
     assert not failed
+
+
+def test_what_becomes_active_allows_for_what_is_read_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its packets or by the kernel's event; else a thousand connections in a second would be read of too late."""
+    allowed = list[int]()
+    monkeypatch.setattr(ReadingShare, "allow_for", lambda _, subflows: allowed.append(subflows))
+    host = Host()
+
+    @scenario
+    async def two_subflows(tmp_path: Path) -> None:
+        async with running(tmp_path, CAPPED, FakeKernel()) as scene:
+            capture = scene.kernel.captures["w0"]
+            for segment in (forged(1).syn(), *host.initial().handshake(), *host.join().handshake()):
+                capture.give(segment)
+            await until(lambda: not capture.waits)
+            await until(lambda: sum(allowed) == 2)
+
+    two_subflows(tmp_path)
+    assert sum(allowed) == 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_throttler.runtime.reading_share import BURST_SECONDS, SHARE, ReadingShare
+from mptcp_throttler.runtime.reading_share import BURST_SECONDS, SECONDS_PER_SUBFLOW, SHARE, ReadingShare
 
 
 @pytest.mark.parametrize("captures", [1, 3])
@@ -39,3 +39,13 @@ def test_who_reads_less_than_the_share_never_rests(turns: list[tuple[float, floa
     for gap, worked in turns:
         now += gap + worked / SHARE + 1e-9
         assert reading.pause(now, worked) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 64)), min_size=1))
+def test_who_reads_of_subflows_that_become_active_never_rests(turns: list[tuple[float, int]]) -> None:
+    """A thousand connections in a second are many segments; none of them is for nothing."""
+    reading, now = ReadingShare(0.0), 0.0
+    for gap, subflows in turns:
+        now += gap + SECONDS_PER_SUBFLOW * subflows
+        reading.allow_for(subflows)
+        assert reading.pause(now, SECONDS_PER_SUBFLOW * subflows) == 0

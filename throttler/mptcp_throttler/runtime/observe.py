@@ -1,9 +1,9 @@
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
 Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. Reading
-what was captured takes no more than a fixed share of a processor (``runtime.reading_share``). An
-observer that fails is opened again until it works; the other observers go on meanwhile. What the tracker believes of
-the kernel alone, and no event tells, is looked up (``mptcp.questions``).
+what was captured, and is of no subflow that becomes active, takes no more than a fixed share of a processor
+(``runtime.reading_share``). An observer that fails is opened again until it works; the other observers go on meanwhile.
+What the tracker believes of the kernel alone, and no event tells, is looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
 from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Sockets
-from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.reading_share import ReadingShare
@@ -228,8 +228,7 @@ class Observers:
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
-        if events:
-            self._changed(events)
+        self._tell(events)
         for join in joins:
             ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
             self._joined(FourTuple(*ends), join.time)
@@ -245,7 +244,11 @@ class Observers:
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()
+        self._tell(events)
+
+    def _tell(self, events: Sequence[Event]) -> None:
         if events:
+            self._reading.allow_for(sum(each.kind is EventKind.SUBFLOW_ACTIVE for each in events))
             self._changed(events)
 
     def _read_losses(self) -> bool:
