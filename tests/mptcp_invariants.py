@@ -35,7 +35,8 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
         assert (token in table.lingering) is (connection.opened and not connection.has_live())
         attached += len(connection.subflows)
         real = any(each.known_to_kernel for each in connection.subflows)
-        assert real <= (connection.holder is not None) <= (connection.confirmed and token not in table.lingering)
+        assert real <= connection.confirmed
+        assert connection.confirmed is (connection.holder is not None)
         for subflow in connection.subflows:
             assert table.subflows[subflow.four_tuple] is subflow
             assert subflow.connection is connection
@@ -50,6 +51,9 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     assert all(token in table.unconfirmed_connections for token in doubtful)
     holders = Counter(each.holder for each in table.tokens.values() if each.holder is not None)
     assert (table.shares.taken, table.shares.clients) == (holders.total(), len(holders))
+    lingering = Counter(each.holder for token, each in table.tokens.items() if token in table.lingering and each.holder)
+    assert all(table.lingering.number_of(client) == count for client, count in lingering.items())
+    assert table.lingering._of.keys() == lingering.keys()
     assert size["questions"] <= MAX_WAITING
     for four_tuple, subflow in table.subflows.items():
         closing = subflow.state is SubflowState.CLOSING

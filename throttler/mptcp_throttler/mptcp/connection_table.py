@@ -8,7 +8,9 @@ A connection is in ``tokens`` from the moment its token is known, in ``opened`` 
 ``lingering`` while it is open and has no live subflow.
 
 What packets alone have shown is *unconfirmed* until the kernel has it (:meth:`ConnectionTable.confirm`). Where a table
-is full, it makes room for what comes; and what the kernel has is ended by the kernel alone.
+is full, it makes room for what comes; and what the kernel has is ended by the kernel alone. A connection that the
+kernel has keeps its place and its client's share while it lingers, so that a client which roams finds it: the kernel
+has not ended it. It gives way to another connection of its own client alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from mptcp_common.clients import client_of
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
+from mptcp_throttler.mptcp.lingering import Lingering
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
 from mptcp_throttler.mptcp.questions import BURST, Questions
 from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
@@ -66,11 +70,11 @@ class ConnectionTable:
         self.live = 0
         """Subflows in state ACTIVE."""
         self.closing: TimedTable[FourTuple, SubflowRecord] = TimedTable()
-        self.lingering: TimedTable[int, ConnectionRecord] = TimedTable()
+        self.lingering = Lingering()
         self.unconfirmed: TimedTable[FourTuple, SubflowRecord] = TimedTable()
         """Active subflows that packets alone have shown."""
         self.unconfirmed_connections: TimedTable[int, ConnectionRecord] = TimedTable()
-        """Open connections of which the kernel never had a subflow, as far as it told."""
+        """Open connections of which the kernel never had a subflow, as far as it told, or which were given up."""
         self.refused: TimedTable[FourTuple, bool] = TimedTable()
         """Refused joins; True where the reason is a wrong HMAC, which the kernel may contradict."""
         self.ended: TimedTable[FourTuple | int, float] = TimedTable()
@@ -151,6 +155,20 @@ class ConnectionTable:
         self.counters.unconfirmed_evicted += 1
         return self.apply(oldest, Signal.EXPIRED, time, "evicted for one that the kernel has")
 
+    def has_share_for(self, address: bytes) -> bool:
+        """Return whether the client with that *address* may have one more connection: perhaps in place of one of its
+        own that lingers (:meth:`make_share_for`)."""
+        return self.shares.has_room(address, self.lingering.number_of(client_of(address)))
+
+    def make_share_for(self, address: bytes, time: float) -> list[Event]:
+        """For one more connection of the client with that *address*, close those of its own that linger the longest,
+        as many as that takes."""
+        client, events = client_of(address), list[Event]()
+        while not self.shares.has_room(address) and self.lingering.number_of(client):
+            self.counters.lingering_evicted += 1
+            events += self.close(self.lingering.oldest_of(client), time, "evicted for a new connection of its client")
+        return events
+
     # Changing
 
     def confirm(self, subflow: SubflowRecord, time: float) -> list[Event]:
@@ -224,8 +242,8 @@ class ConnectionTable:
         for subflow in list(connection.subflows):
             events += self.apply(subflow, Signal.ABANDONED, time, detail)
         self.tokens.pop(connection.token, None)
-        self._give_back(connection)
         self.lingering.pop(connection.token)
+        self._give_back(connection)
         self.unconfirmed_connections.pop(connection.token)
         if self.opened.pop(connection.token, None) is not None:
             self.counters.connections_closed += 1
@@ -338,17 +356,16 @@ class ConnectionTable:
             connection.holder = None
 
     def _make_room(self, subflow: SubflowRecord, time: float) -> list[Event]:
-        """At ``max_connections``, close the connection that has been without a subflow the longest; where there is
-        none, the oldest of those that the kernel may not have."""
-        if self._has_room(subflow):
+        """At ``max_connections``, close the oldest connection that the kernel may not have. Where *subflow* has a share
+        there is one: those that have one are no more than there is room for."""
+        if self._has_room(subflow) or not len(self.unconfirmed_connections):
             return []
-        if len(self.lingering):
+        oldest = self.unconfirmed_connections.oldest()
+        if oldest.token in self.lingering:
             self.counters.lingering_evicted += 1
-            return self.close(self.lingering.oldest(), time, "evicted for a new connection")
-        if len(self.unconfirmed_connections):
+        else:
             self.counters.unconfirmed_evicted += 1
-            return self.close(self.unconfirmed_connections.oldest(), time, "evicted for a new connection")
-        return []
+        return self.close(oldest, time, "evicted for a new connection")
 
     def _has_room(self, subflow: SubflowRecord) -> bool:
         connection = subflow.connection
@@ -403,8 +420,11 @@ class ConnectionTable:
             if subflow.initial or not connection.subflows:
                 self._drop(connection)
         elif connection.token not in self.lingering and not connection.has_live():
+            if connection.given_up and connection.confirmed:
+                connection.confirmed = False
+                self.unconfirmed_connections.put(connection.token, connection, time)
+                self._give_back(connection)
             self.lingering.put(connection.token, connection, time)
-            self._give_back(connection)
 
     def _drop(self, connection: ConnectionRecord) -> None:
         """Forget a connection that never opened, with the handshakes that wait for it."""

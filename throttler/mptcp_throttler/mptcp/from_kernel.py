@@ -202,14 +202,19 @@ class KernelObserver:
             return False
         if token in self.table.turned_away:
             return True
-        shares = self.table.shares
-        has_room = shares.had_room if dumped and not self._older_known else shares.has_room
-        return not has_room(four_tuple.remote)
+        if self.table.has_share_for(four_tuple.remote):
+            return False
+        return not dumped or self._older_known or not self.table.shares.had_room(four_tuple.remote)
 
-    def _enters_beyond_share(self, subflow: SubflowRecord, token: int, signal: Signal) -> bool:
-        """Return whether the connection of *subflow* has no share; one that is joined and unknown is older, too."""
-        older = signal is Signal.DUMPED or not (subflow.initial or token in self.table.tokens)
-        return self.lacks_share(subflow.four_tuple, token, dumped=older)
+    def _take_share(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event] | None:
+        """See that there is a share for the connection of *subflow*, and return the events; None where it has none.
+        One that is joined and unknown is older, too."""
+        connection, four_tuple = self.table.tokens.get(token), subflow.four_tuple
+        older = signal is Signal.DUMPED or not (subflow.initial or connection is not None)
+        if self.lacks_share(four_tuple, token, dumped=older):
+            return None
+        has_one = connection is not None and connection.holder is not None
+        return [] if has_one else self.table.make_share_for(four_tuple.remote, time)
 
     def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
         """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
@@ -272,14 +277,15 @@ class KernelObserver:
     def _enter(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         """Track a subflow of which no packet was seen, or none that counted."""
         table = self.table
-        if self._enters_beyond_share(subflow, token, signal):
+        events = self._take_share(subflow, token, signal, time)
+        if events is None:
             return self._without_share(subflow.four_tuple, token, signal, time)
         subflow.known_to_kernel = True
         new = token not in table.tokens
         connection = table.connection(token, time)
         if new and signal is Signal.DUMPED:
             connection.seen_from_start = False
-        events = table.make_room_in(connection, time)
+        events += table.make_room_in(connection, time)
         if not table.attach(subflow, connection):
             return events + self._no_room(subflow.four_tuple, token, signal, time)
         events += table.enter(subflow, signal, time)
@@ -287,9 +293,9 @@ class KernelObserver:
 
     def _attach_and_apply(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         table = self.table
-        events: list[Event] = []
-        if self._enters_beyond_share(subflow, token, signal):
-            events += self._without_share(subflow.four_tuple, token, signal, time)
+        events = self._take_share(subflow, token, signal, time)
+        if events is None:
+            events = self._without_share(subflow.four_tuple, token, signal, time)
             return events if signal is Signal.DUMPED else events + table.apply(subflow, Signal.EXPIRED, time)
         if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:
             # The proxy's answer was not captured, and the SYN may be anyone's.

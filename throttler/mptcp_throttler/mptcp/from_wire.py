@@ -127,6 +127,7 @@ class WireObserver:
         key = None if connection is None else connection.proxy_key if from_client else connection.client_key
         if connection is None or key is None or not compare_digest(option.receiver_key, key):
             return self._ignore()
+        connection.given_up = True
         if connection.confirmed or not self._table.events_arrive:
             for each in connection.subflows:
                 self._table.doubt(each, reset=True)

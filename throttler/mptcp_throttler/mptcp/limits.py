@@ -15,10 +15,10 @@ class TrackerLimits:
     """
 
     max_connections: int = 65_536
-    """Opened connections, those without a subflow included. At the bound one is given up that has no subflow, or that
-    the kernel has not confirmed. Where it has confirmed all, what packets alone show is not tracked (counted as an
-    overflow). What the kernel has beyond its client's share (:mod:`.shares`) is reported, to be closed
-    (``CONNECTION_EXCESS``): closing an older one instead would lift its cap in mid-transfer."""
+    """Opened connections, those without a subflow included. At the bound one is given up that the kernel has not
+    confirmed. Where it has confirmed all, what packets alone show is not tracked (counted as an overflow). What the
+    kernel has beyond its client's share (:mod:`.shares`) is reported, to be closed (``CONNECTION_EXCESS``), unless
+    another of that client lingers, which goes in its place: closing an older one would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
     manager takes 8 beside the first at the most; only under the one in user space there may be more."""
@@ -32,8 +32,8 @@ class TrackerLimits:
     """From one side's FIN; when it passes, the other's FIN is taken to be lost."""
     closed_linger: float = 10.0
     """How long a connection without a subflow is kept for a join to find (break before make), unless the
-    kernel closed it. Endings of subflows are remembered as long, so that a dump begun before them
-    does not bring them back."""
+    kernel closed it. It counts for its client meanwhile, unless it was given up (MP_FASTCLOSE). Endings of subflows are
+    remembered as long, so that a dump begun before them does not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0
     """A subflow that became active less than this before a dump may be missing from it."""

@@ -20,6 +20,7 @@ class ConnectionRecord:
         "client_key",
         "confirmed",
         "crowded",
+        "given_up",
         "holder",
         "opened",
         "proxy_key",
@@ -36,9 +37,11 @@ class ConnectionRecord:
         self.opened = False
         """True once a subflow was active: from then on readers see it."""
         self.confirmed = False
-        """The kernel had a subflow of it."""
+        """The kernel had a subflow of it, and it was not given up since."""
+        self.given_up = False
+        """One side said that it gives the connection up (MP_FASTCLOSE): without a subflow it waits for none."""
         self.holder: bytes | None = None
-        """By what its client is known, while it counts as one of those that the kernel has: not while it lingers."""
+        """By what its client is known, while it counts as one of those that the kernel has."""
         self.crowded = False
         """There was no room for a subflow, and the kernel was asked whether it still has the others."""
         self.proxy_key: bytes | None = None

@@ -36,9 +36,9 @@ class Shares:
     def clients(self) -> int:
         return len(self._held)
 
-    def has_room(self, address: bytes) -> bool:
-        """Return whether the client with that *address* may have one more."""
-        return self._held.get(client_of(address), 0) < self._room - self.taken
+    def has_room(self, address: bytes, without: int = 0) -> bool:
+        """Return whether the client with that *address* may have one more; if so many of its own were gone."""
+        return self._held.get(client_of(address), 0) - without < self._room - self.taken + without
 
     def had_room(self, address: bytes) -> bool:
         """Return whether one more of that client may have had room as it came, in whatever order they came.

@@ -1,0 +1,152 @@
+"""A client that roams while the tables are full: its connection is found by the join that comes from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, announced, feed, kinds
+from mptcp_invariants import SMALL, Subscriber, check_tables
+
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
+from mptcp_throttler.mptcp.options import MpFastclose
+from mptcp_throttler.mptcp.tracker import Tracker
+
+ROOM = SMALL.max_connections
+CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
+ENDS = KernelEventKind.SUBFLOW_CLOSED
+EXCESS = "connection-excess"
+
+
+def path_of(client: int, number: int = 0) -> Path:
+    return Host(f"{client}/{number}").initial(f"198.51.100.{client}", 1000 + number)
+
+
+def full() -> tuple[Tracker, list[Path]]:
+    """Return a tracker in which as many clients as there is room for have a connection each."""
+    tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(ROOM)]
+    for path in paths:
+        assert announced(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
+    return tracker, paths
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_where_clients_have_all_the_room_one_that_roams_keeps_its_connection(captured: bool) -> None:
+    """Defect: the next connection of anybody took its place, and the kernel had to close it when it came back."""
+    tracker, paths = full()
+    roaming = paths[0]
+    before = tracker.connections[roaming.host.token].since
+    assert announced(tracker, roaming.kernel(ENDS)) == [CLOSED]
+    assert announced(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
+    join = roaming.host.join("203.0.113.7")
+    events = feed(tracker, *(join.handshake() if captured else ()), join.kernel(JOINED))
+    assert kinds(events) == [ACTIVE]
+    connection = tracker.connections[roaming.host.token]
+    assert ([each.four_tuple for each in connection.active], connection.since) == ([join.four_tuple], before)
+    check_tables(tracker, SMALL)
+
+
+def test_what_packets_alone_show_takes_no_place_of_a_connection_that_lingers() -> None:
+    """Defect: handshakes whose third ACK the kernel drops evicted connections that it has."""
+    tracker = Tracker([PORT], SMALL)
+    roaming = path_of(1)
+    feed(tracker, roaming.kernel(CREATED), roaming.kernel(ENDS))
+    for number in range(3 * ROOM):
+        feed(tracker, *path_of(2, number).handshake())
+        check_tables(tracker, SMALL)
+    assert tracker.counters.unconfirmed_evicted == 2 * ROOM + 1
+    assert announced(tracker, roaming.host.join().kernel(JOINED)) == [ACTIVE]
+
+
+def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> None:
+    tracker, paths = full()
+    roaming = paths[0]
+    feed(tracker, roaming.kernel(ENDS))
+    join = roaming.host.join("203.0.113.7")
+    feed(tracker, join.syn(), join.syn_ack())
+    for number in range(2 * SMALL.max_half_open):
+        feed(tracker, path_of(50, number).syn())
+    assert join.four_tuple not in tracker._table.subflows
+    assert announced(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
+    check_tables(tracker, SMALL)
+
+
+def test_a_client_whose_connections_all_linger_has_room_for_others_in_their_place() -> None:
+    tracker = Tracker([PORT], SMALL)
+    paths = [path_of(1, number) for number in range(ROOM // 2)]
+    for path in paths:
+        feed(tracker, path.kernel(CREATED))
+    for path in paths:
+        feed(tracker, path.kernel(ENDS))
+    assert announced(tracker, path_of(1, 70).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
+    left = [path.host.token for path in paths if path.host.token in tracker.connections]
+    assert left == [path.host.token for path in paths[1:]], "the one that lingers the longest, and no other"
+    assert tracker.counters.lingering_evicted == 1
+    check_tables(tracker, SMALL)
+
+
+def test_a_connection_that_was_given_up_gives_way() -> None:
+    """The kernel tells of none of its ends but each subflow's: its place is that of the next one."""
+    tracker, paths = full()
+    first = paths[0]
+    feed(
+        tracker,
+        first.host.closed(),
+        *first.handshake(),
+        first.kernel(CREATED),
+        first.from_client(0x10, MpFastclose(first.host.proxy_key)),
+    )
+    assert first.host.token in tracker.connections, "the kernel has the last word"
+    assert kinds(tracker.answer([first.four_tuple], {}, first.host.time + 5)) == [CLOSED]
+    check_tables(tracker, SMALL)
+    assert announced(tracker, path_of(99).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
+    check_tables(tracker, SMALL)
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["opens", "opens", "roams", "comes back", "ends", "syn", "handshake", "join syn"]),
+    st.integers(0, 20),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(ACTIONS, min_size=20, max_size=80))
+def test_whoever_roams_in_whatever_flood_keeps_the_connection(actions: list[tuple[str, int, int]]) -> None:
+    """What the kernel has and nobody was told to close is tracked, with the time of its beginning."""
+    tracker, subscriber, time = Tracker([PORT], SMALL), Subscriber(), 1000.0
+    there: dict[int, tuple[float, FourTuple | None]] = {}
+    for number, (action, client, port) in enumerate(actions):
+        path = path_of(client, 0)
+        host = path.host
+        host.time = time = time + 0.01
+        events: list[Event] = []
+        known = there.get(host.token)
+        if action == "opens" and known is None:
+            events = feed(tracker, path.kernel(CREATED))
+            there[host.token] = host.time, path.four_tuple
+        elif action == "roams" and known is not None and known[1] is not None:
+            events = feed(tracker, path.kernel(ENDS, four_tuple=known[1]))
+            there[host.token] = known[0], None
+        elif action == "comes back" and known is not None and known[1] is None:
+            join = host.join(f"203.0.113.{client}", 2000 + number)
+            events = feed(tracker, *(join.handshake() if port % 2 else ()), join.kernel(JOINED))
+            there[host.token] = known[0], join.four_tuple
+        elif action == "ends" and known is not None:
+            events = feed(tracker, host.closed())
+            del there[host.token]
+        elif action == "syn":
+            events = feed(tracker, *(path_of(100 + client, each).syn() for each in range(20)))
+        elif action == "handshake":
+            events = feed(tracker, *path_of(100 + client, port).handshake())
+        elif action == "join syn" and known is not None:
+            events = feed(tracker, *(host.join(f"203.0.113.{100 + client}", each).syn() for each in range(6)))
+        subscriber.receive(each for each in events if each.kind is not EventKind.CONNECTION_EXCESS)
+        for event in events:
+            if event.kind is EventKind.CONNECTION_EXCESS:
+                there.pop(event.token, None)
+        for token, (began, four_tuple) in there.items():
+            connection = tracker.connections[token]
+            assert connection.since == began
+            assert [each.four_tuple for each in connection.active] == ([] if four_tuple is None else [four_tuple])
+        check_tables(tracker, SMALL)
+        subscriber.agrees_with(tracker)
