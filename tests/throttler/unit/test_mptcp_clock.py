@@ -64,6 +64,21 @@ def test_a_connection_without_subflows_goes_in_time(tracker: Tracker, host: Host
     assert dict(tracker.connections) == {}
 
 
+@pytest.mark.parametrize("lingers", [False, True])
+@pytest.mark.parametrize("step", [-86_400.0, -5.0, 3600.0])
+def test_no_connection_begins_in_the_future_and_none_gets_older(
+    tracker: Tracker, host: Host, step: float, lingers: bool
+) -> None:
+    """Defect: set back, a connection had begun hours after now; set forward, one that lingers showed the old time."""
+    path = opened(tracker, host)
+    if lingers:
+        feed(tracker, path.fin(), path.proxy_fin())
+    age = host.time - tracker.connections[host.token].since
+    now = set_clock(tracker, host, step) if step < 0 else set_forward(tracker, host, step)
+    wanted = 0.0 if step < 0 else age + 1.0
+    assert now - tracker.connections[host.token].since == pytest.approx(wanted, abs=1e-3)
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_handshake_that_is_not_completed_goes_in_time(tracker: Tracker, host: Host, step: float) -> None:
     """Before the step, and after it."""

@@ -33,6 +33,10 @@ def set_back(table: ConnectionTable, now: float) -> None:
     table.turned_away.clear()
     if table.dump_began is not None:
         table.dump_began = min(table.dump_began, now)
+    for connection in table.tokens.values():
+        if connection.since > now:
+            connection.since = now
+            connection.changed()
     for subflow in table.subflows.values():
         subflow.last_seen = min(subflow.last_seen, now)
         if subflow.prioritised is not None:
@@ -50,6 +54,7 @@ def set_forward(table: ConnectionTable, seconds: float) -> None:
         table.dump_began += seconds
     for connection in table.tokens.values():
         connection.since += seconds
+        connection.changed()
     for subflow in table.subflows.values():
         subflow.since += seconds
         subflow.last_seen += seconds
