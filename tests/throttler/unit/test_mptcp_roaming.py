@@ -103,6 +103,19 @@ def test_a_connection_that_was_given_up_gives_way() -> None:
     check_tables(tracker, SMALL)
 
 
+def test_an_answer_that_is_read_late_ends_no_connection_that_lingers() -> None:
+    """Defect: the SYN/ACK of the first subflow, captured on another interface, too, and read after that one's end."""
+    tracker = Tracker([PORT], SMALL)
+    path = path_of(1)
+    answer = path.syn_ack()
+    feed(tracker, *path.handshake(), path.kernel(CREATED), path.kernel(ENDS))
+    before = tracker.connections[path.host.token].since
+    assert announced(tracker, answer) == []
+    assert announced(tracker, *path.host.join().handshake()) == [ACTIVE], "the keys are known still"
+    assert tracker.connections[path.host.token].since == before
+    check_tables(tracker, SMALL)
+
+
 ACTIONS = st.tuples(
     st.sampled_from(["opens", "opens", "roams", "comes back", "ends", "syn", "handshake", "join syn"]),
     st.integers(0, 20),

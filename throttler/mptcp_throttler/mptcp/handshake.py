@@ -182,8 +182,9 @@ class Handshakes:
         if connection is None:
             known = self._table.tokens.get(token)
             if known is not None:
-                if known.has_live():
-                    return None  # a proxy gives no token twice at a time: a forged answer
+                if known.has_live() or known.confirmed:
+                    # A proxy gives no token twice at a time: a forged answer, or an old one that is read late.
+                    return None
                 events += self._table.close(known, time, "its token belongs to a new connection")
             connection = self._table.connection(token, time)
             self._table.attach(subflow, connection)
