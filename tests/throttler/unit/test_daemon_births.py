@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, Scene, running, scenario, until
 
-from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
-from mptcp_throttler.shaping.birth import UNANTICIPATED, under_cap
-from mptcp_throttler.shaping.model import Target
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
+from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap
+from mptcp_throttler.shaping.model import NO_LIMIT, Birth, Target
 
 A, B = "10.1.0.1", "10.2.0.1"
 CLASS = 0x4D500010
@@ -127,3 +130,77 @@ async def test_where_nothing_is_capped_no_socket_is_touched(tmp_path: Path) -> N
         assert kernel.pacing.births == {}
         await scene.reload(CAPPED)
         assert kernel.pacing.births[CLIENT] == UNANTICIPATED
+
+
+MANY = 300
+"""Prefixes: more than are changed at once."""
+MANY_PATHS = f"""\
+version: 1
+paths:
+  a: {{clients: [{", ".join(f"10.1.{number % 256}.{number // 256 * 128}/25" for number in range(MANY))}]}}
+  b: {{clients: [10.2.0.0/16]}}
+"""
+MANY_CAPPED = (
+    MANY_PATHS
+    + "rules: [{name: cap-a, paths: [a], when: {min_subflows: 1}, throttle: {rate: 5 Mbit/s}, lift_last: false}]\n"
+)
+MANY_UNCAPPED = MANY_PATHS + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
+LATE = "10.1.255.1"
+"""Of a prefix that is not among the first that are changed."""
+
+
+def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
+    """Have a connection begin when some of the prefixes have been changed; see then which entries there are."""
+    pacing = scene.kernel.pacing
+    set_births = pacing.set_births
+
+    def begin() -> None:
+        scene.kernel.sockets.connect(1, LATE)
+        happens(scene, KernelEventKind.CREATED, 1, LATE)
+        seen.append(dict(scene.kernel.netfilter.entries))
+
+    def noted(changes: Mapping[Network, Birth | None]) -> bool:
+        if len(changes) == BIRTHS_AT_ONCE and not seen:
+            asyncio.get_running_loop().call_soon(begin)
+        return set_births(changes)
+
+    pacing.set_births = noted  # type: ignore[method-assign]
+
+
+@scenario
+async def test_what_begins_while_many_prefixes_lose_their_cap_gives_back_with_what_it_began(tmp_path: Path) -> None:
+    """Defect: it was under the cap of before for its first 31 segments, and had the small bound for 310."""
+    async with running(tmp_path, MANY_CAPPED) as scene:
+        kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
+        begins_meanwhile(scene, seen)
+        await scene.reload(MANY_UNCAPPED)
+        assert seen == [{}]
+        known = four_tuple(LATE)
+        await until(lambda: kernel.netfilter.entries.get(known) == Target(0xFFFF, 0))
+        await until(lambda: kernel.pacing.limits.get(kernel.sockets.there[known].cookie) == NO_LIMIT)
+        kernel.sockets.carry(known, 100_000)
+        happens(scene, KernelEventKind.CLOSED, 1, LATE)
+        await until(lambda: not kernel.netfilter.entries)
+
+
+@scenario
+async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_its_first_sample(tmp_path: Path) -> None:
+    """Its socket was accepted without any bound."""
+    async with running(tmp_path, MANY_UNCAPPED) as scene:
+        kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
+        begins_meanwhile(scene, seen)
+        await scene.reload(MANY_CAPPED)
+        known = four_tuple(LATE)
+        await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
+        await until(lambda: kernel.pacing.limits.get(kernel.sockets.there[known].cookie) == held(5_000_000))
+
+
+@scenario
+async def test_what_begins_while_nothing_changes_needs_no_entry(tmp_path: Path) -> None:
+    async with running(tmp_path, MANY_UNCAPPED) as scene:
+        kernel, planner = scene.kernel, scene.daemon._downloads.planner
+        await scene.reload(MANY_UNCAPPED)
+        await until(lambda: planner._unsure is None)
+        kernel.sockets.connect(1, LATE)
+        happens(scene, KernelEventKind.CREATED, 1, LATE)
+        assert (kernel.netfilter.entries, planner.entries.desired) == ({}, {})

@@ -323,6 +323,8 @@ class Daemon:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now = time.time()
         self._open_rules = open_rules(self._decisions.policy, now)
+        if self._paced is not None:
+            self._paced.births_change()
         await self._decisions.decide_all()
         for planner in self._planners:
             planner.expire(now)

@@ -30,6 +30,8 @@ STOP_SECONDS = 1.5
 """How long a stop waits for the sockets to take their limits back; several round trips."""
 BIRTHS_AT_ONCE = 128
 """Prefixes that are given what subflows begin with, without a pause: a millisecond."""
+LATE_SECONDS = 0.1
+"""Until it is known of the last subflow that began before they were all set."""
 
 
 class PacedCaps:
@@ -57,6 +59,10 @@ class PacedCaps:
         """Prefixes that may have something else in the kernel than they are to have."""
         self._births_are_set = False
         """Whether the kernel took the last of them."""
+        self._coming = 0
+        """Calls of :meth:`set_births` that are to follow."""
+        self._look: asyncio.TimerHandle | None = None
+        """At what began meanwhile."""
 
     def follow(self) -> None:
         """Take what the planner moved: at once, so that the next sample finds it; many, in turns with the loop."""
@@ -78,6 +84,16 @@ class PacedCaps:
     def new_policy(self) -> None:
         """A policy came into force."""
         self._transitions.forget_levels()
+
+    def births_change(self) -> None:
+        """Another policy, or other hours of its rules, are in force from here on; :meth:`set_births` is to follow.
+
+        What begins meanwhile begins as under those before, and is decided by these.
+        """
+        self._coming += 1
+        self._stop_looking()
+        if self._births:
+            self._planner.births_change()
 
     async def set_births(self, births: Mapping[Network, Birth]) -> None:
         """Have subflows that are accepted from here on begin like that, by the client's prefix.
@@ -102,6 +118,24 @@ class PacedCaps:
                 self._differing.append(network)
         await self._set_those_that_differ()
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
+        self._coming = max(0, self._coming - 1)
+        self._stop_looking()
+        if self._coming:
+            return
+        self._look = asyncio.get_running_loop().call_later(LATE_SECONDS, self._look_once_more)
+
+    def _look_once_more(self) -> None:
+        """Lift from what began meanwhile, and has no cap, what it may have begun with. One with a cap is sampled anyway
+        and has what that cap says a round trip later.
+        """
+        begun = self._planner.births_are_known()
+        if begun:
+            self._transitions.release(begun, time.monotonic())
+            self._planned()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Take which client addresses are known to have a single path now, and which no longer."""
@@ -175,6 +209,7 @@ class PacedCaps:
 
     async def close(self, sockets: Sockets) -> None:
         """Take everything back from the sockets, and wait a moment until they have taken that."""
+        self._stop_looking()
         try:
             known = self._transitions.release_all(time.monotonic()).wanted
             _, kept = await lift_all(self._pacing, sockets, STOP_SECONDS, known)

@@ -60,6 +60,8 @@ class Planner:
         """Handles of the classes into which sockets are accepted."""
         self._born: set[FourTuple] = set()
         """Subflows that began in the class of their cap."""
+        self._unsure: dict[int, set[FourTuple]] | None = None
+        """By token the subflows without a cap that began while it was not known with what; None while it is known."""
         self._lingering = Lingering()
         self._now = 0.0
         """Of the last call that knew it."""
@@ -95,6 +97,24 @@ class Planner:
         """Return the handle of a cap's class, None where it has none."""
         cap = self.caps.get(scope)
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
+
+    def births_change(self) -> None:
+        """With what sockets are accepted may be of the policy before, until :meth:`births_are_known`."""
+        if self._unsure is None:
+            self._unsure = {}
+
+    def births_are_known(self) -> list[FourTuple]:
+        """Send the subflows without a cap that began meanwhile past the class in which they may be; return them."""
+        unsure, self._unsure = self._unsure or {}, None
+        begun = []
+        for token, four_tuples in unsure.items():
+            for four_tuple in four_tuples - self._owner.keys():
+                self._owner[four_tuple] = token
+                self._born.add(four_tuple)
+                self._connections[token] = (*self._connections.get(token, ()), four_tuple)
+                self.entries.want(four_tuple, UNCAPPED)
+                begun.append(four_tuple)
+        return begun
 
     def began_in_class(self, four_tuple: FourTuple) -> bool:
         """Tell whether a subflow's first segments went through the class of its cap."""
@@ -145,6 +165,10 @@ class Planner:
                 self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
         if capped or exempt:
             self._connections[token] = (*capped, *exempt)
+        if self._unsure is not None:
+            unsure = uncapped & {*young, *self._unsure.pop(token, ())}
+            if unsure:
+                self._unsure[token] = unsure
         if refused:
             raise refused.pop()
 
