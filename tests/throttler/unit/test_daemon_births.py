@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, Scene, running, scenario, until
+from test_daemon import UNCAPPED as NO_RULES
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
@@ -204,3 +205,21 @@ async def test_what_begins_while_nothing_changes_needs_no_entry(tmp_path: Path) 
         kernel.sockets.connect(1, LATE)
         happens(scene, KernelEventKind.CREATED, 1, LATE)
         assert (kernel.netfilter.entries, planner.entries.desired) == ({}, {})
+
+
+@scenario
+async def test_the_class_that_many_births_name_is_made_before_they_are_all_set(tmp_path: Path) -> None:
+    """Defect: it was asked for when they were, and who began until then went past it at full speed."""
+    async with running(tmp_path, NO_RULES) as scene:
+        pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
+        set_births, there = pacing.set_births, list[bool]()
+
+        def noted(changes: Mapping[Network, Birth | None]) -> bool:
+            there.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
+            return set_births(changes)
+
+        pacing.set_births = noted  # type: ignore[method-assign]
+        networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))
+        await scene.reload(MANY_CAPPED.replace(MANY_PATHS, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n"))
+        assert len(there) > 20
+        assert there[-1]

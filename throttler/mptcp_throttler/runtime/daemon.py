@@ -333,6 +333,8 @@ class Daemon:
             except PlanError as error:
                 log.error("%s", error)  # who needs such a class later is told of by itself
         if self._paced is not None:
+            # The classes that sockets are to be accepted into are made first.
+            self._downloads.reconciler.wake()
             # Another policy may have come into force meanwhile, and with it other rules that are open.
             policy = self._decisions.policy
             await self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
