@@ -32,9 +32,10 @@ from .mimbox_judging import sound
 from .mimbox_points import PERCENTS, Claim, Point, Points
 from .options import choice, count, counts, positive
 from .peers import PEERS
-from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, SAMPLES, WARM, Accepted, Bed, Load
+from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, SAMPLES, WARM, Accepted, Bed
 from .relay_cells import BASE, CLIENTS, DIRECT, Cell
 from .relay_judging import machine, spread, taken
+from .relay_load import Load
 from .relay_memory import buffers, user_memory
 from .tables import new_table
 

@@ -8,18 +8,16 @@ a proxy is charged for its packets' way to the client, as all are, unless it has
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from mptcp_lab.agent.processors import tree_seconds
-from mptcp_lab.testbed import LiveNode, Process, Program, Testbed, TestbedError, Topology, paths
+from mptcp_lab.testbed import LiveNode, Program, Testbed, TestbedError, Topology, paths
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_lab.testbed.transfer import Added
 
@@ -29,6 +27,7 @@ from .peers import PEERS, PORT, PeerSetup
 from .peers.splice import built
 from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
 from .relay_judging import Measured, taken, void
+from .relay_load import Counters, Load, asking
 from .relay_memory import buffers, kernel_memory, user_memory
 from .two_paths import one_subflow
 
@@ -47,51 +46,6 @@ JOINING = 60.0
 PERCENTS = (50, 90, 99)
 SAMPLES = 5
 """Of memory, in a measurement."""
-BUCKETS = 60 * 32
-_COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
-
-
-class Counters(NamedTuple):
-    """``struct counters`` of native/relay_load.c."""
-
-    octets: int
-    answers: int
-    failures: int
-    opened: int
-    resting: int
-    standing: int
-    dealt: int
-    late: tuple[int, ...]
-
-    @classmethod
-    def of(cls, data: mmap.mmap | bytes) -> Self:
-        """Read what the program has mapped."""
-        octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
-
-
-class Load:
-    """Running clients."""
-
-    def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
-        self.process = process
-        self._data = data
-
-    def read(self) -> Counters:
-        if not self.process.running:
-            raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
-        return Counters.of(self._data)
-
-    def complaint(self) -> str:
-        """Return what they said of the first failure, empty where there was none."""
-        return self.process.output().removeprefix("ready\n").strip()
-
-    def __str__(self) -> str:
-        seen = Counters.of(self._data)
-        return (
-            f"{seen.standing} stand, {seen.resting} rest, {seen.opened} were opened, {seen.answers} answers, "
-            f"{seen.failures} failures{': ' * bool(self.complaint())}{self.complaint()}"
-        )
 
 
 class Accepted:
@@ -195,21 +149,12 @@ class Bed:
         request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{closing}\r\n"
         origin_port = MULTIPATH_PORT if CLIENTS[cell.client] else 80
         address = self.origin if direct else self.testbed["proxy"].service_address(self.setting.family)
-        path = client.directory / f"load-{next(self.numbers)}"
-        path.write_bytes(bytes(_COUNTERS.size))
-        argv = [
-            str(built("relay_load", client)), str(path), "mptcp" if CLIENTS[cell.client] else "tcp",
-            address, str(origin_port if direct else PORT), str(count), str(requests), f"{rate:g}", preamble, request,
-        ]  # fmt: skip
-        with path.open("r+b") as file_, mmap.mmap(file_.fileno(), _COUNTERS.size) as data:
-            process = client.popen(argv, name="load")
-            try:
-                if self.shares is not None:
-                    own_processor.pin(process.pid, self.shares.others)
-                yield Load(process, data)
-            finally:
-                process.kill()
-                path.unlink()
+        port = origin_port if direct else PORT
+        protocol = "mptcp" if CLIENTS[cell.client] else "tcp"
+        with asking(client, protocol, address, port, count, requests, request, rate=rate, preamble=preamble) as load:
+            if self.shares is not None:
+                own_processor.pin(load.process.pid, self.shares.others)
+            yield load
 
     def subflows(self, cell: Cell) -> AbstractContextManager[None]:
         """Let the clients join as many subflows as those of *cell* have."""

@@ -23,9 +23,10 @@ from mptcp_bench.experiments import own_processor
 from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
-from mptcp_bench.experiments.relay_bed import LARGE, Bed, Counters, measured, topology
+from mptcp_bench.experiments.relay_bed import LARGE, Bed, measured, topology
 from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUILT, SLOW, TASKS, Cell, Setting, plan_of
 from mptcp_bench.experiments.relay_judging import taken
+from mptcp_bench.experiments.relay_load import Counters
 from mptcp_lab.testbed import Testbed, TestbedError
 
 pytestmark = pytest.mark.kernel

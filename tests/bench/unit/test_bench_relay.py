@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutants_of_relay import RUNS, cell_of, measured, sound
 
-from mptcp_bench.experiments import relay_bed
+from mptcp_bench.experiments import relay_bed, relay_load
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.peers import PEERS, Peer, PeerSetup
 from mptcp_bench.experiments.relay import fitting, tasks_of
@@ -284,14 +284,14 @@ def test_clients_that_do_not_come_to_stand_say_what_there_was(tmp_path: Path, mo
     monkeypatch.setattr(relay_bed, "PATIENCE", 0.0)
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "error.log").write_text("early\n" * 9 + "no origin\n")
-    counters = struct.pack(f"={7 + relay_bed.BUCKETS}Q", 5, 6, 7, 8, 1, 2, 0, *[0] * relay_bed.BUCKETS)
+    counters = struct.pack(f"={7 + relay_load.BUCKETS}Q", 5, 6, 7, 8, 1, 2, 0, *[0] * relay_load.BUCKETS)
     clients, proxy = Mock(running=True), Mock()
     clients.output.return_value = "ready\nanother answer than 200, after: HTTP/1.1 502 Bad Gateway\n"
     proxy.tail.return_value = "\n    it was asked"
     host = Mock(run=run)
     bed = relay_bed.Bed({"proxy": host}, BASE, 1.0, 0, Mock(), logs=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TestbedError) as raised:
-        bed.wait(relay_bed.Load(clients, counters), proxy, lambda seen: seen.standing == 4, "4 connections stand")
+        bed.wait(relay_load.Load(clients, counters), proxy, lambda seen: seen.standing == 4, "4 connections stand")
     assert str(raised.value) == (
         "4 connections stand: not within 0 s; 2 stand, 1 rest, 8 were opened, 6 answers, 7 failures: "
         "another answer than 200, after: HTTP/1.1 502 Bad Gateway\n    it was asked"

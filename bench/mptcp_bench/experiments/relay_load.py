@@ -1,0 +1,95 @@
+"""Clients that ask again and again: ``native/relay_load.c`` while it runs."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from mptcp_lab.testbed import LiveNode, Process, TestbedError
+
+from .peers.splice import built
+
+BUCKETS = 60 * 32
+_COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
+
+
+class Counters(NamedTuple):
+    """``struct counters`` of native/relay_load.c."""
+
+    octets: int
+    answers: int
+    failures: int
+    opened: int
+    resting: int
+    standing: int
+    dealt: int
+    late: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: mmap.mmap | bytes) -> Self:
+        """Read what the program has mapped."""
+        octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
+
+
+class Load:
+    """Running clients."""
+
+    def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
+        self.process = process
+        self._data = data
+
+    def read(self) -> Counters:
+        if not self.process.running:
+            raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
+        return Counters.of(self._data)
+
+    def complaint(self) -> str:
+        """Return what they said of the first failure, empty where there was none."""
+        return self.process.output().removeprefix("ready\n").strip()
+
+    def __str__(self) -> str:
+        seen = Counters.of(self._data)
+        return (
+            f"{seen.standing} stand, {seen.resting} rest, {seen.opened} were opened, {seen.answers} answers, "
+            f"{seen.failures} failures{': ' * bool(self.complaint())}{self.complaint()}"
+        )
+
+
+@contextmanager
+def asking(
+    client: LiveNode,
+    protocol: str,
+    address: str,
+    port: int,
+    count: int,
+    requests: int,
+    request: str,
+    *,
+    rate: float = 0,
+    preamble: str = "",
+) -> Iterator[Load]:
+    """Have *count* connections from *client* make *request*, *requests* times each (-1: without end).
+
+    *protocol* is ``tcp`` or ``mptcp``. With a *rate*, in requests a second, they are due evenly; each connection says
+    *preamble* first.
+    """
+    descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
+    path = Path(name)
+    path.write_bytes(bytes(_COUNTERS.size))
+    argv = [
+        str(built("relay_load", client)), str(path), protocol, address, str(port),
+        str(count), str(requests), f"{rate:g}", preamble, request,
+    ]  # fmt: skip
+    with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
+        process = client.popen(argv, name="load")
+        try:
+            yield Load(process, data)
+        finally:
+            process.kill()
+            path.unlink()
