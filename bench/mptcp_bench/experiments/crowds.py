@@ -1,9 +1,14 @@
-"""One client cannot starve others: a client's requests beside thousands of connections that ask for nothing.
+"""Whether one client can starve others: a client's requests beside thousands of idle connections and beside a busy one.
 
 Squid runs with conf/squid.conf as it is shipped, with a worker for each processor. A client asks for a small file again
 and again, each time on a Multipath TCP connection of its own: alone, and beside connections from a node of its own with
 many addresses, none of which has more than its share: 2,000 that never end their request, 5,000 kept alive after one
 answer, 500 tunnels that carry nothing, all of these. One arm has a single address that opens more than its share.
+
+In the last arms the others are one client that is busy, by Multipath TCP (``relay_load``): small files again and again
+on nearly as many connections as it is served on, downloads of a large file, new connections for a small file each as
+fast as they come, and the same with the table of conf/nftables loaded.
+
 The arms of each round are in an order drawn by the seed. ``--set limits=no`` takes away what limits an address, and
 must miss an aim.
 """
@@ -11,36 +16,65 @@ must miss an aim.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, paths
-from mptcp_lab.testbed.crowds import add_addresses, crowd, timed_requests, worker_descriptors
+from mptcp_lab.testbed.crowds import Timed, add_addresses, crowd, timed_requests, worker_descriptors
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.services import SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
+from mptcp_lab.testbed.services import (
+    PROXY_PORT,
+    REPOSITORY,
+    SQUID_CONFIG,
+    Origin,
+    Proxy,
+    start_origin,
+    start_proxy,
+    wait_until,
+)
 from mptcp_lab.testbed.topologies import with_second_client
 
 from .aims import aims_table
 from .attempts import Attempts
-from .crowds_judging import ALL, ALONE, ARMS, ONE_ADDRESS, PERCENTILES, SHARE, Measured, aims, ratios
+from .crowds_judging import (
+    ALL,
+    ALONE,
+    ARMS,
+    BUSY,
+    COMPARED,
+    DOWNLOADS,
+    NEW,
+    NEW_LIMITED,
+    ONE_ADDRESS,
+    PERCENTILES,
+    REQUESTS,
+    SHARE,
+    Measured,
+    aims,
+    ratios,
+)
 from .findings import Findings
 from .options import choice, count, yes
+from .relay_load import Load, asking
 from .relay_memory import user_memory
 from .tables import mean, new_table
 
+ASKED, QUICK_ASKED = 1000, 200
+ASKED_BESIDE_BUSY = 40
+"""At the most: beside a busy client each takes up to a second, and beyond 500 conf/nftables refuses them."""
 OPTIONS = {
     "arm": f"{', '.join(ARMS)}; default all",
     "runs": "rounds, 2 or more, default 10, with --quick 3",
-    "requests": "of the client in each arm, default 1000, with --quick 200",
+    "requests": f"of the client in an arm, default 1000, --quick 200; beside a busy one at most {ASKED_BESIDE_BUSY}",
     "limits": "yes (default), or no: without those of squid.conf for one address, which must miss an aim",
 }
 RUNS, QUICK_RUNS = 10, 3
-REQUESTS, QUICK_REQUESTS = 1000, 200
 COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
 SMALLER = 10
 """By what the counts are divided with --quick; that of one address is not."""
@@ -50,13 +84,23 @@ EXCESS = 1.25
 NODE = "others"
 FIRST_ADDRESS = 10
 """The last byte of the first of their addresses."""
+CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
+"""Of a busy client for each worker: a hash deals them out, and of one address each takes requests on 800 (too_many)."""
+MOST_CONNECTIONS = 4096
+"""That native/relay_load.c takes."""
+LARGE = 200_000_000
+"""Bytes of a download: it is not over when the client has asked."""
+TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
+UNDER_WAY = 1.0
+"""Seconds for which a busy client is busy before the other one asks: what it gets is counted from their begin."""
 IN_ORDER = sorted(COUNTS, key=lambda kind: kind == "slow-headers")
 """These come last: Squid gives them up after a minute (request_timeout)."""
 SETTLED = 60.0
 """Seconds within which Squid has closed, or given up, what is not there any more."""
 IDLE = 150
 """Descriptors of a worker without clients, at the most: logs, listeners, pipes, connections kept to the origin."""
-NO_LIMITS = f"include {SQUID_CONFIG}\nclient_ip_max_connections -1\nrequest_timeout 10 minutes\n"
+REFUSED = "http_access deny too_many\n"
+NO_LIMITS = "client_ip_max_connections -1\nrequest_timeout 10 minutes\n"
 WARNING = "filedescriptors"
 """In Squid's lines about them: "WARNING! Your cache is running out of filedescriptors"."""
 
@@ -66,9 +110,16 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     arms = [arm for arm in ARMS if arm == ALONE or arm in choice(options, "arm", ARMS)]
     # One round has no interval.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
-    requests = count(options, "requests", QUICK_REQUESTS if quick else REQUESTS)
+    requests = count(options, "requests", QUICK_ASKED if quick else ASKED)
     limits = yes(options, "limits", True)
-    need("root", "mptcp", "apache2", "squid")
+    need(
+        "root",
+        "mptcp",
+        "apache2",
+        "squid",
+        *("gcc",) * any(a in BUSY for a in arms),
+        *("nftables",) * (NEW_LIMITED in arms),
+    )
     draw = random.Random(seed)
     attempts = Attempts(console)
     measured: list[Measured] = []
@@ -84,8 +135,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     measured.append(found)
     asked = aims(measured, arms, runs, before)
     data = {"before": before, "measured": [asdict(each) for each in measured]}
-    tables = (table_of(measured, arms), aims_table(f"Crowds, {runs} rounds", asked))
-    return attempts.judged(Findings(tables, data, aims=tuple(asked)))
+    tables = [table_of(measured, arms), aims_table(f"Crowds, {runs} rounds", asked)]
+    if any(each.arm in BUSY for each in measured):
+        tables.insert(1, busy_table(measured, arms))
+    return attempts.judged(Findings(tuple(tables), data, aims=tuple(asked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +150,25 @@ class Site:
     origin: Origin
     requests: int
     counts: Mapping[str, int]
+    connections: Mapping[str, int]
+    """Of a busy client, by arm."""
     addresses: Mapping[str, Sequence[str]]
 
     @classmethod
     def built(cls, testbed: Testbed, requests: int, smaller: int = 1, limits: bool = True) -> Site:
         """Start the services. Raises TestbedError where one does not start."""
-        origin = start_origin(testbed["origin"], {"file": 1000})
+        origin = start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
-        proxy = start_proxy(host, SQUID_CONFIG if limits else host.write("proxy-no-limits.conf", NO_LIMITS))
+        unlimited = SQUID_CONFIG.read_text().replace(REFUSED, "") + NO_LIMITS
+        proxy = start_proxy(host, SQUID_CONFIG if limits else host.write("proxy-no-limits.conf", unlimited))
         numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
         addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}
-        site = cls(testbed, proxy, origin, requests, {k: n // smaller for k, n in COUNTS.items()}, addresses)
+        each = CONNECTIONS if limits else CONNECTIONS | {REQUESTS: round(EXCESS * SHARE)}
+        workers = len(worker_descriptors(proxy))
+        busy = {arm: min(n * workers // smaller, MOST_CONNECTIONS) for arm, n in each.items()}
+        counts = {kind: n // smaller for kind, n in COUNTS.items()}
+        site = cls(testbed, proxy, origin, requests, counts, busy, addresses)
         # What comes first has what is made once: names, memory, routes.
         timed_requests(testbed["client"], proxy, origin, requests)
         return site
@@ -117,6 +177,8 @@ class Site:
         """Return what the client notices beside *arm*. Raises TestbedError where that cannot be had."""
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
         warned = self._warnings()
+        if arm in BUSY:
+            return self._beside_busy(arm, number, warned)
         with ExitStack() as stack:
             crowds = [
                 stack.enter_context(crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, addresses))
@@ -126,20 +188,58 @@ class Site:
                 # Squid closes what is beyond its share when it has accepted it.
                 crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.requests)
-            workers = worker_descriptors(self.proxy)
-            return Measured(
-                arm=arm,
-                round=number,
-                seconds=tuple(timed.seconds),
-                failed=timed.failed,
-                multipath=timed.multipath,
-                opened=sum(many for _, many, _ in self._parts(arm)),
-                standing=sum(each.standing() for each in crowds),
-                workers=len(workers),
-                descriptors=max(each.open / each.limit for each in workers),
-                memory=self.memory(),
-                warnings=self._warnings() - warned,
-            )
+            opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
+            return self._measured(arm, number, timed, opened, standing, warned)
+
+    def _beside_busy(self, arm: str, number: int, warned: int) -> Measured:
+        asked, many = min(self.requests, ASKED_BESIDE_BUSY), self.connections[arm]
+        with self._limited() if arm == NEW_LIMITED else nullcontext(), self._busy(arm, many) as load:
+            wait_until(lambda: load.read().standing == many, f"{many} {arm} are answered", process=load.process)
+            if arm == NEW_LIMITED:
+                wait_until(
+                    lambda: load.read().failures > 0, "what it may open at once is used up", process=load.process
+                )
+            begin, before = time.monotonic(), load.read()
+            time.sleep(UNDER_WAY)
+            timed = timed_requests(self.testbed["client"], self.proxy, self.origin, asked)
+            seconds, after = time.monotonic() - begin, load.read()
+            found = self._measured(arm, number, timed, many, after.standing, warned)
+        answers, octets = after.answers - before.answers, after.octets - before.octets
+        return replace(found, answers=answers / seconds, octets=octets / seconds)
+
+    def _busy(self, arm: str, many: int) -> AbstractContextManager[Load]:
+        """Have a client be busy on *many* connections; those of new ones are closed by the proxy, and opened again."""
+        origin, file = self.origin.host.service_address(), "large" if arm == DOWNLOADS else "file"
+        is_new = arm in (NEW, NEW_LIMITED)
+        close = "Connection: close\r\n" if is_new else ""
+        request = f"GET http://{origin}/{file} HTTP/1.1\r\nHost: {origin}\r\n{close}\r\n"
+        proxy = self.proxy.host.service_address()
+        return asking(self.testbed[NODE], "mptcp", proxy, PROXY_PORT, many, 1 if is_new else -1, request)
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Bound how many connections a client opens in a second, as conf/nftables does."""
+        self.testbed["proxy"].run(["nft", "-f", str(TABLE)])
+        try:
+            yield
+        finally:
+            self.testbed["proxy"].run(["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"])
+
+    def _measured(self, arm: str, number: int, timed: Timed, opened: int, standing: int, warned: int) -> Measured:
+        workers = worker_descriptors(self.proxy)
+        return Measured(
+            arm=arm,
+            round=number,
+            seconds=tuple(timed.seconds),
+            failed=timed.failed,
+            multipath=timed.multipath,
+            opened=opened,
+            standing=standing,
+            workers=len(workers),
+            descriptors=max(each.open / each.limit for each in workers),
+            memory=self.memory(),
+            warnings=self._warnings() - warned,
+        )
 
     def memory(self) -> int:
         """Return the bytes of Squid's processes and of what started them: proportional set sizes."""
@@ -170,15 +270,43 @@ def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
     table = new_table("A client beside connections that ask for nothing", columns, left=("beside",))
     for arm in arms:
         there = [each for each in measured if each.arm == arm]
-        if not there:
+        if not there or arm in BUSY:
             continue
-        latencies = [mean([each.latency(percent) for each in there], 1e3) for percent in PERCENTILES]
-        relative = [ratios(measured, arm, percent) for percent in PERCENTILES]
         table.add_row(
-            arm, str(len(there)), *latencies,
-            *("" if arm == ALONE or not each else mean(each) for each in relative),
+            arm, str(len(there)), *_latencies(measured, arm),
             str(sum(each.failed for each in there)),
             "" if arm == ALONE else f"{min(e.standing for e in there):,} of {max(e.opened for e in there):,}",
             f"{max(each.descriptors for each in there):.3f}", f"{max(each.memory for each in there) / 1e6:.0f}",
         )  # fmt: skip
     return table
+
+
+def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
+    """Return the same of the arms with a busy client, and what that one gets."""
+    columns = (
+        "beside", "rounds", "connections", "answers/s", "Mbit/s", "median ms", "95 % ms", "median × alone",
+        "95 % × alone", "mean × the busy client's", "failed",
+    )  # fmt: skip
+    table = new_table("A client beside one that is busy", columns, left=("beside",))
+    for arm in (each for each in arms if each in BUSY):
+        there = [each for each in measured if each.arm == arm]
+        if not there:
+            continue
+        table.add_row(
+            arm, str(len(there)), f"{max(each.standing for each in there):,}",
+            # A download is not over when the client has asked.
+            "" if arm == DOWNLOADS else mean([each.answers for each in there], digits=0),
+            mean([8 * each.octets for each in there], 1e-6), *_latencies(measured, arm),
+            mean([each.due for each in there]) if arm in COMPARED else "", str(sum(each.failed for each in there)),
+        )  # fmt: skip
+    return table
+
+
+def _latencies(measured: Sequence[Measured], arm: str) -> list[str]:
+    """Return the percentiles, in milliseconds, then as multiples of those alone."""
+    there = [each for each in measured if each.arm == arm]
+    relative = [ratios(measured, arm, percent) for percent in PERCENTILES]
+    return [
+        *(mean([each.latency(percent) for each in there], 1e3) for percent in PERCENTILES),
+        *("" if arm == ALONE or not each else mean(each) for each in relative),
+    ]

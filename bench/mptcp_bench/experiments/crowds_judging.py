@@ -1,6 +1,8 @@
-"""Whether a client waits, or is refused, beside many connections that ask for nothing, and what these take. Pure.
+"""Whether a client waits, or is refused, beside many idle connections or a busy client, and what these take. Pure.
 
-Latencies are ratios within one round: beside a crowd to alone. An arm is what a client has beside it.
+Latencies are ratios within one round: beside others to alone. An arm is what a client has beside it. Beside a busy
+client its latency is compared, too, with what each request of that one takes: one of n connections that share a
+processor waits for all n, which is no more than its due, and longer than alone.
 """
 
 from __future__ import annotations
@@ -9,16 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
-from ..statistics import mean_bounds, percentile
+from ..statistics import fmean, mean_bounds, percentile
 from .aims import Aim
 
 ALONE, ALL, ONE_ADDRESS = "alone", "all", "one-address"
-ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS)
+REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-limited"
+BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
+ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS, *BUSY)
+COMPARED = (REQUESTS, NEW)
+"""Arms whose busy client asks for what the other one asks for, as often as it is answered."""
 SHARE = 1000
 """Connections of one address that each of Squid's workers takes: client_ip_max_connections in conf/squid.conf."""
 PERCENTILES = (50, 95)
 LONGER = 2.0
 """Multiple of its latency alone that a client's latency may have."""
+DUE = 2.0
+"""Multiple of what a request of the busy client takes that the client's latency may have, both by their means."""
+BUSY_RATE = 10e3
+"""Bytes a second that a busy client gets at the least: 50 connections a second, as conf/nftables allows, get 50 kB."""
 DESCRIPTORS = 0.8
 """Of its limit, what the fullest worker may have open."""
 MEMORY, EACH = 500e6, 60e3
@@ -53,6 +63,10 @@ class Measured:
     """Bytes of Squid's processes."""
     warnings: int
     """Lines of cache.log about descriptors since the arm began."""
+    answers: float = 0.0
+    """Of a busy client, a second."""
+    octets: float = 0.0
+    """Bytes of bodies of the same, a second."""
 
     def latency(self, percent: float) -> float:
         """Return a percentile of its seconds; NaN where nothing was answered."""
@@ -62,6 +76,16 @@ class Measured:
     def share(self) -> float:
         """Connections that stand, as a multiple of what one address may have."""
         return self.standing / (SHARE * self.workers) if self.workers else nan
+
+    @property
+    def due(self) -> float:
+        """The client's mean latency, as a multiple of what a request of the busy client takes.
+
+        That is the connections by the answers a second (Little's law), for each of them always waits for one.
+        """
+        if not self.seconds or not self.standing:
+            return nan
+        return fmean(self.seconds) * self.answers / self.standing
 
 
 def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: int) -> list[Aim]:
@@ -82,6 +106,13 @@ def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: i
         ]  # fmt: skip
         if arm != ALONE:
             found += [_waits(arm, percent, ratios(measured, arm, percent)) for percent in PERCENTILES]
+        if arm in BUSY:
+            least = min(each.octets for each in there)
+            found.append(Aim(f"{arm}: the busy client gets", least / 1e3, " kB/s", least=BUSY_RATE / 1e3))
+        if arm in COMPARED:
+            bound = mean_bounds([each.due for each in there])[1]
+            what = f"{arm}: mean latency, × that of the busy client's requests, upper bound"
+            found.append(Aim(what, bound, most=DUE))
         if arm == ONE_ADDRESS:
             shares = [each.share for each in there]
             what = f"{arm}: connections that stand, × its share"
@@ -89,7 +120,7 @@ def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: i
                 Aim(f"{what}, fewest", min(shares), least=1 - WITHIN),
                 Aim(f"{what}, most", max(shares), most=1 + WITHIN),
             ]
-        elif arm != ALONE:
+        elif arm != ALONE and arm not in BUSY:
             stand = min(_share(each.standing, each.opened) for each in there)
             found.append(Aim(f"{arm}: connections that stand, share", stand, least=1))
     if any(each.standing for each in measured):
@@ -114,12 +145,16 @@ def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
     most = max(each.memory for each in measured)
     rounds = sorted({each.round for each in measured})
     first, last = (max(e.memory for e in measured if e.round == number) for number in (rounds[0], rounds[-1]))
-    each = (most - before) / max(each.standing for each in measured)
-    return [
+    found = [
         Aim("memory of Squid's processes", most / 1e6, " MB", most=MEMORY / 1e6),
-        Aim("their memory for each connection of the most that stood", each / 1e3, " kB", most=EACH / 1e3),
         Aim("their memory, last round / first", last / first, most=GROWTH),
     ]
+    # A connection with a transfer under way has buffers besides, and there are few of these.
+    if idle := max((each.standing for each in measured if each.arm not in BUSY), default=0):
+        beside = max(each.memory for each in measured if each.arm not in BUSY) - before
+        what = "their memory for each connection of the most that stood"
+        found.append(Aim(what, beside / idle / 1e3, " kB", most=EACH / 1e3))
+    return found
 
 
 def _share(part: float, whole: float) -> float:

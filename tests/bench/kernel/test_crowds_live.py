@@ -1,4 +1,4 @@
-"""The experiment ``crowds`` on real packets: without the limits of squid.conf it misses the aim that is named."""
+"""The experiment ``crowds`` on real packets: what limits a client does, and without it an aim is missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench.experiments import crowds
-from mptcp_bench.experiments.crowds_judging import ONE_ADDRESS
+from mptcp_bench.experiments.crowds_judging import BUSY, NEW, NEW_LIMITED, ONE_ADDRESS
 
 pytestmark = pytest.mark.kernel
 STANDING = f"{ONE_ADDRESS}: connections that stand, × its share"
@@ -25,4 +25,18 @@ def test_one_address_has_no_more_than_its_share_but_where_nothing_limits_it(
     # How long requests take is a matter of the machine.
     missed = {aim.what for aim in findings.aims if not aim.met and "latency" not in aim.what}
     assert missed == (set() if limits == "yes" else {f"{STANDING}, most"})
+    assert findings.failures == ()
+
+
+def test_a_busy_client_gets_what_it_asks_for_and_new_connections_as_the_table_of_conf_allows(
+    require: Callable[..., None],
+) -> None:
+    require("root", "mptcp", "squid", "apache2", "gcc", "nftables")
+    options = {"arm": ",".join(BUSY), "runs": "2", "requests": "10"}
+    findings = crowds.run(Console(file=io.StringIO()), 1, True, options)
+    # How long requests take, and by whom, is a matter of the machine.
+    assert {aim.what for aim in findings.aims if not aim.met and "latency" not in aim.what} == set()
+    answers = {arm: [each["answers"] for each in findings.data["measured"] if each["arm"] == arm] for arm in BUSY}
+    # 50 a second, and those that an earlier second had left.
+    assert max(answers[NEW_LIMITED]) < min(100, *answers[NEW])
     assert findings.failures == ()

@@ -9,11 +9,13 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, ONE_ADDRESS, Measured, aims
+from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, Measured, aims
 
 RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
 OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
-STANDING = OPENED | {ONE_ADDRESS: 2002}
+STANDING = OPENED | {ONE_ADDRESS: 2002} | dict.fromkeys(BUSY, 4)
+ANSWERS = 800.0
+"""A second, of a busy client: each of four connections gets one every 5 ms."""
 QUICK, SLOW = 0.004, 0.006
 """Seconds of most requests, and of one in ten."""
 
@@ -31,12 +33,14 @@ def measured(arm: str, number: int) -> Measured:
         seconds=seconds((1 + number / 10) * (1 if arm == ALONE else 1.05 + number / 100)),
         failed=0,
         multipath=REQUESTS,
-        opened=OPENED.get(arm, 0),
+        opened=OPENED.get(arm, STANDING.get(arm, 0)),
         standing=STANDING.get(arm, 0),
         workers=WORKERS,
         descriptors=0.001 + STANDING.get(arm, 0) / WORKERS / 20_000,
         memory=BEFORE + 30_000 * STANDING.get(arm, 0),
         warnings=0,
+        answers=ANSWERS if arm in COMPARED else 0.0,
+        octets=1e6 if arm in BUSY else 0.0,
     )
 
 
@@ -67,6 +71,8 @@ CROWDS = Judge(
         "each request waits": crowds(beside={"seconds": seconds(3)}),
         "one in ten does": crowds(beside={"seconds": seconds(slow=4)}),
         "each waits in one round of three": crowds(beside={"seconds": seconds(8)}, in_round=1),
+        "a busy client's requests go first": crowds(beside={"answers": 3 * ANSWERS}),
+        "nobody is busy": crowds(beside={"answers": 0.0, "octets": 0.0}, in_round=1),
         "nothing is answered": crowds(beside={"seconds": (), "failed": REQUESTS}, but=""),
         "one request is refused": crowds(beside={"failed": 1}, but="", in_round=2),
         "fallback to TCP": crowds(beside={"multipath": 0}, but=""),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import isnan
 
 import pytest
 from mutants_of_crowds import BEFORE, QUICK, measured, seconds
 
-from mptcp_bench.experiments.crowds import IN_ORDER, table_of
-from mptcp_bench.experiments.crowds_judging import ALL, ALONE, Measured, aims, ratios
+from mptcp_bench.experiments.crowds import ASKED_BESIDE_BUSY, IN_ORDER, TABLE, busy_table, table_of
+from mptcp_bench.experiments.crowds_judging import ALL, ALONE, DOWNLOADS, REQUESTS, Measured, aims, ratios
 from mptcp_bench.experiments.findings import tables_of
 from mptcp_lab.testbed.crowds import limit
 
@@ -53,6 +55,31 @@ def test_the_table_has_a_row_for_each_arm_that_was_measured() -> None:
     assert alone[:2] == ("alone", "2")
     assert alone[2].startswith(f"{1.5e3 * QUICK:.2f} ±")
     assert (alone[4], beside[4], beside[7]) == ("", "1.50 ± 0.00", "7,500 of 7,500")
+
+
+def test_beside_a_busy_client_a_request_is_compared_with_each_of_its_requests() -> None:
+    """A hundred connections that have 1,000 answers a second wait 0.1 s for each."""
+    busy = replace(measured(REQUESTS, 0), seconds=(0.1, 0.2), standing=100, answers=1000.0)
+    assert busy.due == pytest.approx(1.5)
+    assert isnan(replace(busy, seconds=()).due)
+    assert isnan(replace(busy, standing=0).due)
+
+
+def test_a_busy_client_has_a_table_of_its_own() -> None:
+    arms = (ALONE, REQUESTS, DOWNLOADS)
+    there = [measured(arm, number) for arm in arms for number in range(2)]
+    idle, busy = tables_of([table_of(there, arms), busy_table(there, arms)])
+    assert [row[0] for row in idle.rows] == [ALONE]
+    assert busy.key == "a-client-beside-one-that-is-busy"
+    assert [(row[0], row[3], row[9]) for row in busy.rows] == [
+        (REQUESTS, "800 ± 0", "0.93 ± 0.62"),
+        (DOWNLOADS, "", ""),
+    ]
+
+
+def test_the_table_of_conf_lets_the_client_ask_as_often_as_it_does_beside_a_busy_one() -> None:
+    (burst,) = set(re.findall(r"@clients4 .* burst (\d+) packets", TABLE.read_text()))
+    assert int(burst) > ASKED_BESIDE_BUSY
 
 
 def test_headers_that_never_end_are_opened_last_for_squid_gives_them_up() -> None:
