@@ -19,6 +19,7 @@ from .noted import NotedSignals
 from .places import Places, Role, service_name_problem
 
 KEEP = "keep"
+FAIR, KERNEL = "fair", "kernel"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_CONGESTION_CONTROL = "bbr"
 # TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
@@ -62,7 +63,10 @@ def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        return serve(configuration, places, signals, congestion_control, role=role, allow_open=chosen.allow_open)
+        fair = chosen.turns == FAIR
+        return serve(
+            configuration, places, signals, congestion_control, role=role, allow_open=chosen.allow_open, fair_turns=fair
+        )
     if chosen.command == "check":
         return _check(configuration, places, role, chosen.allow_open)
     from .doctor.report import examine
@@ -110,6 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_CONGESTION_CONTROL,
         metavar=f"NAME|{KEEP}",
         help=f"by Multipath TCP (%(default)s); {KEEP}: the host's own",
+    )
+    run.add_argument(
+        "--turns",
+        choices=(FAIR, KERNEL),
+        default=FAIR,
+        help=f"{FAIR}: no client delays others by the number of its connections; {KERNEL}: all that is ready, in the"
+        " kernel's order (%(default)s)",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -50,6 +50,8 @@ from .reported import Reported, say
 from .squid import Squid, UnwantedError, installed
 from .trial import Trial
 
+FAIR = "fair"
+"""What the preload library is told, by MPTCP_TURNS, to have clients take turns."""
 _LOG_INTERVAL = 10.0
 """Seconds between two looks at the logs, their sizes and their disk."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
@@ -83,10 +85,12 @@ def run(
     *,
     role: Role = Role.PROXY,
     allow_open: bool = False,
+    fair_turns: bool = True,
 ) -> int:
     """Serve until told to stop. Return the exit status.
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
+    *fair_turns*: clients take turns in Squid's event loop (shim/fair_turns.c); else the kernel's order is all there is.
     """
     began = time.monotonic()
     squid = installed()
@@ -135,7 +139,7 @@ def run(
         load_congestion_control(congestion_control)
     # Lists may be long, and are where Squid reads them.
     checked = replace(checked, lists=())
-    environment = _environment(library, places, role, congestion_control)
+    environment = _environment(library, places, role, congestion_control, fair_turns)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
 
@@ -169,14 +173,16 @@ def load_congestion_control(name: str) -> None:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
 
-def _environment(library: Path, places: Places, role: Role, congestion_control: str | None) -> dict[str, str]:
+def _environment(
+    library: Path, places: Places, role: Role, congestion_control: str | None, fair_turns: bool
+) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {
         **os.environ,
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
     }
     # Debian's Squid tells the service manager that it is ready when it is not listening yet.
-    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION")
+    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION", "MPTCP_TURNS")
     for name in (*ours, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
     if role is Role.PROXY:
@@ -185,6 +191,8 @@ def _environment(library: Path, places: Places, role: Role, congestion_control: 
         variables["MPTCP_PARENTS"] = str(places.parents)
     if congestion_control is not None:
         variables["MPTCP_CONGESTION"] = congestion_control
+    if fair_turns:
+        variables["MPTCP_TURNS"] = FAIR
     return variables
 
 

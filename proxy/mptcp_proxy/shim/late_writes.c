@@ -189,6 +189,7 @@ int close(int fd)
 	start();
 	if (listen_ports != NULL && owner == getpid() && is_open(fd))
 		keep(fd);
+	forget_client(fd);
 	errno = saved;
 	return real_close(fd);
 }

@@ -17,20 +17,24 @@
 #define PORTS "MPTCP_LISTEN_PORTS"
 #define CONGESTION "MPTCP_CONGESTION"
 #define PARENTS "MPTCP_PARENTS"
+#define TURNS "MPTCP_TURNS"
 
 /* The values of these variables, NULL where there is none. Written by the constructor (scope.c), before the program's
  * main(), and only read afterwards. */
-extern char *listen_ports, *congestion, *parents;
+extern char *listen_ports, *congestion, *parents, *turns;
 
 /* The constructor: makes everything ready, once. Whatever is EXPORTED calls it, for it may be called by another
  * library's constructor before. */
 void start(void);
 
-/* Have the C library's bind(2), connect(2), read(2) and close(2) ready. Parts of start(). */
+/* Have the C library's bind(2), connect(2), read(2), close(2), accept(2) and epoll(7) ready, and have clients take
+ * turns where the environment says so. Parts of start(). */
 void resolve_bind(void);
 void resolve_connect(void);
 void resolve_read(void);
 void resolve_close(void);
+void resolve_turns(void);
+void begin_turns(void);
 
 /* Put the next library's function *name* into the pointer that *function* points to. */
 void resolve(void *function, const char *name);
@@ -51,6 +55,9 @@ void choose_congestion(int mptcp);
 
 /* Put an MPTCP socket in the place of the TCP socket *fd*: NULL. Or leave *fd* alone and return why, with errno set. */
 const char *swap(int fd);
+
+/* The descriptor *fd* is about to be closed: it is no client's any more. */
+void forget_client(int fd);
 
 /* Bytes that are read of a list, and no more. */
 #define LIST_SIZE 4096

@@ -26,12 +26,12 @@
 
 extern char **environ;
 
-char *listen_ports, *congestion, *parents;
+char *listen_ports, *congestion, *parents, *turns;
 
 /* As listen_ports: written by the constructor, and only read afterwards. */
 static int (*real_execve)(const char *, char *const[], char *const[]);
 static int (*real_execvpe)(const char *, char *const[], char *const[]);
-static const char *const own_names[] = { PRELOAD, PORTS, CONGESTION, PARENTS };
+static const char *const own_names[] = { PRELOAD, PORTS, CONGESTION, PARENTS, TURNS };
 #define OWN_ENTRIES (sizeof own_names / sizeof *own_names)
 static char *own_entries[OWN_ENTRIES]; /* "NAME=..." as this process was given it, or NULL */
 static char own_program[PATH_MAX];
@@ -270,6 +270,7 @@ __attribute__((constructor)) void start(void)
 	resolve_connect();
 	resolve_read();
 	resolve_close();
+	resolve_turns();
 	resolve(&real_execve, "execve");
 	resolve(&real_execvpe, "execvpe");
 
@@ -282,6 +283,8 @@ __attribute__((constructor)) void start(void)
 	listen_ports = own_value(1);
 	congestion = own_value(2);
 	parents = own_value(3);
+	turns = own_value(4);
+	begin_turns();
 	/* Any object of this library tells where it was loaded from. */
 	if (own_value(0) != NULL && dladdr(own_program, &library) != 0)
 		hide_from_children(own_value(0), library.dli_fname);

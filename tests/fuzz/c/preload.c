@@ -3,8 +3,8 @@
  * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
  * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
  * bytes to read from what kind of file, the address of connect(2), a list of parents, what both ends of four
- * connections do in turn, or which uploads into a full buffer each turn of an event loop comes to. It ends the process
- * (abort) where something is wrong.
+ * connections do in turn, which uploads into a full buffer each turn of an event loop comes to, or which of
+ * its events stand for clients. It ends the process (abort) where something is wrong.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -16,6 +16,7 @@
 #include "late_writes.c"
 #include "mptcp_listen.c"
 #include "connect.c"
+#include "fair_turns.c"
 #include "scope.c"
 #include "swap.c"
 
@@ -38,6 +39,8 @@ static int counted_sleep(const struct timespec *time, struct timespec *left)
 
 #include <ctype.h>
 #include <stdint.h>
+
+#include "fair_turns.h"
 
 /* The same question as listed(), by another way: word by word. */
 static bool listed_by_words(const char *list, int port)
@@ -108,12 +111,14 @@ static void try_environment(char *text, size_t size)
 	own_entries[1] = "MPTCP_LISTEN_PORTS=3128";
 	own_entries[2] = length % 2 == 0 ? NULL : "MPTCP_CONGESTION=bbr";
 	own_entries[3] = length % 3 == 0 ? NULL : "MPTCP_PARENTS=192.0.2.1:3128";
+	own_entries[4] = length % 5 == 0 ? NULL : "MPTCP_TURNS=fair";
 	add_own_entries(entries, copy);
 	for (char **each = copy; *each != NULL; each++) {
 		own[0] += strncmp(*each, "LD_PRELOAD=", 11) == 0;
 		own[1] += strncmp(*each, "MPTCP_LISTEN_PORTS=", 19) == 0;
 		own[2] += strncmp(*each, "MPTCP_CONGESTION=", 17) == 0;
 		own[3] += strncmp(*each, "MPTCP_PARENTS=", 14) == 0;
+		own[4] += strncmp(*each, "MPTCP_TURNS=", 12) == 0;
 		others++;
 	}
 	for (size_t i = 0; i < OWN_ENTRIES; i++)
@@ -375,7 +380,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';
-	switch (data[0] % 10) {
+	switch (data[0] % 12) {
 	case 0: try_ports(text); break;
 	case 1: try_address(data + 1, size - 1); break;
 	case 2: try_environment(text, size - 1); break;
@@ -386,6 +391,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 7: try_parents(text); break;
 	case 8: try_closes(data + 1, size - 1); break;
 	case 9: try_turns(data + 1, size - 1); break;
+	case 10: try_client(data + 1, size - 1); break;
+	case 11: try_fair_turn(data + 1, size - 1); break;
 	}
 	free(text);
 	return 0;

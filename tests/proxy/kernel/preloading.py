@@ -23,7 +23,8 @@ def tell(**values): print(json.dumps(values))
 REPORT = (
     "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
     " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS'),"
-    " 'congestion': os.environ.get('MPTCP_CONGESTION'), 'parents': os.environ.get('MPTCP_PARENTS')}))"
+    " 'congestion': os.environ.get('MPTCP_CONGESTION'), 'parents': os.environ.get('MPTCP_PARENTS'),"
+    " 'turns': os.environ.get('MPTCP_TURNS')}))"
 )
 
 
@@ -60,6 +61,7 @@ class Preloaded:
         ports: str | None = "3128,3129",
         congestion: str | None = None,
         parents: str | None = None,
+        turns: str | None = None,
         interpreter: str = sys.executable,
         setup: str = "true",
         **variables: str,
@@ -72,6 +74,8 @@ class Preloaded:
             own.append(f"MPTCP_CONGESTION={congestion}")
         if parents is not None:
             own.append(f"MPTCP_PARENTS={parents}")
+        if turns is not None:
+            own.append(f"MPTCP_TURNS={turns}")
         # What a program does is its matter: Python 3.12 and later warn of fork(2) beside threads.
         program = [*self.start, *own, interpreter, "-W", "ignore::DeprecationWarning", "-c"]
         answer = subprocess.run(

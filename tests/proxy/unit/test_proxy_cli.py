@@ -38,6 +38,17 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
     assert "allowed: keep, or a name from sysctl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fair"), [((), True), (("--turns", "fair"), True), (("--turns", "kernel"), False)]
+)
+def test_clients_take_turns_unless_told_otherwise(
+    arguments: tuple[str, ...], fair: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)
+    monkeypatch.setattr("mptcp_proxy.supervisor.run", lambda *_, fair_turns, **__: 10 + fair_turns)
+    assert main(["run", *arguments]) == 10 + fair
+
+
 def test_what_keeps_a_check_from_being_done_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from mptcp_proxy.places import Places, Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.reloads import read_outcome
 from mptcp_proxy.squid import Squid
-from mptcp_proxy.supervisor import _Supervisor, load_congestion_control, run
+from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_control, run
 
 
 @pytest.mark.parametrize(
@@ -285,3 +285,14 @@ def test_the_congestion_control_is_asked_for_by_root_before_squid_is_started(
 def test_a_congestion_control_that_this_kernel_has_not_is_no_error() -> None:
     load_congestion_control("reno")
     load_congestion_control("none_of_ours")
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPTCP_TURNS", "old")
+    told = [
+        _environment(Path("library.so"), Places("one"), role, None, fair).get("MPTCP_TURNS") for fair in (True, False)
+    ]
+    assert told == ["fair", None]

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Clients take turns: none delays the others by the number of its connections.
+ *
+ * Squid asks epoll(7) for all descriptors that are ready and serves them one by one, whosever they are, before it asks
+ * again (Comm::DoSelect; 5.7 and 6.13). A client that asks without a pause on a thousand connections so makes each
+ * turn of the event loop last a thousand requests, and another client's request takes several turns: it has to be
+ * accepted, read, sent to the origin, answered. No setting of Squid's changes that.
+ *
+ * So the connections of each client are in an epoll of their own, which is in Squid's as one descriptor. Where it is
+ * ready, Squid is given the client's share of a turn: TURN events by the number of clients that are ready, and one at
+ * the least. The kernel goes through the descriptors of an epoll one after the other, so that each of the client's has
+ * its turn, and what is left over it reports again the next time, for Squid uses neither EPOLLET nor EPOLLONESHOT. The
+ * bound holds beside a single busy client, too: another's connection is seldom ready at the same moment, and would
+ * wait for the end of that turn.
+ *
+ * Why not ask for all that is ready and leave out what is too much: then the kernel looks at each of these in each
+ * turn, which cost a quarter of the processor with 720 connections of Multipath TCP.
+ *
+ * Descriptors that are no client's (listeners, origin servers, pipes) stay in Squid's own epoll. Whose a descriptor is
+ * accept(2) says, and close(2) ends it. A client is an IPv4 address or the 64 bits of an IPv6 network, as it is for
+ * the throttler. A child that was forked does none of this.
+ */
+
+#define _GNU_SOURCE
+
+/* As in mptcp_listen.c: glibc declares these with a transparent union. */
+#define accept accept_as_libc_declares_it
+#define accept4 accept4_as_libc_declares_it
+#include <sys/socket.h>
+#undef accept
+#undef accept4
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+#ifndef TURN
+#define TURN 16
+#endif
+
+/* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
+#define DESCRIPTORS 65536
+
+/* Each place is a descriptor, of an epoll, while one of its clients is there; they take a sixteenth of all at the most.
+ * Two clients that share a place are one here. Nobody can choose with whom he shares: a random number decides. */
+#define CLIENTS 4096
+#define PART 16
+
+EXPORTED int accept(int fd, struct sockaddr *address, socklen_t *length);
+EXPORTED int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
+EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
+EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout);
+
+static int (*real_accept)(int, struct sockaddr *, socklen_t *);
+static int (*real_accept4)(int, struct sockaddr *, socklen_t *, int);
+static int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
+static int (*real_epoll_wait)(int, struct epoll_event *, int, int);
+
+static atomic_bool fair;
+static uint64_t salt;
+static unsigned int places;
+
+static atomic_ushort place_of[DESCRIPTORS]; /* the client's place, 0: no client's */
+static atomic_int event_loop = -1;	    /* the epoll that the first of a client's descriptors was put into */
+
+static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct client {
+	int epoll;	     /* 0: none */
+	unsigned int number; /* of descriptors */
+} clients[CLIENTS];
+
+static void end_turns(void)
+{
+	fair = false;
+}
+
+void resolve_turns(void)
+{
+	resolve(&real_accept, "accept");
+	resolve(&real_accept4, "accept4");
+	resolve(&real_epoll_ctl, "epoll_ctl");
+	resolve(&real_epoll_wait, "epoll_wait");
+}
+
+void begin_turns(void)
+{
+	fair = turns != NULL && strcmp(turns, "fair") == 0 && pthread_atfork(NULL, NULL, end_turns) == 0;
+	if (fair && getrandom(&salt, sizeof salt, GRND_NONBLOCK) != sizeof salt)
+		salt = (uintptr_t)&salt;
+}
+
+/* ------------------------------------------------------------------------------------------------ whose they are */
+
+/* The 64 bits that a client is known by; false where the address is none of IP's. ::ffff:192.0.2.1 is 192.0.2.1. */
+static bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client)
+{
+	const uint8_t *six = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
+	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no network of IPv6 that is routed begins so */
+
+	if (port_of(address, length) == 0)
+		return false;
+	if (address->sa_family == AF_INET)
+		memcpy(bits + 4, &((const struct sockaddr_in *)address)->sin_addr, 4);
+	else if (IN6_IS_ADDR_V4MAPPED(&((const struct sockaddr_in6 *)address)->sin6_addr))
+		memcpy(bits + 4, six + 12, 4);
+	else
+		memcpy(bits, six, sizeof bits);
+	memcpy(client, bits, sizeof bits);
+	return true;
+}
+
+/* From 1 to places - 1. The mixing is that of MurmurHash3's end, by Austin Appleby, who has put it into the public
+ * domain. */
+static uint16_t place_for(uint64_t client)
+{
+	client ^= salt;
+	client = (client ^ client >> 33) * 0xff51afd7ed558ccdULL;
+	client = (client ^ client >> 33) * 0xc4ceb9fe1a85ec53ULL;
+	return 1 + (client ^ client >> 33) % (places - 1);
+}
+
+static uint16_t place_at(int fd)
+{
+	return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&place_of[fd], memory_order_relaxed) : 0;
+}
+
+/* At the first client: the program may raise its limit before. */
+static void count_places(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 4 * PART)
+		end_turns();
+	else
+		places = limit.rlim_cur / PART < CLIENTS ? limit.rlim_cur / PART : CLIENTS;
+}
+
+/* *room*: what the caller has for the address, of which the kernel may have more to say. */
+static int accepted(int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
+{
+	uint64_t client;
+
+	if (fd < 0 || fd >= DESCRIPTORS || !client_of(address, *length < room ? *length : room, &client))
+		return fd;
+	forget_client(fd);
+	pthread_mutex_lock(&clients_lock);
+	if (places == 0)
+		count_places();
+	if (fair) {
+		place_of[fd] = place_for(client);
+		clients[place_of[fd]].number++;
+	}
+	pthread_mutex_unlock(&clients_lock);
+	return fd;
+}
+
+int accept(int fd, struct sockaddr *address, socklen_t *length)
+{
+	socklen_t room;
+
+	start();
+	if (!fair || address == NULL || length == NULL)
+		return real_accept(fd, address, length);
+	room = *length;
+	return accepted(real_accept(fd, address, length), address, length, room);
+}
+
+int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
+{
+	socklen_t room;
+
+	start();
+	if (!fair || address == NULL || length == NULL)
+		return real_accept4(fd, address, length, flags);
+	room = *length;
+	return accepted(real_accept4(fd, address, length, flags), address, length, room);
+}
+
+/* The descriptor is in no client's epoll any more, or never was; the lock is held. Returns the client's epoll if it was
+ * the last one, which is to be closed, or 0. */
+static int end_ownership(int fd)
+{
+	struct client *client = &clients[place_of[fd]];
+	int epoll = client->epoll;
+
+	place_of[fd] = 0;
+	if (--client->number > 0)
+		return 0;
+	client->epoll = 0;
+	return epoll;
+}
+
+void forget_client(int fd)
+{
+	int saved = errno, epoll;
+
+	if (!fair || fd < 0)
+		return;
+	if (fd == event_loop)
+		end_turns();
+	if (place_at(fd) == 0)
+		return;
+	pthread_mutex_lock(&clients_lock);
+	epoll = clients[place_of[fd]].epoll;
+	/* A copy of the descriptor would keep it in there (late_writes.c has such). */
+	if (epoll > 0)
+		real_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+	epoll = end_ownership(fd);
+	pthread_mutex_unlock(&clients_lock);
+	if (epoll > 0)
+		close(epoll);
+	errno = saved;
+}
+
+/* --------------------------------------------------------------------------------------------------------- turns */
+
+/* In Squid's epoll a client's own has no descriptor of Squid's, but its place below zero. */
+static int mark_of(uint16_t place)
+{
+	return -1 - place;
+}
+
+/* Have an epoll for the client in Squid's, which is *outer*; the lock is held. */
+static bool open_client(struct client *client, int outer)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = mark_of(client - clients) };
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+
+	/* Standard input was closed; 0 means none here. */
+	if (epoll > 0 && real_epoll_ctl(outer, EPOLL_CTL_ADD, epoll, &event) == 0)
+		client->epoll = epoll;
+	else if (epoll >= 0)
+		close(epoll);
+	return client->epoll > 0;
+}
+
+/* The epoll in which the client's descriptor *fd* is, or is to be. */
+static int epoll_of(int outer, int fd)
+{
+	struct client *client;
+	int saved = errno, none = -1, found = outer;
+
+	pthread_mutex_lock(&clients_lock);
+	atomic_compare_exchange_strong(&event_loop, &none, outer);
+	client = &clients[place_of[fd]];
+	if (outer == event_loop && (client->epoll > 0 || open_client(client, outer)))
+		found = client->epoll;
+	else if (outer == event_loop)
+		end_ownership(fd);
+	pthread_mutex_unlock(&clients_lock);
+	errno = saved;
+	return found;
+}
+
+int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+	start();
+	return real_epoll_ctl(fair && place_at(fd) != 0 ? epoll_of(epoll, fd) : epoll, what, fd, event);
+}
+
+/* Of *count* events leave those that are of no client's epoll, and note the *ready* places. Returns how many are left. */
+static int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found)
+{
+	int others = 0;
+
+	*found = 0;
+	for (int i = 0; i < count; i++) {
+		int fd = events[i].data.fd;
+
+		if (fd < -1 && fd >= mark_of(CLIENTS - 1))
+			ready[(*found)++] = -1 - fd;
+		else
+			events[others++] = events[i];
+	}
+	return others;
+}
+
+/* What each of *found* clients has in a turn, where there is *room* for so many events of all of them. */
+static int share_of(int found, int room)
+{
+	int share = TURN / found > 1 ? TURN / found : 1;
+
+	return share * found <= room ? share : room / found;
+}
+
+int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+{
+	uint16_t ready[CLIENTS];
+	int count, found, share;
+
+	start();
+	count = real_epoll_wait(epoll, events, most, timeout);
+	if (count <= 0 || !fair || epoll != event_loop)
+		return count;
+	count = part(events, count, ready, &found);
+	if (found == 0)
+		return count;
+	share = share_of(found, most - count);
+	pthread_mutex_lock(&clients_lock);
+	for (int i = 0; i < found; i++) {
+		int inner = clients[ready[i]].epoll;
+		int more = inner > 0 ? real_epoll_wait(inner, events + count, share, 0) : 0;
+
+		count += more > 0 ? more : 0;
+	}
+	pthread_mutex_unlock(&clients_lock);
+	return count;
+}

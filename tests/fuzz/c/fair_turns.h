@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * The part of preload.c that has fair_turns.c: who is accepted, and which events of Squid's epoll stand for clients.
+ */
+
+/* The address of whoever is accepted, as long as it says: no more of it is read, and a client by IP has a place. */
+static void try_client(const uint8_t *data, size_t size)
+{
+	struct sockaddr_storage address = { 0 };
+	socklen_t length = size > sizeof address ? sizeof address : size, told = sizeof address;
+	void *exact = malloc(length > 0 ? length : 1);
+	unsigned int place;
+
+	memcpy(exact, data, length);
+	fair = true;
+	assert(accepted(7, exact, &told, length) == 7);
+	place = place_at(7);
+	assert(places > 1 && place < places && (place != 0) == (port_of(exact, length) != 0));
+	assert(place == 0 || clients[place].number == 1);
+	assert(accepted(-1, exact, &told, length) == -1 && accepted(DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
+	forget_client(7), forget_client(7), forget_client(-1), forget_client(DESCRIPTORS);
+	assert(place_at(7) == 0 && clients[place].number == 0);
+	fair = false;
+	free(exact);
+}
+
+/* Each octet is an event: a seventh of them stand for a client. All others are left, in their order; the clients get
+ * the same share, at least one event if there is room, and no more than there is room for, nor TURN if that is one. */
+static void try_fair_turn(const uint8_t *data, size_t size)
+{
+	struct epoll_event *events = malloc((size > 0 ? size : 1) * sizeof *events);
+	uint16_t ready[CLIENTS];
+	int found, left, at = 0, share;
+	size_t count = size < CLIENTS ? size : CLIENTS - 1;
+
+	for (size_t i = 0; i < count; i++)
+		events[i] = (struct epoll_event){ .data.fd = data[i] % 7 == 3 ? mark_of(i + 1) : data[i] == 11 ? -1 : (int)i };
+	left = part(events, count, ready, &found);
+	assert(left >= 0 && left + found == (int)count);
+	for (size_t i = 0; i < count; i++)
+		if (data[i] % 7 != 3) {
+			assert(events[at].data.fd == (data[i] == 11 ? -1 : (int)i));
+			at++;
+		}
+	for (int i = 0; i < found; i++)
+		assert(ready[i] >= 1 && data[ready[i] - 1] % 7 == 3 && (i == 0 || ready[i] > ready[i - 1]));
+	for (int room = found; found > 0 && room < 4 * TURN; room++) {
+		share = share_of(found, room);
+		assert(share >= 1 && share * found <= room);
+		assert(share * found <= (found > TURN ? found : TURN));
+		assert(share == 1 || (share + 1) * found > (room < TURN ? room : TURN));
+	}
+	free(events);
+}

@@ -1,0 +1,202 @@
+"""The preload library and epoll(7): each client has its share of a turn, whatever the number of its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from preloading import SANITIZERS, Preloaded, sanitized
+
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+TURN = 16
+"""Events of clients in a turn, as fair_turns.c has it."""
+SCENE = """
+import collections, select, struct, threading, time
+listeners = {}
+def listen(name, port, family):
+    listener = listeners[port] = socket(family, SOCK_STREAM); listener.bind((name, port)); listener.listen(2000)
+def connect(address, number, port=3130, family=AF_INET):
+    "Returns the descriptors that are accepted of *address*; each has something to read."
+    found = []
+    for _ in range(number):
+        client = socket(family, SOCK_STREAM); client.bind((address, 0))
+        client.connect(("::1" if family == AF_INET6 else "127.0.0.1", port)); client.sendall(b"?")
+        server, _ = listeners[port].accept()
+        # Kept, for both close when nobody has them any more.
+        kept[server.fileno()] = server, client
+        loop.register(server, select.EPOLLIN)
+        found.append(server.fileno())
+    return found
+def epolls():
+    found = 0
+    for each in os.scandir("/proc/self/fd"):
+        try: found += os.readlink(each.path) == "anon_inode:[eventpoll]"
+        except OSError: pass
+    return found
+kept, loop = {}, select.epoll()
+def turn(most=2048): return [fd for fd, _ in loop.poll(5, most)]
+listen("127.0.0.1", 3130, AF_INET)
+"""
+
+
+@pytest.fixture(scope="module", params=["plain", *SANITIZERS])
+def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
+    require("root", "namespaces", "mptcp", "gcc")
+    target = tmp_path_factory.mktemp("shim") / "mptcp_listen.so"
+    if request.param == "plain":
+        return Preloaded(shim.build(target))
+    *before, _ = sanitized(target, request.param)
+    return Preloaded(target, before)
+
+
+@pytest.fixture
+def play(preloaded: Preloaded) -> Callable[..., Any]:
+    def run(code: str, turns: str | None = "fair") -> Any:
+        found = preloaded(SCENE + code, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        assert preloaded.stderr == ""
+        return found
+
+    return run
+
+
+ONE_BESIDE_MANY = """
+many, one = connect("127.0.0.2", 100), connect("127.0.0.3", 1)
+here, there = socketpair(); there.send(b"?"); loop.register(here, select.EPOLLIN)
+got = turn()
+tell(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(many)), one=one[0] in got,
+     here=here.fileno() in got, hidden=os.environ.get("MPTCP_TURNS"))
+"""
+
+
+def test_a_client_with_many_connections_has_the_share_of_one_with_one(play: Callable[..., Any]) -> None:
+    found = play(ONE_BESIDE_MANY)
+    most = TURN // 2
+    assert found == {"all": most + 2, "once": True, "many": most, "one": True, "here": True, "hidden": None}
+
+
+@pytest.mark.parametrize("turns", [None, "kernel"])
+def test_without_the_word_all_that_is_ready_comes_at_once(play: Callable[..., Any], turns: str | None) -> None:
+    assert play(ONE_BESIDE_MANY, turns=turns)["all"] == 102
+
+
+def test_each_connection_of_a_client_has_its_turn(play: Callable[..., Any]) -> None:
+    """None is served a second time before each was: what is not read stays ready."""
+    found = play(f"""
+many = connect("127.0.0.2", {6 * TURN})
+served = collections.Counter()
+spreads = []
+for _ in range(18):
+    got = turn()
+    served.update(got)
+    spreads.append([len(got), max(served.values()) - min(served[fd] for fd in many)])
+tell(spreads=spreads)
+""")
+    assert all(spread == [TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"]))
+
+
+def test_few_events_come_as_they_would(play: Callable[..., Any]) -> None:
+    code = "many = connect('127.0.0.2', 8) + connect('127.0.0.3', 8)\ntell(got=sorted(turn()), all=sorted(many))"
+    found = play(code)
+    assert found["got"] == found["all"]
+
+
+def test_more_clients_than_a_turn_has_events_get_one_each_as_far_as_there_is_room(play: Callable[..., Any]) -> None:
+    found = play("""
+many = [connect(f"127.0.1.{n}", 3) for n in range(1, 41)]
+all_of_them = turn()
+# Two of the forty may share a place.
+few = [turn(10) for _ in range(20)]
+tell(all=len(all_of_them), most=max(map(len, few)), least=min(map(len, few)),
+     clients=sum(any(fd in mine for each in few for fd in each) for mine in many))
+""")
+    assert 36 <= found["all"] <= 40
+    assert (found["most"], found["least"], found["clients"]) == (10, 10, 40)
+
+
+def test_a_descriptor_that_was_closed_is_no_clients_any_more(play: Callable[..., Any]) -> None:
+    """Its number is the next one's: of a connection to an origin, which waits for nobody."""
+    found = play("""
+before = epolls()
+many = connect("127.0.0.2", 100)
+during = epolls()
+for fd in many:
+    server, client = kept.pop(fd)
+    server.close(); client.close()
+after = epolls()
+pairs = [socketpair() for _ in range(50)]
+for here, there in pairs: there.send(b"?"); loop.register(here, select.EPOLLIN)
+again = {here.fileno() for here, there in pairs}
+tell(epolls=[during - before, after - before], reused=len(again & set(many)) > 25, got=set(turn()) == again)
+""")
+    assert found == {"epolls": [1, 0], "reused": True, "got": True}
+
+
+def test_a_copy_of_a_closed_descriptor_says_nothing_any_more(play: Callable[..., Any]) -> None:
+    """As late_writes.c has of a connection: it would be reported under a number that is another's by then."""
+    found = play("""
+first, other = connect("127.0.0.2", 2)
+server, client = kept.pop(first)
+copy = os.dup(first); server.close()
+tell(got=turn() == [other])
+""")
+    assert found == {"got": True}
+
+
+def test_what_the_program_asks_for_is_changed_and_taken_back(play: Callable[..., Any]) -> None:
+    found = play("""
+[fd] = connect("127.0.0.2", 1)
+steps = [loop.poll(5, 2048)]
+loop.modify(fd, select.EPOLLOUT); steps.append(loop.poll(5, 2048))
+loop.modify(fd, 0); steps.append(loop.poll(0, 2048))
+loop.unregister(fd); steps.append(loop.poll(0, 2048))
+loop.register(fd, select.EPOLLIN); steps.append(loop.poll(5, 2048))
+late = threading.Timer(0.2, lambda: kept[fd][1].sendall(b"later"))
+kept[fd][0].recv(9); late.start()
+steps.append(loop.poll(20, 2048))
+try: loop.register(fd, select.EPOLLIN)
+except FileExistsError: steps.append("there")
+tell(steps=[[event for _, event in step] if isinstance(step, list) else step for step in steps])
+""")
+    assert found["steps"] == [[1], [4], [], [], [1], [1], "there"]
+
+
+@pytest.mark.parametrize(("second", "clients"), [("2001:db8::2:0:0:1", 1), ("2001:db8:0:1::1", 2)])
+def test_the_clients_of_64_bits_of_ipv6_are_one(play: Callable[..., Any], second: str, clients: int) -> None:
+    found = play(f"""
+addresses = ["2001:db8::1", "{second}"]
+for each in addresses: subprocess.run(["ip", "addr", "add", each, "dev", "lo", "nodad"], check=True)
+listen("::1", 3131, AF_INET6)
+before = epolls()
+for each in addresses: connect(each, 20, 3131, AF_INET6)
+tell(clients=epolls() - before, got=len(turn()))
+""")
+    assert found == {"clients": clients, "got": TURN}
+
+
+def test_a_client_by_ipv4_is_the_same_at_a_listener_of_both(play: Callable[..., Any]) -> None:
+    """Squid's listener is of IPv6 and takes both: the client's address is ::ffff:127.0.0.2 there."""
+    found = play("""
+listen("::", 3131, AF_INET6)
+before = epolls()
+connect("127.0.0.2", 20); connect("127.0.0.2", 20, 3131)
+same = epolls() - before
+connect("127.1.0.2", 20, 3131)
+tell(clients=[same, epolls() - before], got=len(turn()))
+""")
+    assert found == {"clients": [1, 2], "got": TURN}
+
+
+def test_a_forked_child_leaves_its_parents_turns_alone(play: Callable[..., Any]) -> None:
+    """Squid's children close what they inherited, and an epoll is the same one in both."""
+    found = play("""
+many = connect("127.0.0.2", 40)
+if (child := os.fork()) == 0:
+    for fd in many: os.close(fd)
+    os._exit(0)
+os.waitpid(child, 0)
+tell(got=len(turn()), clients=epolls())
+""")
+    assert found == {"got": TURN, "clients": 2}
