@@ -116,6 +116,13 @@ tell(all=len(all_of_them), most=max(map(len, few)), least=min(map(len, few)),
     assert (found["most"], found["least"], found["clients"]) == (10, 10, 40)
 
 
+def test_no_more_events_come_than_there_is_room_for(play: Callable[..., Any]) -> None:
+    found = play(
+        "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\ntell(got=[len(turn(most)) for most in (2, 7, 99)])"
+    )
+    assert found["got"] == [2, 6, TURN]
+
+
 def test_a_descriptor_that_was_closed_is_no_clients_any_more(play: Callable[..., Any]) -> None:
     """Its number is the next one's: of a connection to an origin, which waits for nobody."""
     found = play("""
