@@ -63,7 +63,7 @@ def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        fair = chosen.turns == FAIR
+        fair = (chosen.turns or (FAIR if role is Role.PROXY else KERNEL)) == FAIR
         return serve(
             configuration, places, signals, congestion_control, role=role, allow_open=chosen.allow_open, fair_turns=fair
         )
@@ -118,9 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--turns",
         choices=(FAIR, KERNEL),
-        default=FAIR,
         help=f"{FAIR}: no client delays others by the number of its connections; {KERNEL}: all that is ready, in the"
-        " kernel's order (%(default)s)",
+        f" kernel's order ({FAIR}; of a relay {KERNEL})",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -75,7 +75,18 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
     built = [library] if Path(library).is_file() else []
     results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
     if role is Role.PROXY and not refusal:
-        features = (*OF_KERNEL, *FOR_UPLOADS, BY_IPTABLES, BY_NFTABLES)
-        of_throttler, refusal = in_fresh_namespace("mptcp_throttler.kernel.trial", features)
+        of_throttler, refusal = _probe_throttler()
         results |= of_throttler
+    return results, refusal
+
+
+def _probe_throttler() -> tuple[Results, str]:
+    # A trial loads the modules of iptables, which the daemon would then take at its next start: where nobody has loaded
+    # them they are tried only if nftables does not work.
+    loaded = [BY_IPTABLES] if Path("/proc/net/ip_tables_names").exists() else []
+    module = "mptcp_throttler.kernel.trial"
+    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, BY_NFTABLES, *loaded))
+    if not loaded and results.get(BY_NFTABLES):
+        more, _ = in_fresh_namespace(module, [BY_IPTABLES])
+        results |= more
     return results, refusal

@@ -52,9 +52,10 @@
 /* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
 #define DESCRIPTORS 65536
 
-/* Each place is a descriptor, of an epoll, while one of its clients is there; they take a sixteenth of all at the most.
- * Two clients that share a place are one here. Nobody can choose with whom he shares: a random number decides. */
-#define CLIENTS 4096
+/* Each place is a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps 100
+ * free (RESERVED_FD): with more of them it would be out of descriptors while it accepts, and then never accepts again.
+ * Where all places are taken clients share them, and are one here. Nobody can choose with whom: a random number decides. */
+#define CLIENTS 64
 #define PART 16
 
 EXPORTED int accept(int fd, struct sockaddr *address, socklen_t *length);
@@ -72,10 +73,12 @@ static uint64_t salt;
 static unsigned int places;
 
 static atomic_ushort place_of[DESCRIPTORS]; /* the client's place, 0: no client's */
+static atomic_bool cut; /* the turn has not all that was ready of a client's */
 static atomic_int event_loop = -1;	    /* the epoll that the first of a client's descriptors was put into */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
+	uint64_t first;	     /* whose place it is; others share it */
 	int epoll;	     /* 0: none */
 	unsigned int number; /* of descriptors */
 } clients[CLIENTS];
@@ -102,9 +105,11 @@ void begin_turns(void)
 
 /* ------------------------------------------------------------------------------------------------ whose they are */
 
-/* The 64 bits that a client is known by; false where the address is none of IP's. ::ffff:192.0.2.1 is 192.0.2.1. */
+/* The 64 bits that a client is known by; false where the address is none of IP's. ::ffff:192.0.2.1 is 192.0.2.1, and so
+ * is 64:ff9b::192.0.2.1, behind whose first 64 bits are all clients of a NAT64 (RFC 6052). */
 static bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client)
 {
+	static const uint8_t nat64[12] = { 0, 0x64, 0xff, 0x9b };
 	const uint8_t *six = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
 	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no network of IPv6 that is routed begins so */
 
@@ -112,7 +117,8 @@ static bool client_of(const struct sockaddr *address, socklen_t length, uint64_t
 		return false;
 	if (address->sa_family == AF_INET)
 		memcpy(bits + 4, &((const struct sockaddr_in *)address)->sin_addr, 4);
-	else if (IN6_IS_ADDR_V4MAPPED(&((const struct sockaddr_in6 *)address)->sin6_addr))
+	else if (IN6_IS_ADDR_V4MAPPED(&((const struct sockaddr_in6 *)address)->sin6_addr) ||
+		 memcmp(six, nat64, sizeof nat64) == 0)
 		memcpy(bits + 4, six + 12, 4);
 	else
 		memcpy(bits, six, sizeof bits);
@@ -120,10 +126,22 @@ static bool client_of(const struct sockaddr *address, socklen_t length, uint64_t
 	return true;
 }
 
-/* From 1 to places - 1. The mixing is that of MurmurHash3's end, by Austin Appleby, who has put it into the public
- * domain. */
+/* The client's own place, from 1 to places - 1; where all are others', one of these. The lock is held. The mixing is
+ * that of MurmurHash3's end, by Austin Appleby, who has put it into the public domain. */
 static uint16_t place_for(uint64_t client)
 {
+	uint16_t unused = 0;
+
+	for (uint16_t place = 1; place < places; place++) {
+		if (clients[place].number == 0)
+			unused = unused == 0 ? place : unused;
+		else if (clients[place].first == client)
+			return place;
+	}
+	if (unused != 0) {
+		clients[unused].first = client;
+		return unused;
+	}
 	client ^= salt;
 	client = (client ^ client >> 33) * 0xff51afd7ed558ccdULL;
 	client = (client ^ client >> 33) * 0xc4ceb9fe1a85ec53ULL;
@@ -151,6 +169,9 @@ static int accepted(int fd, const struct sockaddr *address, const socklen_t *len
 {
 	uint64_t client;
 
+	/* Squid would take it that the listener is of no use any more (TcpAcceptor.cc): it is to try again. */
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		errno = EAGAIN;
 	if (fd < 0 || fd >= DESCRIPTORS || !client_of(address, *length < room ? *length : room, &client))
 		return fd;
 	forget_client(fd);
@@ -212,6 +233,10 @@ void forget_client(int fd)
 	if (place_at(fd) == 0)
 		return;
 	pthread_mutex_lock(&clients_lock);
+	if (place_of[fd] == 0) {
+		pthread_mutex_unlock(&clients_lock);
+		return;
+	}
 	epoll = clients[place_of[fd]].epoll;
 	/* A copy of the descriptor would keep it in there (late_writes.c has such). */
 	if (epoll > 0)
@@ -294,14 +319,23 @@ static int share_of(int found, int room)
 	return share * found <= room ? share : room / found;
 }
 
+bool turn_was_cut(void)
+{
+	return cut;
+}
+
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 {
 	uint16_t ready[CLIENTS];
 	int count, found, share;
+	bool more_waits = false;
 
 	start();
 	count = real_epoll_wait(epoll, events, most, timeout);
-	if (count <= 0 || !fair || epoll != event_loop)
+	if (!fair || epoll != event_loop)
+		return count;
+	cut = false;
+	if (count <= 0)
 		return count;
 	count = part(events, count, ready, &found);
 	if (found == 0)
@@ -313,7 +347,9 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 		int more = inner > 0 ? real_epoll_wait(inner, events + count, share, 0) : 0;
 
 		count += more > 0 ? more : 0;
+		more_waits |= more >= share;
 	}
+	cut = more_waits;
 	pthread_mutex_unlock(&clients_lock);
 	return count;
 }

@@ -59,6 +59,9 @@ const char *swap(int fd);
 /* The descriptor *fd* is about to be closed: it is no client's any more. */
 void forget_client(int fd);
 
+/* More was ready of a client than Squid was given in this turn of its event loop. */
+bool turn_was_cut(void);
+
 /* Bytes that are read of a list, and no more. */
 #define LIST_SIZE 4096
 

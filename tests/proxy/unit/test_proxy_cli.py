@@ -39,7 +39,15 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fair"), [((), True), (("--turns", "fair"), True), (("--turns", "kernel"), False)]
+    ("arguments", "fair"),
+    [
+        ((), True),
+        (("--turns", "fair"), True),
+        (("--turns", "kernel"), False),
+        # Its clients are one home's: the turns would cost something and give nothing.
+        (("--role", "relay"), False),
+        (("--role", "relay", "--turns", "fair"), True),
+    ],
 )
 def test_clients_take_turns_unless_told_otherwise(
     arguments: tuple[str, ...], fair: bool, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ STOP_SECONDS = 1.5
 BIRTHS_AT_ONCE = 128
 """Prefixes that are given what subflows begin with, without a pause: a millisecond."""
 LATE_SECONDS = 0.1
-"""Until it is known of the last subflow that began before they were all set."""
+"""After the last prefix was set, until each subflow that began before is known."""
 
 
 class PacedCaps:

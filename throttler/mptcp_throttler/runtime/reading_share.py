@@ -2,7 +2,7 @@
 
 The loop goes before all ordinary processes (``kernel.scheduling``), so that a flood which it read as fast as it can
 would take the processor from the proxy. Subflows that become active are no flood: each allows for what is read of it,
-so that clients who really come are read of, however many. What is not read in time the kernel drops and counts, and a
+so that clients who really come are read of. What is not read in time the kernel drops and counts, and a
 resync makes it good; what the kernel itself tells of, a join that it took for one, is read all the while
 (``runtime.observe``).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = 0.5
-"""Of a processor, in the long run, with what follows from what was read."""
+"""Of a processor, in the long run, with what follows at once from what was read: not resyncs, nor decisions of many."""
 SECONDS_PER_SUBFLOW: Final = 0.002
 """Of processor time, for each that becomes active: several times what its ten segments or so take, and what follows."""
 BURST_SECONDS: Final = 0.5

@@ -108,7 +108,8 @@ class Planner:
         unsure, self._unsure = self._unsure or {}, None
         begun = []
         for token, four_tuples in unsure.items():
-            for four_tuple in four_tuples - self._owner.keys():
+            # Not by the difference of sets, which goes through all owners.
+            for four_tuple in [each for each in four_tuples if each not in self._owner]:
                 self._owner[four_tuple] = token
                 self._born.add(four_tuple)
                 self._connections[token] = (*self._connections.get(token, ()), four_tuple)
