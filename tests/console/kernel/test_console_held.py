@@ -15,6 +15,17 @@ from fake_throttler import World
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.kernel
+SLOW_FIRST_ANSWER = """
+const fetched = window.fetch;
+window.fetch = async (...asked) => {
+  const answer = await fetched(...asked);
+  if (window.answered || !String(asked[0]).includes("events?")) return answer;
+  window.answered = true;
+  await new Promise(done => setTimeout(done, 8000));
+  return answer;
+};
+"""
+"""The page has the first answer about events eight seconds after it was given."""
 FAST_CLOCK = "const real = Date.now.bind(Date); Date.now = () => real() + 3600e3;"
 REFUSE = """\
 const real = window.fetch;
@@ -138,6 +149,16 @@ def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) 
     site.browser.until_text("#title-nearby", "Events around")
     site.world.tell("guard", "caps relaxed meanwhile")
     site.browser.until_text("#nearby", "caps relaxed meanwhile")
+
+
+def test_what_happens_while_the_events_of_a_time_are_asked_for_is_shown(site: Site) -> None:
+    """Defect: the answer was of before, and it was not asked again."""
+    site.open()
+    site.browser.run(SLOW_FIRST_ANSWER)
+    site.go_to(time.time())
+    site.browser.until(lambda: site.browser.run("return window.answered"), "the answer is on its way")
+    site.world.tell("guard", "caps relaxed while it was asked for")
+    site.browser.until_text("#nearby", "caps relaxed while it was asked for")
 
 
 def test_of_a_time_before_the_console_began_it_is_said_that_nothing_is_kept(site: Site) -> None:

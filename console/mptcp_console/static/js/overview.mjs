@@ -41,6 +41,8 @@ export class OverviewPage {
   /** @type {Overview|null} what the stream said last */
   #now = null;
   #asking = 0;
+  /** Whether events came while those around the time that is held were asked for. */
+  #cameMeanwhile = false;
   #graph = byId("graph");
   #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
   /** When the history was asked for, in steps of the series. */
@@ -111,6 +113,8 @@ export class OverviewPage {
     }
     if (this.#kept?.state === "failed") this.#kept = null;
     if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
+    // The answer that is awaited may be of before they came.
+    this.#cameMeanwhile ||= this.#around.state === "asked" && (moment.events.length > 0 || moment.more_events);
     this.draw();
   }
 
@@ -179,6 +183,7 @@ export class OverviewPage {
     if (time === undefined) return;
     this.#held = time;
     this.#around = {state: "asked"};
+    this.#cameMeanwhile = false;
     this.#kept = null;
     this.draw();
     clearTimeout(this.#asking);
@@ -191,6 +196,10 @@ export class OverviewPage {
       const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MOST_AROUND});
       if (this.#held !== time) return;
       this.#around = {state: "known", answer};
+      if (this.#cameMeanwhile) {
+        this.#cameMeanwhile = false;
+        this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
+      }
     } catch (error) {
       // What was known before is still true.
       if (this.#held !== time || this.#around.state === "known") return;
