@@ -19,7 +19,6 @@ from .noted import NotedSignals
 from .places import Places, Role, service_name_problem
 
 KEEP = "keep"
-FAIR, KERNEL = "fair", "kernel"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_CONGESTION_CONTROL = "bbr"
 # TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
@@ -63,9 +62,14 @@ def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        fair = (chosen.turns or (FAIR if role is Role.PROXY else KERNEL)) == FAIR
         return serve(
-            configuration, places, signals, congestion_control, role=role, allow_open=chosen.allow_open, fair_turns=fair
+            configuration,
+            places,
+            signals,
+            congestion_control,
+            role=role,
+            allow_open=chosen.allow_open,
+            turns=chosen.turns,
         )
     if chosen.command == "check":
         return _check(configuration, places, role, chosen.allow_open)
@@ -117,9 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--turns",
-        choices=(FAIR, KERNEL),
-        help=f"{FAIR}: no client delays others by the number of its connections; {KERNEL}: all that is ready, in the"
-        f" kernel's order ({FAIR}; of a relay {KERNEL})",
+        choices=("fair", "kernel"),
+        help="fair: no client delays others by the number of its connections; kernel: all that is ready, in the"
+        " kernel's order (fair; of a relay kernel)",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -50,8 +50,6 @@ from .reported import Reported, say
 from .squid import Squid, UnwantedError, installed
 from .trial import Trial
 
-FAIR = "fair"
-"""What the preload library is told, by MPTCP_TURNS, to have clients take turns."""
 _LOG_INTERVAL = 10.0
 """Seconds between two looks at the logs, their sizes and their disk."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
@@ -85,12 +83,12 @@ def run(
     *,
     role: Role = Role.PROXY,
     allow_open: bool = False,
-    fair_turns: bool = True,
+    turns: str | None = None,
 ) -> int:
     """Serve until told to stop. Return the exit status.
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
-    *fair_turns*: clients take turns in Squid's event loop (shim/fair_turns.c); else the kernel's order is all there is.
+    *turns*: "fair" or "kernel"; None for what suits the role (shim/fair_turns.c).
     """
     began = time.monotonic()
     squid = installed()
@@ -139,7 +137,7 @@ def run(
         load_congestion_control(congestion_control)
     # Lists may be long, and are where Squid reads them.
     checked = replace(checked, lists=())
-    environment = _environment(library, places, role, congestion_control, fair_turns)
+    environment = _environment(library, places, role, congestion_control, turns)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
 
@@ -174,7 +172,7 @@ def load_congestion_control(name: str) -> None:
 
 
 def _environment(
-    library: Path, places: Places, role: Role, congestion_control: str | None, fair_turns: bool
+    library: Path, places: Places, role: Role, congestion_control: str | None, turns: str | None
 ) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {
@@ -191,8 +189,8 @@ def _environment(
         variables["MPTCP_PARENTS"] = str(places.parents)
     if congestion_control is not None:
         variables["MPTCP_CONGESTION"] = congestion_control
-    if fair_turns:
-        variables["MPTCP_TURNS"] = FAIR
+    # A relay's clients are one home's, and mostly one: turns would cost something and give nothing.
+    variables["MPTCP_TURNS"] = turns or ("fair" if role is Role.PROXY else "kernel")
     return variables
 
 

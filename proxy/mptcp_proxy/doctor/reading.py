@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES, FOR_UPLOADS, OF_KERNEL
-from mptcp_common.throttler_trial import Results, in_fresh_namespace
+from mptcp_common.throttler_trial import IPTABLES_THERE, Results, in_fresh_namespace
 
 from .. import shim
 from ..places import Role
@@ -81,9 +81,8 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 
 def _probe_throttler() -> tuple[Results, str]:
-    # A trial loads the modules of iptables, which the daemon would then take at its next start: where nobody has loaded
-    # them they are tried only if nftables does not work.
-    loaded = [BY_IPTABLES] if Path("/proc/net/ip_tables_names").exists() else []
+    # Where nobody has loaded it iptables is tried only if nftables does not work.
+    loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
     module = "mptcp_throttler.kernel.trial"
     results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, BY_NFTABLES, *loaded))
     if not loaded and results.get(BY_NFTABLES):

@@ -56,6 +56,7 @@
  * free (RESERVED_FD): with more of them it would be out of descriptors while it accepts, and then never accepts again.
  * Where all places are taken clients share them, and are one here. Nobody can choose with whom: a random number decides. */
 #define CLIENTS 64
+/* No more than this part of the descriptors that the program may have. */
 #define PART 16
 
 EXPORTED int accept(int fd, struct sockaddr *address, socklen_t *length);

@@ -11,7 +11,9 @@
  * long as the origin is slow, and while it lasts Squid does nothing else, so it must be short against a turn of its
  * event loop in which there is something to do. There is one pause in a turn, however many descriptors ask: with one
  * for each, a client with 800 such uploads would stop Squid for 0.16 s in each turn. A turn is over when a descriptor
- * asks that has asked since the last pause, for the event loop comes to each of them once.
+ * asks that has asked since the last pause, for the event loop comes to each of them once before it comes to one again.
+ * Where it leaves some of a client's for the next time (fair_turns.c) turns are short, and others wait: then there is a
+ * pause in ten times its length at the most.
  */
 
 #define _GNU_SOURCE
@@ -65,7 +67,6 @@ static void pause_once_in_a_turn(int fd)
 
 	if (*last == turn) {
 		turn++;
-		/* Where turns are cut (fair_turns.c) they are many, and others wait. */
 		if (!turn_was_cut() || nanoseconds() > last_pause + 10 * PAUSE_NS) {
 			nanosleep(&pause, NULL);
 			last_pause = nanoseconds();

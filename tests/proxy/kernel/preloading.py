@@ -98,3 +98,16 @@ class Preloaded:
         self.stderr = answer.stderr
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
+
+
+WAYS = ("plain", *SANITIZERS)
+"""The library as it is shipped, and as each of the sanitizers watches it."""
+
+
+def preloaded_as(way: str, directory: Path) -> Preloaded:
+    """Build the library in *directory* in one of ``WAYS``."""
+    target = directory / "mptcp_listen.so"
+    if way == "plain":
+        return Preloaded(shim.build(target))
+    *before, _ = sanitized(target, way)
+    return Preloaded(target, before)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import MPTCP, SANITIZERS, TCP, Preloaded, sanitized
-
-from mptcp_proxy import shim
+from preloading import MPTCP, TCP, WAYS, Preloaded, preloaded_as
 
 pytestmark = pytest.mark.kernel
 HELD = 512
@@ -47,15 +45,11 @@ def until(true):
 """
 
 
-@pytest.fixture(scope="module", params=["plain", *SANITIZERS])
+@pytest.fixture(scope="module", params=WAYS)
 def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
     """The library as it is shipped, and as sanitizers watch it: there is a thread, and two that close."""
     require("root", "namespaces", "mptcp", "gcc")
-    target = tmp_path_factory.mktemp("shim") / "mptcp_listen.so"
-    if request.param == "plain":
-        return Preloaded(shim.build(target))
-    *before, _ = sanitized(target, request.param)
-    return Preloaded(target, before)
+    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import SANITIZERS, Preloaded, sanitized
-
-from mptcp_proxy import shim
+from preloading import WAYS, Preloaded, preloaded_as
 
 pytestmark = pytest.mark.kernel
 TURN = 16
@@ -42,14 +40,10 @@ listen("127.0.0.1", 3130, AF_INET)
 """
 
 
-@pytest.fixture(scope="module", params=["plain", *SANITIZERS])
+@pytest.fixture(scope="module", params=WAYS)
 def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
     require("root", "namespaces", "mptcp", "gcc")
-    target = tmp_path_factory.mktemp("shim") / "mptcp_listen.so"
-    if request.param == "plain":
-        return Preloaded(shim.build(target))
-    *before, _ = sanitized(target, request.param)
-    return Preloaded(target, before)
+    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture

@@ -39,22 +39,16 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fair"),
-    [
-        ((), True),
-        (("--turns", "fair"), True),
-        (("--turns", "kernel"), False),
-        # Its clients are one home's: the turns would cost something and give nothing.
-        (("--role", "relay"), False),
-        (("--role", "relay", "--turns", "fair"), True),
-    ],
+    ("arguments", "turns"), [((), None), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
 )
-def test_clients_take_turns_unless_told_otherwise(
-    arguments: tuple[str, ...], fair: bool, monkeypatch: pytest.MonkeyPatch
+def test_turns_are_as_they_are_asked_for(
+    arguments: tuple[str, ...], turns: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked = []
     monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)
-    monkeypatch.setattr("mptcp_proxy.supervisor.run", lambda *_, fair_turns, **__: 10 + fair_turns)
-    assert main(["run", *arguments]) == 10 + fair
+    monkeypatch.setattr("mptcp_proxy.supervisor.run", lambda *_, turns, **__: asked.append(turns) or 0)
+    assert main(["run", *arguments]) == 0
+    assert asked == [turns]
 
 
 def test_what_keeps_a_check_from_being_done_is_one_line(

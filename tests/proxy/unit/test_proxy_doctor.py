@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from doctor_findings import is_complete
 
-from mptcp_common.throttler_trial import attempt, in_fresh_namespace
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
-from mptcp_proxy.doctor import features, gather, host, kernel, libraries, throttler
+from mptcp_proxy.doctor import gather, host, kernel, libraries, throttler
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.throttler import Answer
 from mptcp_proxy.places import Role
@@ -254,73 +253,6 @@ def test_congestion_control(current: str, available: str, status: Status, remedy
     assert is_complete(finding)
 
 
-NEEDED = ("htb", "pfifo", "packet sockets", "socket diagnostics")
-UPLOADS = ("tbf", "ifb", "nftables at ingress")
-
-
-def test_what_the_throttler_needs_of_the_kernel_works() -> None:
-    findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
-    assert [finding.status for finding in findings] == [OK] * 7
-    # Of a relay, where there is no throttler, nothing of it is tried.
-    assert list(features.of_throttler({"mptcp": None})) == []
-
-
-@pytest.mark.parametrize(
-    ("feature", "line", "option", "module"),
-    [
-        ("htb", "tc HTB", "CONFIG_NET_SCH_HTB", "sch_htb"),
-        ("pfifo", "tc pfifo", "CONFIG_NET_SCH_FIFO", "sch_fifo"),
-        ("tbf", "tc TBF", "CONFIG_NET_SCH_TBF", "sch_tbf"),
-        ("ifb", "IFB", "CONFIG_IFB", "ifb"),
-        ("nftables at ingress", "nftables ingress", "CONFIG_NF_TABLES_NETDEV", "-a nf_tables nft_fwd_netdev"),
-        ("packet sockets", "packet sockets", "CONFIG_PACKET", "af_packet"),
-        ("socket diagnostics", "socket diagnostics", "CONFIG_INET_DIAG", "-a inet_diag"),
-    ],
-)
-def test_what_it_needs_is_missed_by_name(feature: str, line: str, option: str, module: str) -> None:
-    """Defect: of IFB, socket diagnostics and packet sockets there was no line."""
-    results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
-    findings = {finding.check: finding for finding in features.of_throttler(results)}
-    found = findings.pop(line)
-    assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
-    assert f"(No such device), kernel option {option}" in found.text
-    assert f"modprobe {module}" in found.remedy
-    assert is_complete(found)
-    assert {finding.status for finding in findings.values()} == {OK}
-
-
-@pytest.mark.parametrize(
-    ("results", "statuses"),
-    [
-        ({"iptables": None, "nftables": None}, [OK, OK]),
-        ({"iptables": "no mangle table", "nftables": None}, [WARN, OK]),
-        ({"iptables": None, "nftables": "no library"}, [OK, WARN]),
-        ({"iptables": "b", "nftables": "c"}, [FAIL, FAIL]),
-    ],
-)
-def test_one_of_the_two_netfilters_is_enough(results: features.Results, statuses: list[Status]) -> None:
-    findings = list(features.netfilter(results))
-    assert [finding.status for finding in findings] == statuses
-    assert all(map(is_complete, findings))
-
-
-@pytest.mark.parametrize(
-    ("results", "error", "status", "words"),
-    [
-        ({"shim": None, "mptcp": None}, "", OK, "turns a listener into an MPTCP listener"),
-        ({}, "", OK, "is built"),
-        ({}, "/x.so is not built", FAIL, "/x.so is not built"),
-        ({"shim": "stayed plain TCP", "mptcp": "Protocol not available"}, "", WARN, "could not be tried"),
-        ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
-    ],
-)
-def test_shim(results: features.Results, error: str, status: Status, words: str) -> None:
-    finding = features.shim(results, "/x.so", error)
-    assert finding.status is status
-    assert words in finding.text
-    assert is_complete(finding)
-
-
 @pytest.mark.parametrize(("there", "status"), [({"libpcap.so.0.8", "libnftables.so.1"}, OK), ({"libpcap.so.1"}, OK)])
 def test_pcap_has_several_names(there: set[str], status: Status) -> None:
     assert libraries.pcap(there.__contains__).status is status
@@ -385,42 +317,6 @@ def test_descriptors(hard: int, file_nr: str, status: Status) -> None:
     finding = host.descriptors(hard, file_nr)
     assert finding.status is status
     assert is_complete(finding)
-
-
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        (
-            "echo unshare: unshare failed: Not permitted >&2; exit 1",
-            "unshare failed: Not permitted",
-        ),
-        ("exit 3", "the trial failed: exit status 3"),
-    ],
-)
-def test_why_a_trial_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str) -> None:
-    """Defect: in place of what unshare said the doctor showed its command and exit status."""
-    unshare = tmp_path / "unshare"
-    unshare.write_text(f"#!/bin/sh\n{program}\n")
-    unshare.chmod(0o755)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    results, refusal = in_fresh_namespace("mptcp_common.throttler_trial", ["htb"])
-    assert results == {}
-    assert refusal.endswith(reason)
-    assert "Command" not in refusal
-
-
-def test_the_probe_tells_reasons() -> None:
-    def absent() -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file", "iptables-legacy")
-
-    def refused() -> None:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    results = attempt({"good": lambda: None, "absent": absent, "refused": refused})
-    assert results["good"] is None
-    assert results["absent"] == "iptables-legacy is not installed"
-    assert "Operation not supported" in str(results["refused"])
 
 
 @pytest.mark.parametrize(

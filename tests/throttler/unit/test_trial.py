@@ -32,6 +32,6 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
             raise KernelError(f"{wanted} does not work")
 
     monkeypatch.setattr(trial, "_use_backend", use)
-    monkeypatch.setattr(trial, "_IPTABLES", tmp_path if loaded else tmp_path / "absent")
+    monkeypatch.setattr(trial, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
     assert attempt({"auto": trial._either}) == {"auto": None if works else "auto does not work"}
     assert tried == expected

@@ -14,11 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Literal
 
 from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS
-from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
+from mptcp_common.throttler_trial import IPTABLES_THERE, TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
@@ -29,8 +28,6 @@ from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership,
 
 _LO = 1
 """The loopback interface's index, the only interface of a fresh namespace."""
-_IPTABLES = Path("/proc/net/ip_tables_names")
-"""There where the kernel has iptables built in, or loaded."""
 _OURS = Ownership()
 _ENTRIES = {
     FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
@@ -62,7 +59,7 @@ def _use_backend(wanted: Literal["auto", "iptables", "nftables"]) -> None:
 def _either() -> None:
     """What ``auto`` takes; where the kernel has iptables as modules that nobody loaded, they stay so if that can be:
     once they are there the daemon, which cannot load them, would take iptables at its next start."""
-    if not _IPTABLES.exists():
+    if not IPTABLES_THERE.exists():
         with suppress(KernelError, OSError):  # why not is said below, with that of iptables
             _use_backend(BY_NFTABLES)
             return
