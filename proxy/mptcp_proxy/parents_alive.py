@@ -84,6 +84,9 @@ def ask(place: Where) -> str:
         raise Refused(str(error) or type(error).__name__) from None
     finally:
         connection.close()
+    if answer.status == http.client.NOT_FOUND:
+        # Squid's src/mgr/Inquirer.cc: its workers have not registered with their coordinator yet.
+        raise ConnectionResetError("it starts")
     if answer.status != http.client.OK:
         raise Refused(f"{answer.status} {answer.reason}")
     return text

@@ -10,11 +10,13 @@ import pytest
 from proxying import fetch
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy
+from mptcp_lab.testbed.services import SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
 from mptcp_proxy.configuration.check import check
 
 pytestmark = pytest.mark.kernel
 REFUSED = 403
+NOT_REGISTERED = 404
+"""What Squid says to whom it lets read its status pages, until its workers have registered with their coordinator."""
 STRANGER = "203.0.113.5"
 """RFC 5737: an address of nobody, which is not private."""
 ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
@@ -149,4 +151,9 @@ def test_clients_who_say_that_they_are_this_host(module_testbed: Testbed, behind
         assert bool([text for text in said if "whoever is believed to come from this host" in text]) == bool(behind)
         client = module_testbed["client"]
         assert fetch(client, STATUS, proxy.url()).status == REFUSED
+        wait_until(
+            lambda: fetch(client, STATUS, proxy.url(), options=claimed).status != NOT_REGISTERED,
+            "the workers are known to the process that collects their pages",
+            process=proxy.process,
+        )
         assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if behind else REFUSED)

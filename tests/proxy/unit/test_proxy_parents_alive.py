@@ -131,6 +131,17 @@ def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
     assert watch._states == DOWN
 
 
+def test_a_squid_whose_workers_have_not_registered_yet_has_refused_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: a relay that was asked while it started was said to refuse the question."""
+    watch = ParentsWatch()
+    watch._states = DOWN
+    with squid(404, "ERR_INVALID_URL") as (place, _):
+        watch.follow(listeners(statements(lines(place.port), "x")))
+        watch.look()
+    assert capsys.readouterr().err == ""
+    assert watch._states == DOWN
+
+
 def lines(port: int) -> tuple[PhysicalLine, ...]:
     return (PhysicalLine("relay.conf", 1, f"http_port 127.0.0.1:{port}"),)
 
