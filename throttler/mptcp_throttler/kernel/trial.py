@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
@@ -92,10 +91,10 @@ def try_out(features: Iterable[str]) -> tuple[Results, str]:
 
 def main() -> None:
     tries = {feature: do for feature, do in {**TRIALS, **_NETFILTER}.items() if feature in sys.argv[1:]}
-    with tempfile.TemporaryDirectory() as directory:
-        # Nobody else changes the tables of this namespace, and the host's own lock need not be made or waited for.
-        os.environ["XTABLES_LOCKFILE"] = f"{directory}/xtables.lock"
-        print(json.dumps(attempt(tries)))
+    # Nobody else changes the tables of this namespace, and the host's own lock need not be made or waited for. One in
+    # memory is gone with the process, however that ends.
+    os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
+    print(json.dumps(attempt(tries)))
 
 
 if __name__ == "__main__":
