@@ -10,7 +10,7 @@ on nearly as many connections as it is served on, downloads of a large file, new
 fast as they come, and the same with the table of conf/nftables loaded.
 
 The arms of each round are in an order drawn by the seed. ``--set limits=no`` takes away what limits an address, and
-must miss an aim.
+must miss an aim. ``--set turns=no`` shows what it is worth that clients take turns.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ OPTIONS = {
     "runs": "rounds, 2 or more, default 10, with --quick 3",
     "requests": f"of the client in an arm, default 1000, --quick 200; beside a busy one at most {ASKED_BESIDE_BUSY}",
     "limits": "yes (default), or no: without those of squid.conf for one address, which must miss an aim",
+    "turns": "yes (default), or no: clients do not take turns (mptcp-proxy run --turns kernel)",
 }
 RUNS, QUICK_RUNS = 10, 3
 COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
@@ -112,6 +113,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
     requests = count(options, "requests", QUICK_ASKED if quick else ASKED)
     limits = yes(options, "limits", True)
+    turns = yes(options, "turns", True)
     need(
         "root",
         "mptcp",
@@ -124,7 +126,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     attempts = Attempts(console)
     measured: list[Measured] = []
     with Testbed(with_second_client(paths((None, None), name="crowds"), NODE), seed=seed) as testbed:
-        site = Site.built(testbed, requests, SMALLER if quick else 1, limits)
+        site = Site.built(testbed, requests, SMALLER if quick else 1, limits, turns)
         before = site.memory()
         for number in range(runs):
             for arm in draw.sample(arms, len(arms)):
@@ -155,12 +157,13 @@ class Site:
     addresses: Mapping[str, Sequence[str]]
 
     @classmethod
-    def built(cls, testbed: Testbed, requests: int, smaller: int = 1, limits: bool = True) -> Site:
+    def built(cls, testbed: Testbed, requests: int, smaller: int = 1, limits: bool = True, turns: bool = True) -> Site:
         """Start the services. Raises TestbedError where one does not start."""
         origin = start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
         unlimited = SQUID_CONFIG.read_text().replace(REFUSED, "") + NO_LIMITS
-        proxy = start_proxy(host, SQUID_CONFIG if limits else host.write("proxy-no-limits.conf", unlimited))
+        config = SQUID_CONFIG if limits else host.write("proxy-no-limits.conf", unlimited)
+        proxy = start_proxy(host, config, arguments=() if turns else ("--turns", "kernel"))
         numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
         addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}

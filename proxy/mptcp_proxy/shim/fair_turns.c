@@ -14,6 +14,11 @@
  * bound holds beside a single busy client, too: another's connection is seldom ready at the same moment, and would
  * wait for the end of that turn.
  *
+ * New connections wait in the order in which they came, and Squid accepts one in a turn (Comm::TcpAcceptor::doAccept),
+ * so that a client that opens many keeps another's waiting for as many turns. A listener's event is therefore given
+ * several times in a turn while connections wait: Squid's handler is there again as soon as it has accepted one, and
+ * takes EAGAIN for nothing. Once they are accepted clients take turns.
+ *
  * Why not ask for all that is ready and leave out what is too much: then the kernel looks at each of these in each
  * turn, which cost a quarter of the processor with 720 connections of Multipath TCP.
  *
@@ -49,6 +54,12 @@
 #define TURN 16
 #endif
 
+/* Connections that a listener accepts in a turn, at the most. The clients' events of a turn are those of four requests
+ * or so: where each is a connection of its own, fewer would let the queue grow. More would make the turn longer. */
+#ifndef ACCEPTS
+#define ACCEPTS 8
+#endif
+
 /* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
 #define DESCRIPTORS 65536
 
@@ -76,6 +87,10 @@ static unsigned int places;
 static atomic_ushort place_of[DESCRIPTORS]; /* the client's place, 0: no client's */
 static atomic_bool cut; /* the turn has not all that was ready of a client's */
 static atomic_int event_loop = -1;	    /* the epoll that the first of a client's descriptors was put into */
+
+static atomic_bool listens[DESCRIPTORS];
+static atomic_uint accepts = 1; /* of each listener, in the turn that begins */
+static atomic_bool in_vain;	/* one of the last turn's was */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
@@ -165,11 +180,16 @@ static void count_places(void)
 		places = limit.rlim_cur / PART < CLIENTS ? limit.rlim_cur / PART : CLIENTS;
 }
 
-/* *room*: what the caller has for the address, of which the kernel may have more to say. */
-static int accepted(int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
+/* *fd*, or its errno, is what *listener* gave. *room*: what the caller has for the address, of which the kernel may have
+ * more to say. */
+static int accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
 {
 	uint64_t client;
 
+	if (listener >= 0 && listener < DESCRIPTORS)
+		listens[listener] = true;
+	if (fd < 0)
+		in_vain = true;
 	/* Squid would take it that the listener is of no use any more (TcpAcceptor.cc): it is to try again. */
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		errno = EAGAIN;
@@ -195,7 +215,7 @@ int accept(int fd, struct sockaddr *address, socklen_t *length)
 	if (!fair || address == NULL || length == NULL)
 		return real_accept(fd, address, length);
 	room = *length;
-	return accepted(real_accept(fd, address, length), address, length, room);
+	return accepted(fd, real_accept(fd, address, length), address, length, room);
 }
 
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
@@ -206,7 +226,7 @@ int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 	if (!fair || address == NULL || length == NULL)
 		return real_accept4(fd, address, length, flags);
 	room = *length;
-	return accepted(real_accept4(fd, address, length, flags), address, length, room);
+	return accepted(fd, real_accept4(fd, address, length, flags), address, length, room);
 }
 
 /* The descriptor is in no client's epoll any more, or never was; the lock is held. Returns the client's epoll if it was
@@ -231,6 +251,8 @@ void forget_client(int fd)
 		return;
 	if (fd == event_loop)
 		end_turns();
+	if (fd < DESCRIPTORS)
+		listens[fd] = false;
 	if (place_at(fd) == 0)
 		return;
 	pthread_mutex_lock(&clients_lock);
@@ -325,25 +347,14 @@ bool turn_was_cut(void)
 	return cut;
 }
 
-int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+/* Add to *count* events those of the *found* clients that are *ready*. Returns how many there are then, *most* at most. */
+static int add_clients(struct epoll_event *events, int count, int most, const uint16_t *ready, int found)
 {
-	uint16_t ready[CLIENTS];
-	int count, found, share;
+	int share = share_of(found, most - count);
 	bool more_waits = false;
 
-	start();
-	count = real_epoll_wait(epoll, events, most, timeout);
-	if (!fair || epoll != event_loop)
-		return count;
-	cut = false;
-	if (count <= 0)
-		return count;
-	count = part(events, count, ready, &found);
-	if (found == 0)
-		return count;
-	share = share_of(found, most - count);
 	pthread_mutex_lock(&clients_lock);
-	for (int i = 0; i < found; i++) {
+	for (int i = 0; i < found && share > 0; i++) {
 		int inner = clients[ready[i]].epoll;
 		int more = inner > 0 ? real_epoll_wait(inner, events + count, share, 0) : 0;
 
@@ -353,4 +364,43 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 	cut = more_waits;
 	pthread_mutex_unlock(&clients_lock);
 	return count;
+}
+
+/* Add the events by which listeners accept more than one connection: twice as many as in the turn before, while that was
+ * not in vain. *others*: how many of *count* events are of no client. */
+static int add_accepts(struct epoll_event *events, int others, int count, int most)
+{
+	bool wait = false;
+
+	for (int i = 0; i < others; i++) {
+		int fd = events[i].data.fd;
+
+		if (fd < 0 || fd >= DESCRIPTORS || !listens[fd] || (events[i].events & EPOLLIN) == 0)
+			continue;
+		wait = true;
+		for (unsigned int n = 1; n < accepts && count < most; n++)
+			events[count++] = events[i];
+	}
+	accepts = wait && accepts < ACCEPTS ? 2 * accepts : wait ? ACCEPTS : 1;
+	return count;
+}
+
+int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+{
+	uint16_t ready[CLIENTS];
+	int count, found, others;
+
+	start();
+	count = real_epoll_wait(epoll, events, most, timeout);
+	if (!fair || epoll != event_loop)
+		return count;
+	cut = false;
+	if (atomic_exchange(&in_vain, false) || count <= 0)
+		accepts = 1;
+	if (count <= 0)
+		return count;
+	others = part(events, count, ready, &found);
+	if (found > 0)
+		count = add_clients(events, others, most, ready, found);
+	return add_accepts(events, others, count, most);
 }

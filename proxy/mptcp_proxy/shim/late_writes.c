@@ -40,7 +40,10 @@
 
 #define KEPT 512
 #define SECONDS 60
-#define AT_ONCE 64
+/* Most clients close within milliseconds of the proxy. One look for all of these takes less than one for each, as long
+ * as there is room for more. */
+#define BETWEEN_LOOKS_NS 10000000
+#define FEW (KEPT / 8)
 
 EXPORTED int close(int fd);
 
@@ -52,6 +55,7 @@ static struct kept {
 	int fd; /* 0: free */
 	time_t until;
 } kept[KEPT];
+static int number_kept; /* of these */
 static int watched = -1; /* epoll(7), with the index into kept[] */
 static bool failed;	 /* there is no thread, and will be none */
 
@@ -94,6 +98,7 @@ static void give_up(struct kept *each)
 {
 	real_close(each->fd);
 	each->fd = 0;
+	number_kept--;
 }
 
 /* Something came, or the client closed. */
@@ -114,20 +119,28 @@ static void look_at(struct kept *each)
 
 static void *watch(void *unused)
 {
+	const struct timespec between = { .tv_nsec = BETWEEN_LOOKS_NS };
+	time_t last = now();
+	bool few;
+
 	(void)unused;
 	for (;;) {
-		struct epoll_event events[AT_ONCE];
-		int count = epoll_wait(watched, events, AT_ONCE, 1000);
+		struct epoll_event events[KEPT];
+		int count = epoll_wait(watched, events, KEPT, 1000);
 		time_t time = now();
 
 		pthread_mutex_lock(&lock);
 		for (int i = 0; i < count; i++)
 			if (kept[events[i].data.u32].fd > 0)
 				look_at(&kept[events[i].data.u32]);
-		for (int i = 0; i < KEPT; i++)
+		for (int i = 0; i < KEPT && time > last; i++)
 			if (kept[i].fd > 0 && time >= kept[i].until)
 				give_up(&kept[i]);
+		few = number_kept < FEW;
 		pthread_mutex_unlock(&lock);
+		last = time;
+		if (few)
+			nanosleep(&between, NULL);
 	}
 	return NULL;
 }
@@ -174,10 +187,12 @@ static void keep(int fd)
 		copy = copy_of(fd);
 	if (copy > 0) {
 		wanted.data.u32 = i;
-		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0)
+		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0) {
 			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
-		else
+			number_kept++;
+		} else {
 			real_close(copy);
+		}
 	}
 	pthread_mutex_unlock(&lock);
 }

@@ -13,22 +13,56 @@ static void try_client(const uint8_t *data, size_t size)
 
 	memcpy(exact, data, length);
 	fair = true;
-	assert(accepted(7, exact, &told, length) == 7);
+	assert(accepted(-1, 7, exact, &told, length) == 7);
 	place = place_at(7);
 	assert(places > 1 && place < places && (place != 0) == (port_of(exact, length) != 0));
 	assert(place == 0 || clients[place].number == 1);
-	assert(accepted(-1, exact, &told, length) == -1 && accepted(DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
+	assert(accepted(DESCRIPTORS, -1, exact, &told, length) == -1);
+	assert(accepted(7, DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
 	forget_client(7), forget_client(7), forget_client(-1), forget_client(DESCRIPTORS);
 	assert(place_at(7) == 0 && clients[place].number == 0);
 	fair = false;
 	free(exact);
 }
 
+/* Of *left* events, those of even descriptors are listeners'. Each that has a connection comes *accepts* times in all, as far
+ * as there is room, the others once, and twice as often the next time. */
+static void try_accepts(struct epoll_event *events, int left, unsigned int before, int room)
+{
+	unsigned int waiting = 0, most = left + room, seen[CLIENTS + 1] = { 0 };
+	int count;
+
+	for (int i = 0; i < left; i++) {
+		int fd = events[i].data.fd;
+
+		events[i].events = fd % 3 == 0 ? EPOLLOUT : EPOLLIN;
+		if (fd >= 0)
+			listens[fd] = fd % 2 == 0;
+		waiting += fd >= 0 && fd % 2 == 0 && fd % 3 != 0;
+	}
+	accepts = before;
+	count = add_accepts(events, left, left, most);
+	assert(count >= left && count <= (int)most);
+	assert(count == (int)most || count == left + (int)(waiting * (before - 1)));
+	assert(accepts == (waiting == 0 ? 1 : before < ACCEPTS ? 2 * before : ACCEPTS));
+	for (int i = 0; i < count; i++)
+		if (events[i].data.fd >= 0)
+			seen[events[i].data.fd]++;
+	for (int i = 0; i < left; i++) {
+		int fd = events[i].data.fd;
+
+		if (fd >= 0)
+			assert(seen[fd] >= 1 && seen[fd] <= (listens[fd] && fd % 3 != 0 ? before : 1));
+		forget_client(fd);
+	}
+	accepts = 1;
+}
+
 /* Each octet is an event: a seventh of them stand for a client. All others are left, in their order; the clients get
  * the same share, at least one event if there is room, and no more than there is room for, nor TURN if that is one. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
-	struct epoll_event *events = malloc((size > 0 ? size : 1) * sizeof *events);
+	struct epoll_event events[CLIENTS + 256];
 	uint16_t ready[CLIENTS];
 	int found, left, at = 0, share;
 	size_t count = size < CLIENTS ? size : CLIENTS - 1;
@@ -50,5 +84,7 @@ static void try_fair_turn(const uint8_t *data, size_t size)
 		assert(share * found <= (found > TURN ? found : TURN));
 		assert(share == 1 || (share + 1) * found > (room < TURN ? room : TURN));
 	}
-	free(events);
+	fair = true;
+	try_accepts(events, left, size > 0 ? 1 << data[0] % 4 : 1, size > 1 ? data[1] : 0);
+	fair = false;
 }

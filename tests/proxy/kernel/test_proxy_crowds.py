@@ -18,6 +18,8 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 pytestmark = pytest.mark.kernel
 MOST, MOST_SERVED = 1000, 800
 """Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
+MORE = 8
+"""Connections that are accepted in one turn (shim/fair_turns.c): Squid counts them after it."""
 MOST_MEMORY = 500_000
 """Resident kB of Squid's worker with 7,500 connections; 200,000 to 260,000 were measured."""
 MOST_DESCRIPTORS = 9000
@@ -66,7 +68,7 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     # The others' address, for one client has its share and no more.
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
-        wait_until(lambda: slow.standing() <= MOST + 1, "those too many are closed", timeout=300)
+        wait_until(lambda: slow.standing() <= MOST + MORE, "those too many are closed", timeout=300)
         standing = slow.settled(PAUSE)
         assert standing >= MOST - 1, "what is allowed is not refused"
         assert descriptors(proxy) < MOST + 200

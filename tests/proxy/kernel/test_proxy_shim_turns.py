@@ -170,6 +170,71 @@ def test_no_more_events_come_than_there_is_room_for(play: Callable[..., Any]) ->
     assert found["got"] == [2, 6, TURN]
 
 
+ACCEPTING = """
+connect("127.0.0.2", 1)
+listener = listeners[3130]; listener.setblocking(False); loop.register(listener, select.EPOLLIN)
+def come(number):
+    for _ in range(number):
+        client = socket(AF_INET, SOCK_STREAM); client.connect(("127.0.0.1", 3130)); waiting.append(client)
+def accept(most=99):
+    "As often as it is asked to; returns how often that was."
+    asked = turn().count(listener.fileno())
+    for _ in range(min(most, asked)):
+        try: accepted.append(listener.accept())
+        except BlockingIOError: pass
+    return asked
+waiting, accepted = [], []
+"""
+
+
+def test_where_many_wait_to_be_accepted_more_are_in_each_turn(play: Callable[..., Any]) -> None:
+    """Defect: one was, and what a client opened was waited for by all who came after it."""
+    found = play(f"""{ACCEPTING}
+come(42)
+asked = [accept() for _ in range(10)]
+come(1)
+tell(asked=asked, then=[accept(), accept(), accept()], accepted=len(accepted))
+""")
+    # Of the last eight five were in vain, and of the next two one.
+    assert found == {"asked": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
+
+
+def test_a_listener_that_accepts_in_vain_is_asked_once_again(play: Callable[..., Any]) -> None:
+    found = play(f"""{ACCEPTING}
+asked = []
+for _ in range(4):
+    come(4); asked.append([accept(), accept(), accept()])
+tell(asked=asked, accepted=len(accepted))
+""")
+    assert found == {"asked": [[1, 2, 4], [1, 2, 4], [1, 2, 4], [1, 2, 4]], "accepted": 16}
+
+
+def test_a_program_that_accepts_nothing_is_given_no_more_than_there_is_room_for(play: Callable[..., Any]) -> None:
+    found = play(f"""{ACCEPTING}
+connect("127.0.0.3", 5)
+come(40)
+for _ in range(4): accept(0)
+tell(got=[len(turn(most)) for most in (9, 12, 3, 2, 1)])
+""")
+    assert found["got"] == [9, 12, 3, 2, 1]
+
+
+def test_a_listeners_number_is_another_descriptors_once_it_is_closed(play: Callable[..., Any]) -> None:
+    found = play(f"""{ACCEPTING}
+come(20)
+for _ in range(3): accept()
+number = listener.fileno(); listener.close()
+here, there = socketpair(); there.send(b"?"); os.dup2(here.fileno(), number); loop.register(number, select.EPOLLIN)
+tell(got=[turn().count(number) for _ in range(5)])
+""")
+    assert found == {"got": [1] * 5}
+
+
+@pytest.mark.parametrize("turns", [None, "kernel"])
+def test_without_the_word_a_listener_is_asked_once(play: Callable[..., Any], turns: str | None) -> None:
+    assert play(f"{ACCEPTING}\ncome(9)\ntell(asked=[accept() for _ in range(9)])", turns=turns)["asked"] == [1] * 9
+
+
 def test_a_descriptor_that_was_closed_is_no_clients_any_more(play: Callable[..., Any]) -> None:
     """Its number is the next one's: of a connection to an origin, which waits for nobody."""
     found = play("""

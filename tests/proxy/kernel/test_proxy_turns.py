@@ -6,16 +6,20 @@ compared in one run with what they take where Squid serves all that is ready in 
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
-from proxying import configuration
+from proxying import configuration, workers
 
 from mptcp_lab.testbed import LiveNode, Testbed, paths
 from mptcp_lab.testbed.crowds import timed_requests
+from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, python_command, start_origin, start_proxy, wait_until
 from mptcp_lab.testbed.topologies import with_second_client
 
@@ -52,6 +56,32 @@ while True:
         told += 1
         print(told, flush=True)
 """
+WAITING = 300
+"""Connections of one client that wait to be accepted."""
+# Asks once on each of its connections, and tells when each was answered.
+ONCE = """
+import json, selectors, socket, sys, time
+proxy, port, origin, count = sys.argv[1:]
+request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
+chosen, got, answered = selectors.DefaultSelector(), {}, []
+for number in range(int(count)):
+    client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    client.connect((proxy, int(port)))
+    client.sendall(request)
+    chosen.register(client, selectors.EVENT_READ)
+    got[client] = b""
+print("sent", flush=True)
+while len(answered) < len(got):
+    for key, _ in chosen.select():
+        client = key.fileobj
+        got[client] += client.recv(65536)
+        head, _, body = got[client].partition(b"\\r\\n\\r\\n")
+        if len(body) == 1000:
+            assert head.startswith(b"HTTP/1.1 200 "), head
+            answered.append(time.monotonic())
+            chosen.unregister(client)
+print(json.dumps(answered))
+"""
 
 
 @pytest.fixture
@@ -86,6 +116,43 @@ def beside(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
         return statistics.median(timed.seconds)
     finally:
         busy.kill()
+
+
+def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
+    """Return how many of one client's requests, on connections that wait to be accepted, are answered before another's
+    that came after all of these."""
+    where = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
+    [worker] = workers(proxy.process)
+    asking = []
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for name, count in (("others", WAITING), ("client", 1)):
+            process = hosts[name].popen(python_command(ONCE, *where, str(count)), name="once")
+            asking.append(process)
+            wait_until(partial(is_said, process, "sent"), f"{name} asks", timeout=60, process=process)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    times = []
+    for process in asking:
+        process.wait(120)
+        times.append(json.loads(process.output().splitlines()[-1]))
+    others, [own] = times
+    return sum(each < own for each in others)
+
+
+def is_said(process: Process, what: str) -> bool:
+    return what in process.output()
+
+
+def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(hosts: Testbed) -> None:
+    """Defect: one connection was accepted in a turn, and all that were accepted before were served by then."""
+    origin = start_origin(hosts["origin"], {"file": 1000})
+    with serving(hosts["proxy"], "kernel") as proxy:
+        kernel = answered_before(hosts, proxy, origin)
+    with serving(hosts["proxy"], "fair") as proxy:
+        fair = answered_before(hosts, proxy, origin)
+    print(f"of {WAITING} requests {fair} are answered before, in the kernel's order {kernel}")
+    assert fair < 0.75 * kernel
 
 
 def test_a_busy_client_leaves_another_its_turns(hosts: Testbed) -> None:
