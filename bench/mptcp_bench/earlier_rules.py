@@ -14,7 +14,6 @@ from .result_file import Result
 
 _MEDIANS = "medians of three rounds met an aim or missed it, without a bound that says how sure they are"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("crowds", "d7f75c5"): "all that was beside the client was idle: it was not measured beside a client that is busy",
     ("relay", "48b0551"): _MEDIANS,
     ("relay-apart", "b4a210c"): _MEDIANS,
     ("relay-slow", "b4a210c"): _MEDIANS,

@@ -43,6 +43,12 @@ _IN_OUTAGES = {
 _OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP, upper bound" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
 _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp#")}
 LEFT_OUT: dict[str, set[str]] = {
+    "crowds-kernel": {
+        "connections that stand, share",
+        "connections that stand, × its share, fewest",
+        "connections that stand, × its share, most",
+        "their memory for each connection of the most that stood",
+    },
     "guard": {
         "recovers later than with the cap lifted by hand by, upper bound",
         "runs, guard cap lifted by hand",
