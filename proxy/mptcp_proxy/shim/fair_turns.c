@@ -54,8 +54,9 @@
 #define TURN 16
 #endif
 
-/* Connections that a listener accepts in a turn, at the most. The clients' events of a turn are those of four requests
- * or so: where each is a connection of its own, fewer would let the queue grow. More would make the turn longer. */
+/* Connections that a listener accepts in a turn, at the most: a power of two. The clients' events of a turn are those of
+ * four requests or so: where each is a connection of its own, fewer would let the queue grow. More would make the turn
+ * longer. */
 #ifndef ACCEPTS
 #define ACCEPTS 8
 #endif
@@ -381,7 +382,10 @@ static int add_accepts(struct epoll_event *events, int others, int count, int mo
 		for (unsigned int n = 1; n < accepts && count < most; n++)
 			events[count++] = events[i];
 	}
-	accepts = wait && accepts < ACCEPTS ? 2 * accepts : wait ? ACCEPTS : 1;
+	if (!wait)
+		accepts = 1;
+	else if (accepts < ACCEPTS)
+		accepts *= 2;
 	return count;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * A client that goes on writing after the proxy has closed is told so at once.
+ * A client that goes on writing after the proxy has closed is told so within some milliseconds.
  *
  * TCP answers what comes for a socket that nobody has any more with a reset. MPTCP drops it, and keeps the closed
  * connection for 60 seconds (TCP_TIMEWAIT_LEN, whatever net.mptcp.close_timeout says: mptcp_close_timeout() of

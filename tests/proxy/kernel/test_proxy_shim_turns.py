@@ -195,7 +195,7 @@ asked = [accept() for _ in range(10)]
 come(1)
 tell(asked=asked, then=[accept(), accept(), accept()], accepted=len(accepted))
 """)
-    # Of the last eight five were in vain, and of the next two one.
+    # Of the last eight five were in vain.
     assert found == {"asked": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
 
 

@@ -144,22 +144,25 @@ def is_said(process: Process, what: str) -> bool:
     return what in process.output()
 
 
+def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], float]) -> tuple[float, float]:
+    """Return what *measure* says where clients take turns, and in the kernel's order."""
+    origin = start_origin(hosts["origin"], {"file": 1000})
+    found = []
+    for turns in ("fair", "kernel"):
+        with serving(hosts["proxy"], turns) as proxy:
+            found.append(measure(hosts, proxy, origin))
+    fair, kernel = found
+    return fair, kernel
+
+
 def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(hosts: Testbed) -> None:
     """Defect: one connection was accepted in a turn, and all that were accepted before were served by then."""
-    origin = start_origin(hosts["origin"], {"file": 1000})
-    with serving(hosts["proxy"], "kernel") as proxy:
-        kernel = answered_before(hosts, proxy, origin)
-    with serving(hosts["proxy"], "fair") as proxy:
-        fair = answered_before(hosts, proxy, origin)
+    fair, kernel = in_both_orders(hosts, answered_before)
     print(f"of {WAITING} requests {fair} are answered before, in the kernel's order {kernel}")
     assert fair < 0.75 * kernel
 
 
 def test_a_busy_client_leaves_another_its_turns(hosts: Testbed) -> None:
-    origin = start_origin(hosts["origin"], {"file": 1000})
-    with serving(hosts["proxy"], "kernel") as proxy:
-        kernel = beside(hosts, proxy, origin)
-    with serving(hosts["proxy"], "fair") as proxy:
-        fair = beside(hosts, proxy, origin)
+    fair, kernel = in_both_orders(hosts, beside)
     print(f"median {1e3 * fair:.1f} ms, in the kernel's order {1e3 * kernel:.1f} ms")
     assert fair < PART * kernel
