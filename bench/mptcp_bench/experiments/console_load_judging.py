@@ -28,7 +28,7 @@ MORE_LATE = 0.5
 """A reload: how much oftener the loop may be late above 0.05 s than in the same reloads without a console. A reload
 computes for about a second, and what else the machine does makes it late now and then."""
 UPDATES = 0.5
-"""A second, at each browser; the console asks every 0.8 s."""
+"""A second, at each browser; the console asks every 0.7 s."""
 PUSHED = 50_000.0
 """Bytes a second for each browser."""
 SHOWN = 1.0

@@ -159,8 +159,22 @@ async def test_a_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: Path) -> None:
+    await reload_that_caps(1_000, tmp_path, at_once=AT_ONCE)
+
+
+def test_a_slow_machine_gives_the_loop_its_turns_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decision takes longer than a slice may."""
+    monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
+
+    @scenario
+    async def test(tmp_path: Path) -> None:
+        await reload_that_caps(200, tmp_path, at_once=1)
+
+    test(tmp_path)
+
+
+async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
     kernel = FakeKernel()
-    count = 1_000
     for number in range(count):
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
@@ -185,7 +199,7 @@ async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: 
         await scene.reload(CAPPED)
         await until(lambda: len(kernel.netfilter.entries) == count)
         turns.cancel()
-        assert 0 < most <= AT_ONCE, "connections decided without a turn in between"
+        assert 0 < most <= at_once, "connections decided without a turn in between"
 
 
 @scenario

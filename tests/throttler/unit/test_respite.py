@@ -15,7 +15,7 @@ KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
 """What the kernel takes in one piece where it is missing: sched_rt_runtime_us and sched_rt_period_us by default."""
 
 
-@pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03])
+@pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03, 0.045, 0.2])
 def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn: float) -> None:
     """Its turns are so long that the timer for the respite is as late as they are."""
     now = computed = rested = 0.0

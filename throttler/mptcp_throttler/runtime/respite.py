@@ -3,7 +3,7 @@
 The loop is scheduled in real time (``kernel.scheduling``). Of each second in which it computes without rest, after one
 reload that concerns thousands for another, the kernel gives 50 ms in one piece to whoever else waits (sched(7),
 ``kernel.sched_rt_runtime_us``; since Linux 6.12 its deadline server): for so long the loop answers nothing. Where the
-loop rests more than that by itself, in pieces of 2 ms, it never comes to it.
+loop rests more than that by itself, in pieces of some milliseconds, it never comes to it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable
 PERIOD_SECONDS = 0.02
 BUSY = 0.9
 """Part of a period. The kernel takes what is missing to 5 % of rest."""
-REST_SECONDS = 0.002
-"""After each period in which the loop was busy: a tenth of it."""
+REST = 0.1
+"""After a period in which the loop was busy: part of it. Where the loop's turns are long a period is long, too; a rest
+of 2 ms, however long it was, was too little from 40 ms on."""
 
 
 class Respite:
@@ -29,9 +30,10 @@ class Respite:
 
     def seconds(self, now: float, computed: float) -> float:
         """Return for how long to rest after a period that ends at *now*; 0 where the thread rested by itself."""
-        busy = computed - self._computed > BUSY * (now - self._now)
+        period = now - self._now
+        busy = computed - self._computed > BUSY * period
         self._now, self._computed = now, computed
-        return REST_SECONDS if busy else 0.0
+        return REST * period if busy else 0.0
 
 
 async def run(rest: Callable[[float], None] = time.sleep) -> None:

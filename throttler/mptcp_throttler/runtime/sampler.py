@@ -29,8 +29,8 @@ SWEEP_SHARE = 0.12
 """Share of a processor that sweeps may take, with what their consumers do."""
 SLICE_SECONDS = 0.002
 """How long the sampler works before it gives way to the event loop: a join waits for one such slice."""
-LOOKUP_CHUNK = 128
-"""Sockets asked for at a time."""
+LOOKUP_CHUNK = 64
+"""Sockets asked for at a time: so many go into one request."""
 CHECKED = 1024
 """Subflows looked for in what was sampled at a time: some 0.3 ms."""
 LOOKUP_COST = 2.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
@@ -46,6 +47,10 @@ class Releases:
     def __init__(self, buffers: SendBuffers) -> None:
         self._buffers = buffers
         self._released: dict[FourTuple, _Release] = {}
+        self._waiting: list[tuple[float, FourTuple]] = []
+        """A heap: when those that are not due become so. What came to an end or has another time is left in it."""
+        self._due: dict[FourTuple, None] = {}
+        """Those that are to be sampled, until they are."""
         self._hurried = False
 
     def __len__(self) -> int:
@@ -57,21 +62,27 @@ class Releases:
     def begin(self, four_tuple: FourTuple, cookie: int, limited: bool, now: float, result: Limits) -> None:
         """Lift what is set on a socket; *limited*: it was seen with a limit."""
         result.wanted[cookie] = replace(NO_LIMIT, send_buffer=self._buffers.uncapped(cookie))
-        self._released[four_tuple] = _Release(cookie, now + FIRST_RECHECK_SECONDS, limited=limited)
+        self._add(four_tuple, _Release(cookie, now + FIRST_RECHECK_SECONDS, limited=limited))
 
     def await_sample(self, four_tuple: FourTuple, now: float) -> None:
         """Lift what a socket began with, once it is sampled and its cookie known."""
-        self._released[four_tuple] = _Release(0, now, limited=False)
+        self._add(four_tuple, _Release(0, now, limited=False))
 
     def hurry(self, now: float, pause: float) -> None:
         """Nothing will be capped again: check all at once, then every *pause* seconds, twice as long each time."""
         self._hurried = True
         for release in self._released.values():
             release.due, release.pause = now, pause
+        self._waiting, self._due = [], dict.fromkeys(self._released)
 
     def due(self, now: float) -> Collection[FourTuple]:
-        """Return those to be sampled."""
-        return [each for each, release in self._released.items() if release.due <= now]
+        """Return those to be sampled. To ask costs nothing where ten thousand idle sockets wait for their time."""
+        while self._waiting and self._waiting[0][0] <= now:
+            due, four_tuple = heappop(self._waiting)
+            release = self._released.get(four_tuple)
+            if release is not None and release.due == due:
+                self._due[four_tuple] = None
+        return list(self._due)
 
     def check(
         self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float, result: Limits, *, capped: bool
@@ -85,16 +96,26 @@ class Releases:
             release.acked = sample.bytes_acked
         taken = release.limited or self._hurried or (sample is not None and sample.bytes_acked > (release.acked or 0))
         if sample is None or sample.tcp is None or sample.cookie != release.cookie:
-            del self._released[four_tuple]
+            self._drop(four_tuple)
             self._buffers.gone(release.cookie)
             result.forgotten.append(release.cookie)
         elif capped:
-            del self._released[four_tuple]
+            self._drop(four_tuple)
         elif (
             taken and sample.tcp.max_pacing_rate is None and (self._hurried or self._buffers.of(release.cookie) is None)
         ):
-            del self._released[four_tuple]
+            self._drop(four_tuple)
             result.forgotten.append(release.cookie)
         elif release.due <= now:
             release.pause = min(MAX_RECHECK_SECONDS, 2 * release.pause)
             release.due = now + release.pause
+            self._add(four_tuple, release)
+
+    def _add(self, four_tuple: FourTuple, release: _Release) -> None:
+        self._released[four_tuple] = release
+        self._due.pop(four_tuple, None)
+        heappush(self._waiting, (release.due, four_tuple))
+
+    def _drop(self, four_tuple: FourTuple) -> None:
+        del self._released[four_tuple]
+        self._due.pop(four_tuple, None)

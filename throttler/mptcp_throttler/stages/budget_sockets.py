@@ -151,7 +151,6 @@ class MeteredSockets:
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
         """Count what *sockets* have more than before, and yield after every slice. *now* is monotonic."""
         self._now = now
-        ended: list[Metered] = []
         if complete:
             missing = []
             for number, (four_tuple, metered) in enumerate(list(self.metered.items()), 1):
@@ -165,15 +164,13 @@ class MeteredSockets:
                 elif socket.token != metered.token:
                     continue  # the socket of a connection before it, which had its four-tuple when the sweep read it
                 elif self._sample(metered, socket):
-                    ended.append(metered)
+                    self._drop(metered)
             self._forget_missing(missing)
         else:
             for four_tuple, socket in sockets.items():
                 found = self.metered.get(four_tuple)
                 if found is not None and socket.token == found.token and self._sample(found, socket):
-                    ended.append(found)
-        for metered in ended:
-            self._drop(metered)
+                    self._drop(found)
         yield
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
