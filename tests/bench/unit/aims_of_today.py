@@ -65,7 +65,7 @@ LEFT_OUT: dict[str, set[str]] = {
 COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
 """Forms whose bound is how many were asked for."""
 COMPUTED: dict[str, set[str]] = {
-    "console": {"loop lag, longest", "loop lag, longest around each, median"},
+    "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},
     "control-plane": {"sent per second"},
     "emulation": {
         "loss", "lost in a row",
