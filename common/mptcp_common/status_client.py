@@ -9,6 +9,7 @@ connection (unix(7)), but after an answer from which the caller can tell the ver
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import time
@@ -21,6 +22,8 @@ PAUSE_SECONDS = 5.0
 """How long a pause in the answer may be. The daemon ends an answer after 30 s, read or not."""
 _AGAIN = 0.05
 """Seconds until the next attempt where so many wait for the daemon that the kernel takes no further one."""
+MOST_BYTES = 64 << 20
+"""Of an answer to :func:`ask_async`. The longest, the whole status with 10,000 connections, has some 15 MB."""
 _PIECE_BYTES = 1 << 16
 """More is mapped anew for each piece: ten megabytes cost 20 ms so, and 9 in these."""
 
@@ -69,6 +72,7 @@ async def ask_async(
     import asyncio  # who has an event loop has it already; to others it is a tenth of what they do
 
     pieces: list[bytes] = []
+    room = MOST_BYTES
     async with asyncio.timeout(timeout) as patience:
         # Not open_unix_connection(path): where too many wait already, asyncio takes it for connected.
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -84,6 +88,9 @@ async def ask_async(
             writer.write(_line(request))
             while piece := await reader.read(_PIECE_BYTES):
                 pieces.append(piece)
+                room -= len(piece)
+                if room < 0:
+                    raise OSError(errno.EMSGSIZE, f"the answer is longer than {MOST_BYTES} bytes")
                 patience.reschedule(asyncio.get_running_loop().time() + timeout)
         except (BrokenPipeError, ConnectionResetError):
             if not pieces:
@@ -110,7 +117,7 @@ def _line(request: Mapping[str, object]) -> bytes:
 def _document(text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: of brackets within each other
         document = None
     if not isinstance(document, dict):
         raise ConnectionResetError("the answer ended too early")

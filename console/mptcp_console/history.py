@@ -99,16 +99,19 @@ class Tracks:
         return len(self._tracks)
 
     def advance(self, second: int) -> None:
-        """Go on to *second*; what lies between is unknown until it is put. A clock that was set back empties all."""
+        """Go on to *second*; what lies between is unknown until it is put.
+
+        Where the clock was set back, what it had of later seconds is unknown again.
+        """
         before, self._now = self._now, second
-        if before is None or second < before:
+        if before is None or second < self._first or before - second >= SPAN:
             self._tracks.clear()
             self._first = second
-        if before is None or second <= before:
             return
-        fine = range(max(before + 1, second - FINE_SLOTS + 1), second + 1)
-        last, this = before // COARSE_STEP, second // COARSE_STEP
-        coarse = range(max(last + 1, this - COARSE_SLOTS + 1), this + 1)
+        earlier, later = min(before, second), max(before, second)
+        fine = range(max(earlier + 1, later - FINE_SLOTS + 1), later + 1)
+        earlier, later = earlier // COARSE_STEP, later // COARSE_STEP
+        coarse = range(max(earlier + 1, later - COARSE_SLOTS + 1), later + 1)
         for track in self._tracks.values():
             track.fine.forget(fine)
             track.coarse.forget(coarse)

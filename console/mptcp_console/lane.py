@@ -2,8 +2,9 @@
 
 However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
 for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
-time. One slow answer is forgiven, after which nobody waits longer than ``LONGEST``; the next ones are not. Who asks
-what was just answered, or is being asked, gets that answer, unless something has happened since it was asked.
+time. One that does not come took as long as it was waited for. One slow answer is forgiven, after which nobody waits
+longer than ``LONGEST``; the next ones are not. Who asks what was just answered, or is being asked, gets that answer,
+unless something has happened since it was asked.
 """
 
 from __future__ import annotations
@@ -107,9 +108,11 @@ class Lane:
 
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
         begun = self._clock()
-        answer = await self._ask(request)
-        now = self._clock()
-        self._interval = self._interval_after(now - begun, now)
+        try:
+            answer = await self._ask(request)
+        finally:
+            now = self._clock()
+            self._interval = self._interval_after(now - begun, now)
         self._answers = {each: held for each, held in self._answers.items() if now - held.ended < FRESH}
         while len(self._answers) >= MOST_ANSWERS:
             del self._answers[next(iter(self._answers))]

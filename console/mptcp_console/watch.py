@@ -105,7 +105,7 @@ class Watch:
         self._news = asyncio.Condition()
         self._seen_event = 0
         self._busy_until = 0.0
-        """Until when no events are asked for."""
+        """Until when no events are asked for, monotonic seconds."""
         self._pid: int | None = None
         self._began: float | None = None
         """When the throttler did, of one whose events were not asked for yet."""
@@ -184,11 +184,11 @@ class Watch:
             self._busy_until = 0.0
             self._say_what_is_missing()
             return
-        if self._clock() < self._busy_until:
+        if self._monotonic() < self._busy_until:
             return
         after = self._seen_event or max(0, last - FIRST_EVENTS)
         if last - after > MANY_EVENTS:
-            self._busy_until = self._clock() + EVENTS_SECONDS
+            self._busy_until = self._monotonic() + EVENTS_SECONDS
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
         self._say_what_is_missing()
         for number, event in _numbered(answer):

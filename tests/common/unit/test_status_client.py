@@ -136,11 +136,25 @@ def test_an_older_daemon_answers_without_reading(server: Server, ask: Ask) -> No
     assert ask(server.path, REQUEST, LONG) == {"version": "0.1.0"}
 
 
-@pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]"])
+@pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]", b"[" * 100_000, b'{"a":' * 100_000])
 def test_an_answer_that_ends_too_early(server: Server, ask: Ask, text: bytes) -> None:
     server.behave(answering(text))
     with pytest.raises(ConnectionResetError, match="ended too early"):
         ask(server.path, REQUEST, LONG)
+
+
+def test_an_answer_without_an_end_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_client, "MOST_BYTES", 1 << 20)
+
+    def behave(client: socket.socket) -> None:
+        line_of(client)
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(b" " * 100_000)
+
+    server.behave(behave)
+    with pytest.raises(OSError, match="longer than 1048576 bytes"):
+        ask_async(server.path, REQUEST, LONG)
 
 
 def test_a_connection_that_is_reset_before_an_answer(server: Server, ask: Ask) -> None:

@@ -86,9 +86,12 @@ test("what came of a rule that was tried", () => {
 });
 
 test("what the graph does not show", () => {
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}), "");
-  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}), "Not drawn: 1 more path, 3 more caps. The table has them.");
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}), "Not drawn: 2 caps far above all rates. The table has them.");
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
+  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
+  const listed = "Neither drawn nor in the table: 51 more caps, of the fewest subflows; the page Policy has all.";
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 88, highCaps: 0}, 51), `Not drawn: 88 more caps. The table has them. ${listed}`);
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
 });
 
 test("at a cap in the graph stands the longest for which there is room", () => {

@@ -207,11 +207,14 @@ def test_over_https_the_cookie_goes_nowhere_else(tmp_path: Path) -> None:
         assert "secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"].lower()
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"token", b"token=" + b"a" * 5000, b"&" * 100])
-def test_a_form_that_is_none_lets_nobody_in(guarded: Site, body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"", 303), (b"\xff\xfe", 303), (b"token", 303), (b"token=" + b"a" * 5000, 400), (b"&" * 100, 303)],
+)
+def test_a_form_that_is_none_lets_nobody_in(guarded: Site, body: bytes, status: int) -> None:
     with guarded.client() as client:
-        answer = client.post("/login", content=body)
-        assert answer.status_code in (303, 400, 413)
+        answer = client.post("/login", content=body, follow_redirects=False)
+        assert answer.status_code == status
         assert "set-cookie" not in answer.headers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
@@ -11,6 +13,7 @@ from console_site import console
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import DONE
+from mptcp_common.http_bounds import MOST_WAITING
 from mptcp_console import cli
 from mptcp_lab.testbed.services import wait_until
 
@@ -39,6 +42,25 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
         said = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
         assert running.log.read_text().count(said) == 1
+
+
+def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
+    with console(tmp_path, tmp_path / "s", port := reserved_port()) as running, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
+        ]
+        # The oldest is ended, and has nothing said to it.
+        assert silent[0].recv(1) == b""
+        silent[1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            silent[1].recv(1)
+        for each in silent[1:]:
+            each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wanted = b"HTTP/1.1 200 OK\r\n"
+        last = stack.enter_context(silent[-1].makefile("rb"))
+        assert last.readline() == wanted
+        # Who asked is in no log.
+        assert "127.0.0.1" not in running.log.read_text().replace(f"http://127.0.0.1:{port}", "")
 
 
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])

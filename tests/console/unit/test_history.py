@@ -70,13 +70,34 @@ def test_a_gap_is_empty_and_an_old_value_does_not_show_through_it() -> None:
     assert len(tracks) == 0
 
 
-def test_a_clock_that_was_set_back_begins_anew() -> None:
+@pytest.mark.parametrize("back", [50, 600, SPAN, 7200])
+def test_a_clock_that_was_set_back_before_all_that_is_kept_begins_anew(back: int) -> None:
     tracks = Tracks()
     tracks.advance(START)
     tracks.put("a", START, 1)
-    tracks.advance(START - 7200)
-    tracks.put("a", START - 7200, 2)
-    assert values(tracks) == {"a": {START - 7200: 2}}
+    tracks.advance(START - back)
+    tracks.put("a", START - back, 2)
+    assert values(tracks) == {"a": {START - back: 2}}
+
+
+@pytest.mark.parametrize("back", [1, 2, 9, 10, 11, 599, 600, 601, 1_999, SPAN])
+@pytest.mark.parametrize("step", [1, 10])
+def test_a_clock_that_was_set_back_takes_away_what_was_later(back: int, step: int) -> None:
+    """Defect: two seconds were enough to empty the whole hour."""
+    tracks, now = Tracks(), START + 2_000
+    for second in range(START, now + 1):
+        tracks.advance(second)
+        tracks.put("a", second, second, latest)
+    then = now - back
+    tracks.advance(then)
+    tracks.put("a", then, 7, latest)
+    kept = values(tracks, step).get("a", {})
+    assert kept.pop(then // step * step) == 7
+    slots = FINE_SLOTS if step == 1 else COARSE_SLOTS
+    first = max(START, (now // step - slots + 1) * step)
+    assert sorted(kept) == list(range(first, then // step * step, step)) * (back <= 2_000)
+    tracks.advance(now)
+    assert set(values(tracks, step).get("a", {})) == {each for each in (*kept, then // step * step) if each >= first}
 
 
 @given(

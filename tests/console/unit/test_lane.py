@@ -137,6 +137,26 @@ def test_expensive_answers_are_asked_for_less_often(takes: float) -> None:
     assert takes * 29 / span < 0.26
 
 
+def test_answers_that_do_not_come_are_waited_for_less_often() -> None:
+    """Defect: they counted for nothing, and who asked on had the throttler busy all the time."""
+    throttler = Throttler()
+    asked: list[float] = []
+
+    async def silent(_: Mapping[str, object]) -> dict[str, Any]:
+        asked.append(throttler.now)
+        throttler.now += 3.0
+        raise TimeoutError
+
+    async def ask() -> None:
+        lane = Lane(silent, lambda: throttler.now, throttler.sleep)
+        for number in range(40):
+            with pytest.raises(TimeoutError):
+                await lane.ask({"query": number})
+
+    asyncio.run(ask())
+    assert 3.0 * 29 / (asked[-1] - asked[10]) < 0.26
+
+
 def test_a_cheap_question_between_two_slow_ones_does_not_have_them_forgiven() -> None:
     throttler = Throttler()
 

@@ -10,7 +10,15 @@ import pytest
 from fake_throttler import World, until
 from watched_site import SOCKET, START, Site, queries, run
 
-from mptcp_console.watch import MANY_EVENTS, MOST_WATCHERS, UNWATCHED_SECONDS, WATCHED_SECONDS, TooMany, Watch
+from mptcp_console.watch import (
+    EVENTS_SECONDS,
+    MANY_EVENTS,
+    MOST_WATCHERS,
+    UNWATCHED_SECONDS,
+    WATCHED_SECONDS,
+    TooMany,
+    Watch,
+)
 
 
 @pytest.fixture
@@ -242,6 +250,25 @@ def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: S
         f"the throttler was started anew (process {site.world.pid})",
         "the throttler answers",
     ]
+
+
+def test_a_clock_that_is_set_back_while_many_events_come_keeps_none_from_the_page() -> None:
+    """Defect: none was asked for until the clock had come to where it was."""
+    site, passed = Site(), [0.0]
+    site.watch = Watch(site.ask, SOCKET, clock=lambda: site.now, monotonic=lambda: passed[0])
+
+    async def looks() -> None:
+        await site.look()
+        for _ in range(MANY_EVENTS + 1):
+            site.world.tell("applied", "before")
+        await site.look()
+        site.now -= 3600
+        site.world.tell("applied", "after")
+        passed[0] += EVENTS_SECONDS
+        await site.look()
+
+    run(looks())
+    assert site.count_of_texts() == {"before": MANY_EVENTS + 1, "after": 1}
 
 
 def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:

@@ -45,6 +45,25 @@ def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.M
     asyncio.run(ask())
 
 
+def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
+    silent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[object]()
+
+    async def answer(_: Path, request: dict[str, object], *__: object) -> dict[str, Any]:
+        asked.append(request.get("token"))
+        return {"schema": 99, "token": request.get("token")}
+
+    async def ask() -> None:
+        asker = Asker(silent, pause=0)
+        for token in (1, 2, 2, None):
+            await asker.client("10.0.0.1:1", "10.0.0.2:3128", token)
+
+    monkeypatch.setattr(asking, "ask_async", answer)
+    asyncio.run(ask())
+    assert asked == ["00000001", "00000002", None]
+
+
 def test_whose_turn_comes_last_has_an_answer_while_their_connection_lasts() -> None:
     assert LONGEST_SECONDS + asking._PATIENCE < REQUEST_SECONDS
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, Scene, running, scenario
 from test_status_answers import LTE, WIFI, sampled
+
+from mptcp_throttler.mptcp.model import SubflowState
+from mptcp_throttler.views.own_client import _asked_for
+from mptcp_throttler.views.requests import parse_request
 
 MB = 1_000_000
 STEP = "steps: [{after: %d MB, throttle: {rate: 1 Mbit/s}}]"
@@ -45,6 +52,42 @@ async def test_an_address_has_its_own_volume_and_not_that_of_its_other_path(tmp_
         # As one connection both are its owner's.
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
+
+
+SHARED = PATHS + (
+    "rules:\n"
+    f"  - {{name: mine, paths: [a], budget: {{per: path, period: month, {STEP % 7}}}}}\n"
+    f"  - {{name: others, paths: [b], budget: {{per: path, period: month, {STEP % 3}}}}}\n"
+)
+
+
+@scenario
+async def test_the_owner_is_told_of_no_volume_that_others_use_up(tmp_path: Path) -> None:
+    """Of those that many share an owner sees what the own connection counts into."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI)
+    kernel.sockets.connect(8, LTE)
+    async with running(tmp_path, SHARED, kernel) as scene:
+        kernel.sockets.carry(four_tuple(LTE), 2 * MB)
+        await sampled(scene)
+        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
+        assert [each["name"] for each in found] == ["mine"]
+
+
+@scenario
+async def test_ends_of_a_subflow_that_has_gone_are_nobodys(tmp_path: Path) -> None:
+    """Another client may have them by now, by plain TCP."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, OF_EACH, kernel) as scene:
+        connection = scene.daemon._tracker.connections[7]
+    request = parse_request(json.dumps({"query": "client", "endpoint": f"{LTE}:40000"}).encode())
+    for state, found in ((SubflowState.ACTIVE, True), (SubflowState.CLOSED, False)):
+        subflows = tuple(
+            replace(each, state=state) if each.four_tuple == four_tuple(LTE) else each for each in connection.subflows
+        )
+        known = SimpleNamespace(connections={7: replace(connection, subflows=subflows)})
+        assert (_asked_for(known, request) is not None) is found  # type: ignore[arg-type]
 
 
 @scenario

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, running, scenario
 from test_status_answers import LTE, WIFI, sampled
@@ -42,6 +43,18 @@ async def test_another_policy_is_tried_without_being_taken(tmp_path: Path) -> No
         assert (await asked(tmp_path, BOTH_WAYS))["capped_then"] == 2
         assert scene.status()["policy"]["rules"] == ["cap-a"]
         assert explained(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
+
+
+@scenario
+async def test_a_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    """Defect: a policy of a thousand paths had four children compute for 18 s each, and nobody else had an answer."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mptcp_throttler.runtime.queries.WHAT_IF_SECONDS", 0)
+        async with running(tmp_path, CAPPED, kernel):
+            found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": CAPPED}, 60.0)
+    assert found["error"] == "to decide by this policy takes too long: 0 of 1 connections in 0 s"
 
 
 @scenario

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -50,6 +51,9 @@ from mptcp_throttler.views.what_if import Decided, what_if
 
 log = logging.getLogger(__name__)
 
+WHAT_IF_SECONDS = 2.5
+"""The console waits for 3."""
+WHAT_IF_NICE = 0
 MAX_BUDGETS = 100
 """Accounts in a summary; more where the policy has more budgets, one of each."""
 
@@ -124,8 +128,14 @@ class Queries:
         except RequestError as error:
             yield json.dumps({"schema": SCHEMA, "error": str(error)})
         else:
-            yield from self._answers[request.query](request)
+            yield from self._answered(request)
         yield "\n"
+
+    def _answered(self, request: Request) -> Iterator[str]:
+        try:
+            yield from self._answers[request.query](request)
+        except RequestError as error:
+            yield json.dumps({"schema": SCHEMA, "error": str(error)})
 
     # Answers
 
@@ -245,7 +255,13 @@ class Queries:
         )
 
     def _what_if(self, text: str) -> dict[str, Any]:
-        """Decide about everything under another policy: in this child, whose copy of the daemon nobody needs."""
+        """Decide about everything under another policy: in this child, whose copy of the daemon nobody needs.
+
+        It is the longest question, and whoever may look may ask it: it does not come before the proxy, and has an end.
+        Raises RequestError where it was not done by then.
+        """
+        end = time.monotonic() + WHAT_IF_SECONDS
+        os.setpriority(os.PRIO_PROCESS, 0, WHAT_IF_NICE)
         decisions, now = self._parts.decisions, self._now
         try:
             policy, _ = accept_policy(text, "policy", self._parts.settings)
@@ -255,7 +271,10 @@ class Queries:
         decisions.set_policy(policy)
 
         def decided() -> Iterator[Decided]:
-            for token, connection in self._known.connections.items():
+            for number, (token, connection) in enumerate(self._known.connections.items()):
+                if time.monotonic() > end:
+                    done = f"{number:,} of {len(self._known.connections):,} connections in {WHAT_IF_SECONDS:g} s"
+                    raise RequestError(f"to decide by this policy takes too long: {done}")
                 *_, verdicts = decisions.steps(connection, now)
                 yield connection, self._known.verdicts.get(token, ()), verdicts
 

@@ -139,7 +139,7 @@ export class OverviewPage {
 
   draw() {
     if (!this.#visible) return;
-    const note = notDrawn(this.#chart.draw(this.#series, this.#direction, this.#held));
+    const note = notDrawn(this.#chart.draw(this.#series, this.#direction, this.#held), this.#now?.more_rules ?? 0);
     byId("not-drawn").hidden = note === "";
     setText(byId("not-drawn"), note);
     this.#moment();

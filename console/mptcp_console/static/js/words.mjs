@@ -41,13 +41,19 @@ export function momentText(time, paths) {
   return `${clock(time)}: ${parts.join(", ")}`;
 }
 
-/** What is not drawn, and why. @param {{morePaths: number, moreCaps: number, highCaps: number}} more @returns {string} most often nothing */
-export function notDrawn({morePaths, moreCaps, highCaps}) {
+/**
+ * What is not drawn, and why.
+ * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules that cap, beside those which the page is told of
+ * @returns {string} most often nothing
+ */
+export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
   const parts = [];
   if (morePaths > 0) parts.push(counted(morePaths, "more path"));
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
   if (highCaps > 0) parts.push(`${counted(highCaps, "cap")} far above all rates`);
-  return parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them.`;
+  const drawn = parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them. `;
+  const listed = moreRules === 0 ? "" : `Neither drawn nor in the table: ${counted(moreRules, "more cap")}, of the fewest subflows; the page Policy has all.`;
+  return (drawn + listed).trim();
 }
 
 /**
