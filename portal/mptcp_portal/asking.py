@@ -157,6 +157,8 @@ class Asker:
                 journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
             self._is_refused = True
             return Throttler.ABSENT, {}
+        except TimeoutError:
+            return Throttler.SILENT, {}
         except OSError:
             return Throttler.ABSENT, {}
         self._is_refused = False

@@ -3,8 +3,8 @@
 The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
 X-Forwarded-For. ``bytes-remaining`` is the least that is left until the next step of any budget that counts what this
 address carries, whether or not it has a connection yet. It is left out where there is no such budget, and where the
-throttler does not run. Where too many ask at once nobody can say, and who asks is told to come again: an answer without
-the volume would be taken for one of a client that has none.
+throttler does not run. Where too many ask at once, or the throttler does not answer in time, nobody can say, and who
+asks is told to come again: an answer without the volume would be taken for one of a client that has none.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ MEDIA_TYPE = "application/captive+json"
 _AGAIN = round(MOST_SYSTEMS * PAUSE_SECONDS)
 """Seconds after which those have their answer who wait now. Who finds no place comes again within as many more: all at
 the same moment would be too many once more."""
+
+
+_CANNOT_SAY = {
+    Throttler.BUSY: "too many ask at the moment",
+    Throttler.SILENT: "the volume is not known at the moment",
+}
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
@@ -63,9 +69,9 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         if client is None:
             return JSONResponse({"error": "it is not known who asks"}, 403)
         status, found = await asker.budgets_of(str(client))
-        if status is Throttler.BUSY:
+        if status in _CANNOT_SAY:
             again = str(_AGAIN + randrange(_AGAIN))
-            return JSONResponse({"error": "too many ask at the moment"}, 503, headers={"retry-after": again})
+            return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": again})
         said: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             said["user-portal-url"] = captive.user_portal_url

@@ -30,6 +30,8 @@ class Throttler(StrEnum):
 
     ANSWERED = "answered"
     ABSENT = "absent"
+    SILENT = "silent"
+    """It is there, and has not answered in time."""
     BUSY = "busy"
 
 
@@ -125,6 +127,7 @@ YOUNG_SECONDS: Final = 10.0
 """For which further paths of a connection may well be on their way."""
 _NO_CAPS: Final = {
     Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
+    Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are not known.",
     Throttler.BUSY: "Too many ask at the moment: names of paths, limits and volumes come with the next look.",
 }
 

@@ -27,6 +27,7 @@ name server of the public answers for it, no certificate and no HSTS list names 
 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_BROADCAST: Final = IPv4Address("255.255.255.255")
 _HOST: Final = re.compile(rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*", re.ASCII)
 _PAGE: Final = re.compile(
     r"https?://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::(?P<port>[0-9]{1,5}))?(?:/[A-Za-z0-9._~/-]*)?", re.ASCII
@@ -87,14 +88,19 @@ def _host(value: object) -> str:
     # No zone (fe80::1%eth0): it means something on this host alone, and anything may stand in it.
     if isinstance(value, str) and "%" not in value:
         try:
-            # 0.0.0.0 and :: are no host's: each client would take them for itself.
-            if not (address := ip_address(value)).is_unspecified and _is_enough(address):
+            # 0.0.0.0, :: and loopback: each client would take them for itself.
+            address = ip_address(value)
+            if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_enough(address):
                 return str(address)
         except ValueError:
             # What ends in a number is an IPv4 address to browsers, or nothing (WHATWG URL).
-            if len(value) <= 253 and _HOST.fullmatch(value) and not value.rpartition(".")[2].isdigit():
+            last = value.rpartition(".")[2].lower()
+            if len(value) <= 253 and _HOST.fullmatch(value) and not (last.isdigit() or last == "localhost"):
                 return value.lower()
-    raise ValueError(f'{shown(value)} is not an address or a name; write e.g. "192.168.1.10" or "proxy.example.net"')
+    raise ValueError(
+        f"{shown(value)} is not an address or a name of a host that clients reach; "
+        'write e.g. "192.168.1.10" or "proxy.example.net"'
+    )
 
 
 def _direct(value: object) -> Network | str:
@@ -341,6 +347,8 @@ def load_settings(text: str, source: str) -> Settings:
             if isinstance(each, str):
                 complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name will not do")
     ends: dict[str, End] = {}
+    if section.proxy is not None and (end := _end_of(section.proxy.address, section.proxy.port)) is not None:
+        ends["the proxy"] = end
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
@@ -357,6 +365,14 @@ def load_settings(text: str, source: str) -> Settings:
         captive=None if captive is None else _captive(captive),
         source=source,
     )
+
+
+def _end_of(host: str, port: int) -> End | None:
+    """Return the end at which the proxy listens; None where it is told by a name."""
+    try:
+        return End(str(ip_address(host)), port)
+    except ValueError:
+        return None
 
 
 def _onboarding(section: PortalSection) -> Onboarding | None:

@@ -31,12 +31,12 @@ function show(report) {
 }
 
 /**
- * Whether the kernel alone was asked, as too many ask the throttler, and says nothing new: what is there holds more.
+ * Whether the kernel alone was asked, as the throttler is asked by too many or does not answer, and says nothing new: what is there holds more.
  * @param {CheckReport} report
  */
 function tellsLess(report) {
   const {transport, throttler} = byId("answer").dataset;
-  return report.throttler === "busy" && throttler === "answered" && transport === report.transport;
+  return ["busy", "silent"].includes(report.throttler) && throttler === "answered" && transport === report.transport;
 }
 
 /**

@@ -7,14 +7,17 @@ operator exempts by other rules, local names for instance, is meant so.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from ..problem import Problem
 from .listeners import is_loopback
 from .source import Statement
 
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?")
 EXAMPLE = "cache_peer proxy.example.net parent 3128 0 no-query no-digest"
 
 
@@ -44,6 +47,15 @@ def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
                     yield Parent(statement, host.strip("[]"), number)
 
 
+def _is_host(text: str) -> bool:
+    """Whether *text* may be a name that a name server knows, or is an address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return _NAME.fullmatch(text) is not None
+    return True
+
+
 def _port(text: str) -> int:
     """Return the port that *text* is to Squid, a number or a name of services(5) (GetService in src/cache_cf.cc); 0
     where it is none."""
@@ -59,7 +71,16 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
     """Yield what keeps the configuration *file* from being a relay's."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
     if not any(parents(peers)):
-        yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
+        own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)
+        if own is None:
+            yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
+        else:
+            text = f"cache_peer {own.words[1]}: this host is no parent; a relay needs one elsewhere"
+            yield Problem(text, own.file, own.number, allowed=EXAMPLE)
+    for parent in parents(peers):
+        if not _is_host(parent.host):
+            text = f"cache_peer {parent.host}: neither an address nor a name, so that no request would be answered"
+            yield Problem(text, parent.statement.file, parent.statement.number, allowed=EXAMPLE)
     for statement in peers:
         match statement.words:
             case ("cache_peer", _, kind, _, icp, *options):

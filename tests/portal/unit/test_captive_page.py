@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -52,6 +53,17 @@ def test_who_has_none_is_told_nothing_of_it(throttler: Path, client: str) -> Non
 
 def test_without_a_throttler_there_is_an_answer(tmp_path: Path) -> None:
     assert ask(tmp_path / "none", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"}).json()["captive"] is False
+
+
+def test_a_throttler_that_hangs_is_not_one_without_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: who joined meanwhile was told that there is no volume, and systems ask once."""
+    monkeypatch.setattr("mptcp_portal.asking._PATIENCE", 0.05)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        answer = ask(tmp_path / "s", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"})
+    assert (answer.status_code, answer.json()) == (503, {"error": "the volume is not known at the moment"})
+    assert 10 <= int(answer.headers["retry-after"]) < 20
 
 
 def test_by_its_own_certificate_the_address_is_the_connections(throttler: Path) -> None:

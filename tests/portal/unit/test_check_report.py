@@ -162,6 +162,7 @@ def test_plain_tcp_is_what_the_kernel_says() -> None:
     ("kernel", "throttler", "headline", "word"),
     [
         (MULTIPATH, Throttler.ABSENT, "Multipath TCP with 2 subflows", "throttler does not run"),
+        (MULTIPATH, Throttler.SILENT, "Multipath TCP with 2 subflows", "throttler does not answer now"),
         (MULTIPATH, Throttler.BUSY, "Multipath TCP with 2 subflows", "Too many ask"),
         (KernelView(True, 0, 1), Throttler.ABSENT, "Multipath TCP with 1 subflow so far", "join a moment after"),
         (PLAIN, Throttler.ABSENT, "Plain TCP over one path", "does not speak"),

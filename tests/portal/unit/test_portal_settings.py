@@ -87,6 +87,12 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         # The script, the profile and the picture for phones were made with it, and led nowhere.
         ("proxy: {address: 0.0.0.0}", 1, "not an address or a name"),
         ("proxy: {address: '::'}", 1, "not an address or a name"),
+        ("proxy: {address: 127.0.0.1}", 1, "that clients reach"),
+        ("proxy: {address: '::1'}", 1, "that clients reach"),
+        ("proxy: {address: localhost}", 1, "that clients reach"),
+        ("proxy: {address: 255.255.255.255}", 1, "that clients reach"),
+        (ONBOARDING.replace("3181", "3128"), 3, "taken by the proxy"),
+        (EVERYWHERE.replace("3181", "3128") + "  url: http://x/", 3, "taken by the proxy"),
         ("proxy: {address: 'fe80::1'}", 1, "not an address or a name"),
         (ONBOARDING + "  url: 'http://[fe80::1]:3181/'", 4, "web address"),
         (ONBOARDING + "  url: http://0.0.0.0:3181/", 4, "web address"),

@@ -78,7 +78,17 @@ def test_a_port_may_be_named_as_squid_takes_it(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_is_no_parent_elsewhere(text: str) -> None:
     assert list(parents(parse(text))) == []
-    assert "no cache_peer" in problems(text, NEVER)[0].text
+    own = "127.0.0.1" in text or "::1" in text or "localhost" in text
+    assert ("this host is no parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
+    assert problems(text, NEVER)[0].line == (1 if own else None)
+
+
+@pytest.mark.parametrize("host", ["http://10.0.0.1:3128", "10.0.0.1:3128", "proxy.example.net/", "-p", "p-", "a" * 300])
+def test_a_parent_that_can_be_no_host_is_refused(host: str) -> None:
+    """Defect: check said that all was good, and a relay that was reloaded with it answered nothing any more."""
+    (found,) = problems(f"cache_peer {host} parent 3128 0 no-query", NEVER)
+    assert (found.line, found.warning) == (1, False)
+    assert "neither an address nor a name" in found.text
 
 
 def test_a_parent_in_an_if_that_never_holds_is_none() -> None:
