@@ -251,6 +251,35 @@ def test_once_prints_a_table(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (
+            ["top", "--once", "--rule", "nosuch"],
+            "note: the policy in force has no rule nosuch; its rules: night, spare\n",
+        ),
+        (["top", "--once", "--path", "lte"], "note: the policy in force has no path lte; its paths: ethernet\n"),
+        (["top", "--once", "--rule", "night", "--path", "ethernet"], ""),
+        (["top", "--once"], ""),
+        (["events", "--rule", "nosuch"], "note: the policy in force has no rule nosuch; its rules: night, spare\n"),
+        (["events", "--rule", "night"], ""),
+    ],
+)
+def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
+) -> None:
+    """Defect: a mistyped rule looked like one that caps nobody."""
+    policy = {"rules": ["night", "spare"], "paths_in_words": [{"path": "ethernet", "conditions": []}]}
+    answers = {
+        "connections": page(total=0),
+        "events": {"schema": 1, "pid": 1, "last": 0, "first": 0, "events": []},
+        "summary": {"schema": 1, "policy": policy},
+    }
+    with answering(tmp_path / "s", lambda request: answers[request["query"]]):
+        assert main([*arguments, "--socket", str(tmp_path / "s")]) == 0
+    assert capsys.readouterr().err == note
+
+
+@pytest.mark.parametrize(
     ("answer", "message"),
     [
         ({"schema": 1, "error": '"client": "x" is not an address'}, '"client": "x" is not an address'),

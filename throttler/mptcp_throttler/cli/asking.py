@@ -15,7 +15,7 @@ from typing import Any
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_throttler.cli.complaints import complain
-from mptcp_throttler.cli.status_socket import no_answer, status_socket
+from mptcp_throttler.cli.status_socket import no_answer, say_unknown_names, status_socket
 
 FOLLOW_SECONDS = 1.0
 """Between two questions for events."""
@@ -155,6 +155,8 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
             for line in (json.dumps(event),) if as_json else people.lines(event):
                 print(line)
         if not follow:
+            if not found:
+                say_unknown_names(path, request)
             return DONE
         sys.stdout.flush()
         # A full answer leaves some out that come next; after any other one only what is new is.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
+from mptcp_common import journal
 from mptcp_common.reasons import reason
+from mptcp_common.status_client import ask
 from mptcp_throttler.config.status_socket import plain_status_socket
 
 
@@ -28,6 +31,21 @@ def no_answer(path: Path, error: OSError) -> str:
         case TimeoutError():
             return f"the daemon at {path} does not answer in time"
     return f"ask {path}: {reason(error)}"
+
+
+def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
+    """Nothing was found: say so where *wanted* has a ``rule`` or a ``path`` that the policy in force has not."""
+    if wanted.keys().isdisjoint(("rule", "path")):
+        return
+    try:
+        policy = ask(path, {"query": "summary"})["policy"]
+        names = {"rule": policy["rules"], "path": [each["path"] for each in policy["paths_in_words"]]}
+    except (OSError, KeyError):
+        return  # a daemon that is too old, or has just ended: what was asked for was answered
+    for kind in names.keys() & wanted.keys():
+        if wanted[kind] not in names[kind]:
+            those = ", ".join(names[kind]) or "none"
+            journal.say(f"note: the policy in force has no {kind} {wanted[kind]}; its {kind}s: {those}")
 
 
 def _group_of(path: Path) -> str:

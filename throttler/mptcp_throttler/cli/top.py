@@ -28,7 +28,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.status_client import ask, ask_async
 from mptcp_throttler.cli.complaints import complain
 from mptcp_throttler.cli.pacing import Pacing
-from mptcp_throttler.cli.status_socket import no_answer
+from mptcp_throttler.cli.status_socket import no_answer, say_unknown_names
 from mptcp_throttler.views import top as keyboard
 from mptcp_throttler.views import top_screen
 from mptcp_throttler.views.top import Page, View
@@ -60,6 +60,9 @@ def once(path: Path, view: View, limit: int) -> int:
     width = shutil.get_terminal_size((200, 24)).columns
     for line in top_screen.table(answer, rates_between(None, answer), width):
         print(line)
+    if not answer["total"]:
+        sys.stdout.flush()
+        say_unknown_names(path, view.conditions)
     return DONE
 
 
