@@ -240,18 +240,18 @@ class Examination:
         self._entries.come(self._plan.tunnels, CAPPED_WITHIN)
 
     def _shown(self, streams: Streams) -> float:
-        """Return how long after the last entry of a reload a browser has all caps; infinity where it never has."""
+        """Return how long after the last entry of a reload all browsers have all caps; infinity where one never has."""
         tunnels, begin = self._plan.tunnels, time.monotonic()
         self._load(UNCAPPED)
         self._entries.gone(CAPPED_WITHIN)
-        if math.isinf(streams.first_with(0, begin, SHOWN_WITHIN)):
+        if math.isinf(streams.all_with(0, begin, SHOWN_WITHIN)):
             return math.inf
         begin = time.monotonic()
         self._load(FULL)
         self._entries.come(tunnels, CAPPED_WITHIN)
         there = time.monotonic()
         # Decisions come before entries: what the console has may be ahead of the kernel.
-        return max(0.0, streams.first_with(tunnels, begin, SHOWN_WITHIN) - there)
+        return max(0.0, streams.all_with(tunnels, begin, SHOWN_WITHIN) - there)
 
     def _load(self, caps: Caps) -> None:
         self._policy.write_text(caps.text())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mptcp_lab.testbed import LiveNode
@@ -35,6 +36,8 @@ class _Stream:
     octets: int = 0
     updates: int = 0
     rest: bytes = b""
+    capped: list[tuple[float, int]] = field(default_factory=list)
+    """When it got how many caps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,6 @@ class Streams(WorkingThread):
         super().__init__("streams", node)
         self._port = port
         self._streams = [_Stream() for _ in range(count)]
-        self._capped: list[tuple[float, int]] = []
-        """When the first browser got how many caps."""
 
     def work(self) -> None:
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -84,10 +85,9 @@ class Streams(WorkingThread):
         stream.octets += len(data)
         stream.rest, found = moments(stream.rest + data)
         stream.updates += len(found)
-        if stream is self._streams[0]:
-            now = time.monotonic()
-            overviews = (json.loads(each)["now"] for each in found)
-            self._capped += [(now, each["capped"]) for each in overviews if each is not None]
+        now = time.monotonic()
+        overviews = (json.loads(each)["now"] for each in found)
+        stream.capped += [(now, each["capped"]) for each in overviews if each is not None]
 
     def read(self) -> Reading:
         streams = self._streams
@@ -95,19 +95,21 @@ class Streams(WorkingThread):
             time.monotonic(), tuple(each.octets for each in streams), tuple(each.updates for each in streams)
         )
 
-    def first_with(self, capped: int, after: float, within: float) -> float:
-        """Wait until the first browser got *capped* caps; return when it did, no sooner than *after*.
+    def all_with(self, capped: int, after: float, within: float) -> float:
+        """Wait until each browser got *capped* caps; return when the last one did, no sooner than *after*.
 
         Infinity, where that is not *within* so many seconds from now.
         """
         deadline = time.monotonic() + within
-        while True:
-            for when, number in self._capped:
-                if when >= after and number == capped:
-                    return when
+        while math.isinf(last := max(_first(each.capped, capped, after) for each in self._streams)):
             if time.monotonic() > deadline:
-                return float("inf")
+                break
             time.sleep(_POLL)
+        return last
+
+
+def _first(seen: list[tuple[float, int]], capped: int, after: float) -> float:
+    return next((when for when, number in seen if when >= after and number == capped), math.inf)
 
 
 def moments(text: bytes) -> tuple[bytes, list[bytes]]:

@@ -32,7 +32,7 @@ UPDATES = 0.5
 PUSHED = 50_000.0
 """Bytes a second for each browser."""
 SHOWN = 1.0
-"""Seconds from the last entry in the kernel until browsers have every cap, at the latest."""
+"""Seconds from the last entry in the kernel until each browser has every cap, at the latest."""
 SCRAPE, SLOWEST_SCRAPE = 0.5, 2.0
 """Seconds: in the median, and the least ``scrape_timeout`` that docs/metrics.md allows."""
 ROWS = 100_000.0
@@ -156,7 +156,7 @@ class UnderLoad:
     reloading: Pushed
     """In the seconds around a reload that caps every tunnel."""
     shown: tuple[float, ...]
-    """Seconds from the last entry of such a reload until a browser has all caps, infinity where it never has."""
+    """Seconds from the last entry of such a reload until all browsers have all caps, infinity where one never has."""
     scrapes: tuple[float, ...]
     """Seconds; infinity for one that did not have it all."""
     rows: tuple[float, ...]

@@ -94,7 +94,7 @@ def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_re
         monkeypatch.undo()
         time.tzset()
     lines = capsys.readouterr().out.splitlines()
-    assert "since 06:59:30" in lines[1]
+    assert "since 06:59:30 EST," in lines[1], "hours below it are of the policy's zone"
     assert lines[4] == "    rule spare-ethernet: matches; until Sat 20:00 (Europe/Athens)"
 
 

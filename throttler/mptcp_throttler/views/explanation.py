@@ -48,9 +48,11 @@ class Clock:
         self._now = now
 
     def at(self, time: float) -> str:
-        """Return the time of day, and the date where it is another day."""
-        when, today = (datetime.fromtimestamp(each, self._zone) for each in (time, self._now))
+        """Return the time of day, the date where it is another day, and the zone where it is not the policy's."""
+        when, today = (datetime.fromtimestamp(each, self._zone).astimezone(self._zone) for each in (time, self._now))
         clock = when.strftime("%H:%M:%S")
+        if when.utcoffset() != datetime.fromtimestamp(time, self._policys).utcoffset():
+            clock += f" {when.tzname()}"
         return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
 
     def hour(self, time: float) -> str:
