@@ -9,7 +9,7 @@ import time
 import pytest
 
 from mptcp_throttler.runtime import respite
-from mptcp_throttler.runtime.respite import PERIOD_SECONDS, Respite
+from mptcp_throttler.runtime.respite import LONGEST_REST_SECONDS, PERIOD_SECONDS, Respite
 
 KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
 """What the kernel takes in one piece where it is missing: sched_rt_runtime_us and sched_rt_period_us by default."""
@@ -31,6 +31,10 @@ def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn
             share.append(rested / (now - since))
             since, rested = now, 0.0
     assert min(share) > KERNELS_SHARE
+
+
+def test_after_a_turn_without_an_end_it_goes_on_soon() -> None:
+    assert Respite(0.0, 0.0).seconds(60.0, 60.0) == LONGEST_REST_SECONDS
 
 
 def test_a_loop_that_waits_needs_no_rest() -> None:

@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 WHAT_IF_SECONDS = 2.5
 """The console waits for 3."""
 WHAT_IF_NICE = 0
+"""The proxy's."""
 MAX_BUDGETS = 100
 """Accounts in a summary; more where the policy has more budgets, one of each."""
 
@@ -125,17 +126,10 @@ class Queries:
         """
         try:
             request = parse_request(line)
-        except RequestError as error:
-            yield json.dumps({"schema": SCHEMA, "error": str(error)})
-        else:
-            yield from self._answered(request)
-        yield "\n"
-
-    def _answered(self, request: Request) -> Iterator[str]:
-        try:
             yield from self._answers[request.query](request)
-        except RequestError as error:
+        except RequestError as error:  # before anything of an answer
             yield json.dumps({"schema": SCHEMA, "error": str(error)})
+        yield "\n"
 
     # Answers
 

@@ -19,6 +19,8 @@ BUSY = 0.9
 REST = 0.1
 """After a period in which the loop was busy: part of it. Where the loop's turns are long a period is long, too; a rest
 of 2 ms, however long it was, was too little from 40 ms on."""
+LONGEST_REST_SECONDS = 0.02
+"""A period that is longer than ten of these has been one long turn: the kernel has taken its piece."""
 
 
 class Respite:
@@ -33,7 +35,7 @@ class Respite:
         period = now - self._now
         busy = computed - self._computed > BUSY * period
         self._now, self._computed = now, computed
-        return REST * period if busy else 0.0
+        return min(REST * period, LONGEST_REST_SECONDS) if busy else 0.0
 
 
 async def run(rest: Callable[[float], None] = time.sleep) -> None:
