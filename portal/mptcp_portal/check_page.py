@@ -106,4 +106,6 @@ def check_app(
     ]
     if onboarding is not None:
         routes.append(Mount(USE, app=onboarding))
+        # As people type it. Whatever host the request names, it is led to no other.
+        routes.append(Route(USE[:-1], lambda _: Response(status_code=308, headers={"location": USE})))
     return SecureHeaders(ForSquidAlone(routed(routes), from_squid))

@@ -267,10 +267,12 @@ def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_prox
             answer, expected = client.get(f"/{link}{name}", headers=for_squid), itself.get(f"/{name}")
             assert (answer.status_code, answer.content) == (200, expected.content), name
             assert answer.headers == expected.headers, name
-        # Others are refused, and with a slash too many, or too few, nobody is led to where a client claims to be.
+        # Others are refused, and with a slash too many nobody is led to where a client claims to be.
         headers = for_squid | {"Host": "evil.example"}
-        for name in ("use", "use//", "use/proxy.pac/", "use/check.json"):
+        for name in ("use//", "use/proxy.pac/", "use/check.json"):
             assert client.get(f"/{name}", headers=headers, follow_redirects=False).status_code == 404, name
+        answer = client.get("/use", headers=headers, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (308, "/use/")
     with served(throttler, ("127.0.0.1", 50001)) as client:
         assert client.get(f"/{link}", headers=for_squid).status_code == 403
 
