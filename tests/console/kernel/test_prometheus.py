@@ -150,9 +150,15 @@ def test_a_metric_with_another_name_leaves_its_expression_without_value(watched:
 
 
 def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
-    listed = {}
-    for name, (selector, label) in variables().items():
-        listed[name] = watched.prometheus.ask(f"label/{label}/values", **{"match[]": selector})
+    def listed_now() -> dict[str, list[str]]:
+        return {
+            name: watched.prometheus.ask(f"label/{label}/values", **{"match[]": selector})
+            for name, (selector, label) in variables().items()
+        }
+
+    # Where this is the first test, nothing has been scraped yet.
+    wait_until(lambda: all(listed_now().values()), "all variables have values", timeout=SECONDS)
+    listed = listed_now()
     assert listed["instance"] == [f"127.0.0.1:{PORT}"]
     assert {"spare-ethernet", "slow-wifi"} <= set(listed["rule"])
     assert {"ethernet", "wifi"} <= set(listed["path"])
