@@ -110,8 +110,8 @@ class Tracks:
             return
         earlier, later = min(before, second), max(before, second)
         fine = range(max(earlier + 1, later - FINE_SLOTS + 1), later + 1)
-        earlier, later = earlier // COARSE_STEP, later // COARSE_STEP
-        coarse = range(max(earlier + 1, later - COARSE_SLOTS + 1), later + 1)
+        last, this = earlier // COARSE_STEP, later // COARSE_STEP
+        coarse = range(max(last + 1, this - COARSE_SLOTS + 1), this + 1)
         for track in self._tracks.values():
             track.fine.forget(fine)
             track.coarse.forget(coarse)

@@ -29,12 +29,11 @@ MEDIA_TYPE = "application/captive+json"
 _AGAIN = round(MOST_SYSTEMS * PAUSE_SECONDS)
 """Seconds after which those have their answer who wait now. Who finds no place comes again within as many more: all at
 the same moment would be too many once more."""
-
-
 _CANNOT_SAY = {
     Throttler.BUSY: "too many ask at the moment",
     Throttler.SILENT: "the volume is not known at the moment",
 }
+"""What is said to who is to come again."""
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:

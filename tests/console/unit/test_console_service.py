@@ -45,7 +45,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
 
 
 def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
-    with console(tmp_path, tmp_path / "s", port := reserved_port()) as running, ExitStack() as stack:
+    with console(tmp_path, tmp_path / "s", port := reserved_port()), ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
         ]
@@ -59,8 +59,6 @@ def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
         wanted = b"HTTP/1.1 200 OK\r\n"
         last = stack.enter_context(silent[-1].makefile("rb"))
         assert last.readline() == wanted
-        # Who asked is in no log.
-        assert "127.0.0.1" not in running.log.read_text().replace(f"http://127.0.0.1:{port}", "")
 
 
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])

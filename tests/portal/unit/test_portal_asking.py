@@ -46,7 +46,7 @@ def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.M
 
 
 def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
-    silent: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = list[object]()
 
@@ -55,7 +55,7 @@ def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
         return {"schema": 99, "token": request.get("token")}
 
     async def ask() -> None:
-        asker = Asker(silent, pause=0)
+        asker = Asker(Path("/run/s"), pause=0)
         for token in (1, 2, 2, None):
             await asker.client("10.0.0.1:1", "10.0.0.2:3128", token)
 

@@ -145,7 +145,7 @@ def test_what_is_nothing_of_that_kind_is_told(capsys: pytest.CaptureFixture[str]
 def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
-    assert capsys.readouterr().out.startswith("no such connection by Multipath TCP is open; of plain TCP")
+    assert capsys.readouterr().out.startswith("no such connection by Multipath TCP is open; the throttler neither")
     with answering(tmp_path / "s", lambda request: {"schema": 1, "error": "one clear line"}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"

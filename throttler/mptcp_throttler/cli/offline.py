@@ -76,8 +76,8 @@ def replay(options: argparse.Namespace) -> int:
     show(run.finish())
     notes = [] if capture.damage is None else [capture.damage]
     notes += [*_unread(unread, links, ether_types), *timeline.notes(run)]
-    not_read = unread[Unread.LINK] + unread[Unread.ETHER_TYPE] + unread[Unread.CUT]
-    notes += _unseen(policy, run, ports, named, otherwise=not not_read)
+    left_out = unread[Unread.LINK] + unread[Unread.ETHER_TYPE] + unread[Unread.CUT]
+    notes += _unseen(policy, run, ports, named, otherwise=left_out == 0)
     if options.json:
         print(timeline.summary_json(run, notes))
     else:
@@ -86,7 +86,7 @@ def replay(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         for note in notes:
             journal.say(f"note: {note}")
-    return FAILED if records and not_read == records else DONE
+    return FAILED if records and left_out == records else DONE
 
 
 def _unread(unread: Mapping[Unread, int], links: Iterable[int], ether_types: Iterable[int]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The status socket of the daemon that a command asks, and why nobody answers there."""
+"""The status socket of the daemon that a command asks, why nobody answers there, and why nothing may be found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mptcp_common import journal
 from mptcp_common.reasons import reason
-from mptcp_common.status_client import ask
 from mptcp_throttler.config.status_socket import plain_status_socket
 
 
@@ -37,14 +36,16 @@ def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
     """Nothing was found: say so where *wanted* has a ``rule`` or a ``path`` that the policy in force has not."""
     if wanted.keys().isdisjoint(("rule", "path")):
         return
+    from mptcp_common.status_client import ask
+
     try:
         policy = ask(path, {"query": "summary"})["policy"]
         names = {"rule": policy["rules"], "path": [each["path"] for each in policy["paths_in_words"]]}
     except (OSError, KeyError):
         return  # a daemon that is too old, or has just ended: what was asked for was answered
-    for kind in names.keys() & wanted.keys():
-        if wanted[kind] not in names[kind]:
-            those = ", ".join(names[kind]) or "none"
+    for kind, known in names.items():
+        if kind in wanted and wanted[kind] not in known:
+            those = ", ".join(known) or "none"
             journal.say(f"note: the policy in force has no {kind} {wanted[kind]}; its {kind}s: {those}")
 
 

@@ -255,7 +255,8 @@ class Queries:
         Raises RequestError where it was not done by then.
         """
         end = time.monotonic() + WHAT_IF_SECONDS
-        os.setpriority(os.PRIO_PROCESS, 0, WHAT_IF_NICE)
+        # A daemon that was started behind others stays there: to come before them takes a capability.
+        os.setpriority(os.PRIO_PROCESS, 0, max(WHAT_IF_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
         decisions, now = self._parts.decisions, self._now
         try:
             policy, _ = accept_policy(text, "policy", self._parts.settings)

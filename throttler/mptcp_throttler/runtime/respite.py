@@ -20,7 +20,7 @@ REST = 0.1
 """After a period in which the loop was busy: part of it. Where the loop's turns are long a period is long, too; a rest
 of 2 ms, however long it was, was too little from 40 ms on."""
 LONGEST_REST_SECONDS = 0.02
-"""A period that is longer than ten of these has been one long turn: the kernel has taken its piece."""
+"""So that one turn of seconds has no rest of tenths of a second behind it."""
 
 
 class Respite:

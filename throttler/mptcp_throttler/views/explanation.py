@@ -25,7 +25,7 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
     """Yield the lines. *zone*: of what happened; None: that of this host. Hours are those of the policy's zone."""
     clock = Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
-        yield "no such connection by Multipath TCP is open; of plain TCP the throttler knows, and caps, nothing"
+        yield "no such connection by Multipath TCP is open; the throttler neither knows nor caps those of plain TCP"
     for connection in answer["connections"]:
         subflows = connection["subflows"]
         ends = {each["remote"] for each in subflows}
