@@ -122,8 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--turns",
         choices=("fair", "kernel"),
-        help="fair: no client delays others by the number of its connections; kernel: all that is ready, in the"
-        " kernel's order (fair; of a relay kernel)",
+        default="fair",
+        help="fair: no client delays others by the number of its connections, and what Squid writes to one in pieces is"
+        " sent in one; kernel: all that is ready, in the kernel's order, as Squid writes it (%(default)s)",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -83,12 +83,12 @@ def run(
     *,
     role: Role = Role.PROXY,
     allow_open: bool = False,
-    turns: str | None = None,
+    turns: str = "fair",
 ) -> int:
     """Serve until told to stop. Return the exit status.
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
-    *turns*: "fair" or "kernel"; None for what suits the role (shim/fair_turns.c).
+    *turns*: "fair" or "kernel" (shim/fair_turns.c, shim/joined_writes.c).
     """
     began = time.monotonic()
     squid = installed()
@@ -172,7 +172,7 @@ def load_congestion_control(name: str) -> None:
 
 
 def _environment(
-    library: Path, places: Places, role: Role, congestion_control: str | None, turns: str | None
+    library: Path, places: Places, role: Role, congestion_control: str | None, turns: str
 ) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {
@@ -189,8 +189,7 @@ def _environment(
         variables["MPTCP_PARENTS"] = str(places.parents)
     if congestion_control is not None:
         variables["MPTCP_CONGESTION"] = congestion_control
-    # A relay's clients are one home's, and mostly one: turns would cost something and give nothing.
-    variables["MPTCP_TURNS"] = turns or ("fair" if role is Role.PROXY else "kernel")
+    variables["MPTCP_TURNS"] = turns
     return variables
 
 

@@ -50,19 +50,12 @@
 
 #include "mptcp_listen.h"
 
-#ifndef TURN
-#define TURN 16
-#endif
-
 /* Connections that a listener accepts in a turn, at the most: a power of two. The clients' events of a turn are those of
  * four requests or so: where each is a connection of its own, fewer would let the queue grow. More would make the turn
  * longer. */
 #ifndef ACCEPTS
 #define ACCEPTS 8
 #endif
-
-/* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
-#define DESCRIPTORS 65536
 
 /* Each place is a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps 100
  * free (RESERVED_FD): with more of them it would be out of descriptors while it accepts, and then never accepts again.
@@ -78,7 +71,7 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int tim
 
 static int (*real_accept)(int, struct sockaddr *, socklen_t *);
 static int (*real_accept4)(int, struct sockaddr *, socklen_t *, int);
-static int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
+int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
 static int (*real_epoll_wait)(int, struct epoll_event *, int, int);
 
 static atomic_bool fair;
@@ -170,6 +163,11 @@ static uint16_t place_at(int fd)
 	return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&place_of[fd], memory_order_relaxed) : 0;
 }
 
+bool is_clients(int fd)
+{
+	return fair && place_at(fd) != 0;
+}
+
 /* At the first client: the program may raise its limit before. */
 static void count_places(void)
 {
@@ -250,12 +248,16 @@ void forget_client(int fd)
 
 	if (!fair || fd < 0)
 		return;
-	if (fd == event_loop)
+	if (fd == event_loop) {
+		for (int each = 0; each < DESCRIPTORS; each++)
+			send_writes(each);
 		end_turns();
+	}
 	if (fd < DESCRIPTORS)
 		listens[fd] = false;
 	if (place_at(fd) == 0)
 		return;
+	forget_writes(fd);
 	pthread_mutex_lock(&clients_lock);
 	if (place_of[fd] == 0) {
 		pthread_mutex_unlock(&clients_lock);
@@ -314,8 +316,26 @@ static int epoll_of(int outer, int fd)
 
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 {
+	int own;
+
 	start();
-	return real_epoll_ctl(fair && place_at(fd) != 0 ? epoll_of(epoll, fd) : epoll, what, fd, event);
+	if (!is_clients(fd) || (own = epoll_of(epoll, fd)) == epoll)
+		return real_epoll_ctl(epoll, what, fd, event);
+	return want(own, what, fd, event);
+}
+
+void want_of_client(int fd, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.fd = fd };
+	int epoll;
+
+	pthread_mutex_lock(&clients_lock);
+	epoll = clients[place_at(fd)].epoll;
+	if (epoll > 0 && events == 0)
+		real_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+	else if (epoll > 0 && real_epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0)
+		real_epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+	pthread_mutex_unlock(&clients_lock);
 }
 
 /* Of *count* events leave those that are of no client's epoll, and note the *ready* places. Returns how many are left. */
@@ -395,16 +415,21 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 	int count, found, others;
 
 	start();
-	count = real_epoll_wait(epoll, events, most, timeout);
 	if (!fair || epoll != event_loop)
+		return real_epoll_wait(epoll, events, most, timeout);
+	count = go_on(events, most);
+	if (count > 0)
 		return count;
+	count = real_epoll_wait(epoll, events, most, timeout);
 	cut = false;
 	if (atomic_exchange(&in_vain, false) || count <= 0)
 		accepts = 1;
 	if (count <= 0)
 		return count;
 	others = part(events, count, ready, &found);
-	if (found > 0)
+	if (found > 0) {
 		count = add_clients(events, others, most, ready, found);
+		count = others + without_waiting(events + others, count - others);
+	}
 	return add_accepts(events, others, count, most);
 }

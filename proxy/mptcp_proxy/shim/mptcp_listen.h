@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -27,11 +29,12 @@ extern char *listen_ports, *congestion, *parents, *turns;
  * library's constructor before. */
 void start(void);
 
-/* Have the C library's bind(2), connect(2), read(2), close(2), accept(2) and epoll(7) ready, and have clients take
+/* Have the C library's bind(2), connect(2), read(2), write(2), close(2), accept(2) and epoll(7) ready, and have clients take
  * turns where the environment says so. Parts of start(). */
 void resolve_bind(void);
 void resolve_connect(void);
 void resolve_read(void);
+void resolve_write(void);
 void resolve_close(void);
 void resolve_turns(void);
 void begin_turns(void);
@@ -56,8 +59,36 @@ void choose_congestion(int mptcp);
 /* Put an MPTCP socket in the place of the TCP socket *fd*: NULL. Or leave *fd* alone and return why, with errno set. */
 const char *swap(int fd);
 
+/* Events of clients that Squid is given in a turn of its event loop. */
+#ifndef TURN
+#define TURN 16
+#endif
+
+/* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
+#define DESCRIPTORS 65536
+
+/* Of fair_turns.c: is *fd* a client's? Have his epoll say *events* of it, or have it there no more, for 0. */
+bool is_clients(int fd);
+void want_of_client(int fd, uint32_t events);
+extern int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
+
 /* The descriptor *fd* is about to be closed: it is no client's any more. */
 void forget_client(int fd);
+
+/* Of joined_writes.c, which holds what clients are written: epoll_ctl(2) for a client's descriptor in his *epoll*. */
+int want(int epoll, int what, int fd, struct epoll_event *event);
+
+/* Send what is to be sent; returns how many *events*, *most* at most, Squid is given before the kernel is asked. */
+int go_on(struct epoll_event *events, int most);
+
+/* Of *count* events leave those that are the program's, and not this library's own. Returns how many are left. */
+int without_waiting(struct epoll_event *events, int count);
+
+/* Send what is held for *fd*, which is about to be closed; where the kernel does not take all the close will be a reset. */
+void send_writes(int fd);
+
+/* *fd* is nobody's, or another's: what is held is dropped. */
+void forget_writes(int fd);
 
 /* More was ready of a client than Squid was given in this turn of its event loop. */
 bool turn_was_cut(void);

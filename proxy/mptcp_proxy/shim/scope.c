@@ -269,6 +269,7 @@ __attribute__((constructor)) void start(void)
 	resolve_bind();
 	resolve_connect();
 	resolve_read();
+	resolve_write();
 	resolve_close();
 	resolve_turns();
 	resolve(&real_execve, "execve");

@@ -3,8 +3,8 @@
  * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
  * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
  * bytes to read from what kind of file, the address of connect(2), a list of parents, what both ends of four
- * connections do in turn, which uploads into a full buffer each turn of an event loop comes to, or which of
- * its events stand for clients. It ends the process (abort) where something is wrong.
+ * connections do in turn, which uploads into a full buffer each turn of an event loop comes to, which of
+ * its events stand for clients, or what is written to them when. It ends the process (abort) where something is wrong.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -17,6 +17,7 @@
 #include "mptcp_listen.c"
 #include "connect.c"
 #include "fair_turns.c"
+#include "joined_writes.c"
 #include "scope.c"
 #include "swap.c"
 
@@ -41,6 +42,7 @@ static int counted_sleep(const struct timespec *time, struct timespec *left)
 #include <stdint.h>
 
 #include "fair_turns.h"
+#include "joined_writes.h"
 
 /* The same question as listed(), by another way: word by word. */
 static bool listed_by_words(const char *list, int port)
@@ -380,7 +382,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';
-	switch (data[0] % 12) {
+	switch (data[0] % 13) {
 	case 0: try_ports(text); break;
 	case 1: try_address(data + 1, size - 1); break;
 	case 2: try_environment(text, size - 1); break;
@@ -393,6 +395,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 9: try_turns(data + 1, size - 1); break;
 	case 10: try_client(data + 1, size - 1); break;
 	case 11: try_fair_turn(data + 1, size - 1); break;
+	case 12: try_writes(data + 1, size - 1); break;
 	}
 	free(text);
 	return 0;

@@ -39,10 +39,10 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "turns"), [((), None), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
+    ("arguments", "turns"), [((), "fair"), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
 )
 def test_turns_are_as_they_are_asked_for(
-    arguments: tuple[str, ...], turns: str | None, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * What Squid writes to a client in pieces is given to the kernel in one.
+ *
+ * Squid gives a client its answer in pieces of 4 KB (HTTP_REQBUF_SZ), the header apart from them, and asks epoll(7) before
+ * each whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). A download of 64 KB so takes 16 calls of write(2),
+ * each of which sends packets of its own, and as many of epoll_wait(2).
+ *
+ * Here a header or a full piece is held, and what follows is added to it. As long as Squid waits to write more it is told
+ * that it may, without a question to the kernel. What is held is sent when Squid does not wait to write, when it had its
+ * turn and wrote nothing, when what it wrote last was less than a piece, and when the room is full: so nothing is held for
+ * longer than a turn of the event loop. Between two questions to the kernel there are TURN such events, of all clients.
+ *
+ * Nothing is held of a connection for whose EPOLLOUT Squid does not wait. No more is held than half of what the kernel has
+ * room for, so that it takes all at once. Where it does not, for it is out of memory, Squid may not write until it has
+ * taken the rest; and a connection that is closed meanwhile is reset, for its client must not take what it has for all.
+ *
+ * An error in sending is found when the program writes or reads the next time, as it is with what the kernel holds; and
+ * from then on nothing is held. A forked child sends nothing of what its parent holds.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <linux/sock_diag.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+#define PIECE 4096
+/* Around a piece that is sent as a chunk: its size, and two ends of lines. */
+#define FRAMING 16
+
+#define JOINED 65536
+/* Of a header and what follows, while nobody knows whether that is much. */
+#define BEGINNING 16384
+/* Connections of which something is held, at the most; what Squid writes to others goes to the kernel as it is. */
+#define MOST_HELD 256
+
+EXPORTED ssize_t write(int fd, const void *bytes, size_t size);
+
+static ssize_t (*real_write)(int, const void *, size_t);
+
+struct joined {
+	int fd, place;		 /* in all_joined[] */
+	bool more;		 /* what was written last is probably not the last of it */
+	bool waits;		 /* the kernel has not taken all, and says when it can */
+	size_t first, end, room; /* where in the bytes that begins which is held, where it ends, and where it must end */
+	char bytes[JOINED];
+};
+
+static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER; /* held in all that is static */
+static struct joined *joined_of[DESCRIPTORS], *all_joined[MOST_HELD], *spare;
+static uint32_t wanted[DESCRIPTORS];	    /* the events that the program waits for */
+static bool broken[DESCRIPTORS];	    /* to send what was held of it: the kernel is to say so */
+static atomic_int number_joined, number_waiting; /* of all_joined[], and of those that wait */
+static int given;			    /* events since the kernel was asked */
+
+void resolve_write(void)
+{
+	resolve(&real_write, "write");
+}
+
+static void drop(struct joined *joined)
+{
+	joined_of[joined->fd] = NULL;
+	all_joined[joined->place] = all_joined[--number_joined];
+	all_joined[joined->place]->place = joined->place;
+	if (spare == NULL)
+		spare = joined;
+	else
+		free(joined);
+}
+
+static void wait_for_room(struct joined *joined, bool waits)
+{
+	if (joined->waits == waits)
+		return;
+	joined->waits = waits;
+	number_waiting += waits ? 1 : -1;
+	want_of_client(joined->fd, wanted[joined->fd] | (waits ? EPOLLOUT : 0));
+}
+
+/* Give the kernel what is held. False, with errno, where it has not taken all of it, and waits, or is dropped. */
+static bool send_joined(struct joined *joined)
+{
+	int why = 0;
+
+	while (joined->first < joined->end && why == 0) {
+		ssize_t sent = send(joined->fd, joined->bytes + joined->first, joined->end - joined->first,
+				    MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (sent >= 0)
+			joined->first += sent;
+		else if (errno != EINTR)
+			why = errno;
+	}
+	wait_for_room(joined, why == EAGAIN);
+	broken[joined->fd] = why != 0 && why != EAGAIN;
+	if (why != EAGAIN)
+		drop(joined);
+	errno = why;
+	return why == 0;
+}
+
+/* How much the kernel takes of a socket at once, to be on the safe side: what it counts is more than the bytes. */
+static size_t room_of(int fd)
+{
+	uint32_t memory[SK_MEMINFO_VARS];
+	socklen_t length = sizeof memory;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0 ||
+	    memory[SK_MEMINFO_SNDBUF] <= memory[SK_MEMINFO_WMEM_QUEUED])
+		return 0;
+	return (memory[SK_MEMINFO_SNDBUF] - memory[SK_MEMINFO_WMEM_QUEUED]) / 2;
+}
+
+static bool is_piece(size_t size)
+{
+	return size >= PIECE && size <= PIECE + FRAMING;
+}
+
+/* The header of an answer, and nothing of its body. */
+static bool is_header(const char *bytes, size_t size)
+{
+	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
+}
+
+/* Begin to hold what *fd* is given where these bytes are probably not the last; otherwise return NULL. */
+static struct joined *begin_to_join(int fd, const char *bytes, size_t size)
+{
+	struct joined *joined;
+	size_t room;
+
+	if (number_joined == MOST_HELD || broken[fd] || (wanted[fd] & EPOLLOUT) == 0)
+		return NULL;
+	if (is_header(bytes, size))
+		room = BEGINNING;
+	else if (!is_piece(size) || (room = room_of(fd)) < 2 * (PIECE + FRAMING))
+		return NULL;
+	joined = spare != NULL ? spare : malloc(sizeof *joined);
+	if (joined == NULL)
+		return NULL;
+	spare = NULL;
+	joined->fd = fd;
+	joined->more = joined->waits = false;
+	joined->first = joined->end = 0;
+	joined->room = room < JOINED ? room : JOINED;
+	joined->place = number_joined++;
+	joined_of[fd] = all_joined[joined->place] = joined;
+	return joined;
+}
+
+/* As write(2), but that 0 says that the kernel is to be given these bytes. */
+static ssize_t join(int fd, const char *bytes, size_t size)
+{
+	struct joined *joined = joined_of[fd];
+
+	if (joined != NULL && (joined->waits || size > joined->room - joined->end)) {
+		if (!send_joined(joined))
+			return -1;
+		joined = NULL;
+	}
+	if (joined == NULL)
+		joined = begin_to_join(fd, bytes, size);
+	if (joined == NULL)
+		return 0;
+	memcpy(joined->bytes + joined->end, bytes, size);
+	joined->end += size;
+	joined->more = is_piece(size) || is_header(bytes, size);
+	return (ssize_t)size;
+}
+
+ssize_t write(int fd, const void *bytes, size_t size)
+{
+	ssize_t taken;
+
+	start();
+	if (size == 0 || !is_clients(fd))
+		return real_write(fd, bytes, size);
+	pthread_mutex_lock(&writes_lock);
+	taken = join(fd, bytes, size);
+	pthread_mutex_unlock(&writes_lock);
+	return taken != 0 ? taken : real_write(fd, bytes, size);
+}
+
+int want(int epoll, int what, int fd, struct epoll_event *event)
+{
+	uint32_t events = what == EPOLL_CTL_DEL ? 0 : event->events;
+	int result = 0;
+
+	pthread_mutex_lock(&writes_lock);
+	if (joined_of[fd] != NULL && joined_of[fd]->waits)
+		want_of_client(fd, events | EPOLLOUT);
+	else
+		result = real_epoll_ctl(epoll, what, fd, event);
+	if (result == 0)
+		wanted[fd] = events;
+	pthread_mutex_unlock(&writes_lock);
+	return result;
+}
+
+int go_on(struct epoll_event *events, int most)
+{
+	int count = 0;
+
+	pthread_mutex_lock(&writes_lock);
+	/* From the last one, whose place in the array another's may be that is dropped. */
+	for (int i = number_joined - 1; i >= 0; i--) {
+		struct joined *joined = all_joined[i];
+
+		if (joined->waits)
+			continue;
+		if (!joined->more || (wanted[joined->fd] & EPOLLOUT) == 0) {
+			send_joined(joined);
+			continue;
+		}
+		joined->more = false;
+		if (given < TURN && count < most) {
+			events[count++] = (struct epoll_event){ .events = EPOLLOUT, .data.fd = joined->fd };
+			given++;
+		}
+	}
+	if (count == 0)
+		given = 0;
+	pthread_mutex_unlock(&writes_lock);
+	return count;
+}
+
+int without_waiting(struct epoll_event *events, int count)
+{
+	int left = 0;
+
+	if (number_waiting == 0)
+		return count;
+	pthread_mutex_lock(&writes_lock);
+	for (int i = 0; i < count; i++) {
+		int fd = events[i].data.fd;
+		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? joined_of[fd] : NULL;
+
+		if (joined != NULL && joined->waits) {
+			send_joined(joined);
+			if (joined_of[fd] != NULL || (wanted[fd] & EPOLLOUT) == 0)
+				events[i].events &= ~EPOLLOUT;
+		}
+		if (events[i].events != 0)
+			events[left++] = events[i];
+	}
+	pthread_mutex_unlock(&writes_lock);
+	return left;
+}
+
+void send_writes(int fd)
+{
+	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
+
+	if (!is_clients(fd))
+		return;
+	pthread_mutex_lock(&writes_lock);
+	if (joined_of[fd] != NULL && !send_joined(joined_of[fd]) && joined_of[fd] != NULL)
+		setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+	pthread_mutex_unlock(&writes_lock);
+}
+
+void forget_writes(int fd)
+{
+	pthread_mutex_lock(&writes_lock);
+	wanted[fd] = 0;
+	broken[fd] = false;
+	if (joined_of[fd] != NULL) {
+		number_waiting -= joined_of[fd]->waits;
+		drop(joined_of[fd]);
+	}
+	pthread_mutex_unlock(&writes_lock);
+}

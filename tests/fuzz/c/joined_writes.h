@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * The part of preload.c that has joined_writes.c: whatever an event loop writes to its clients comes as it was written, and
+ * nobody is told that it was all where it was not.
+ */
+
+#define STREAMS 3
+
+struct stream {
+	int server, client; /* -1: closed */
+	size_t sent, got;
+	bool reset; /* which is said once: after it comes an end */
+	uint32_t asked; /* of epoll(7) */
+};
+
+/* What a stream has at a place. */
+static char byte_at(size_t at)
+{
+	return (char)(at * 31 + (at >> 8) + 7);
+}
+
+/* Take what has come. False at the end of it. */
+static bool take(struct stream *stream, size_t most)
+{
+	static char buffer[1 << 17];
+	ssize_t size = recv(stream->client, buffer, most < sizeof buffer ? most : sizeof buffer, MSG_DONTWAIT);
+
+	for (ssize_t i = 0; i < size; i++)
+		assert(buffer[i] == byte_at(stream->got + i));
+	if (size > 0)
+		stream->got += size;
+	if (size < 0 && errno == ECONNRESET)
+		stream->reset = true;
+	/* An end is the end of all that was written; a reset says that it is not. */
+	if (size == 0)
+		assert(stream->reset || (stream->server == -1 && stream->got == stream->sent));
+	assert(stream->got <= stream->sent);
+	return size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+static void put(struct stream *stream, size_t size)
+{
+	static char buffer[JOINED + 1];
+	ssize_t written;
+
+	for (size_t i = 0; i < size; i++)
+		buffer[i] = byte_at(stream->sent + i);
+	written = write(stream->server, buffer, size);
+	assert(written == -1 ? errno == EAGAIN || errno == EPIPE || errno == ECONNRESET : written > 0 && (size_t)written <= size);
+	if (written > 0)
+		stream->sent += written;
+}
+
+static void ask(struct stream *stream, int loop, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.fd = stream->server };
+	int what = stream->asked == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+
+	if (stream->asked == 0 && events == 0)
+		return;
+	assert(epoll_ctl(loop, what, stream->server, &event) == 0);
+	stream->asked = events;
+}
+
+static void poll_loop(struct stream *streams, int loop, int wait)
+{
+	struct epoll_event events[2 * STREAMS];
+	int count = epoll_wait(loop, events, 2 * STREAMS, wait);
+
+	assert(count >= 0 && count <= STREAMS);
+	for (int i = 0; i < count; i++) {
+		int n = 0;
+
+		while (n < STREAMS && streams[n].server != events[i].data.fd)
+			n++;
+		assert(n < STREAMS && events[i].events != 0);
+		assert((events[i].events & ~(streams[n].asked | EPOLLERR | EPOLLHUP)) == 0);
+	}
+	for (int fd = 0; fd < DESCRIPTORS && number_joined > 0; fd++)
+		assert(joined_of[fd] == NULL || (joined_of[fd]->fd == fd && all_joined[joined_of[fd]->place] == joined_of[fd]));
+}
+
+static void open_streams(struct stream *streams, int loop)
+{
+	static int listener = -1;
+	static struct sockaddr_in address;
+	struct sockaddr_in from;
+	socklen_t length = sizeof address;
+
+	if (listener < 0) {
+		address = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+		listener = socket(AF_INET, SOCK_STREAM, 0);
+		assert(real_bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, STREAMS) == 0);
+		assert(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	}
+	for (int i = 0; i < STREAMS; i++) {
+		streams[i] = (struct stream){ .client = socket(AF_INET, SOCK_STREAM, 0) };
+		length = sizeof from;
+		assert(connect(streams[i].client, (struct sockaddr *)&address, sizeof address) == 0);
+		streams[i].server = accept4(listener, (struct sockaddr *)&from, &length, SOCK_NONBLOCK);
+		assert(streams[i].server >= 0 && is_clients(streams[i].server));
+		ask(&streams[i], loop, EPOLLIN | EPOLLOUT);
+	}
+}
+
+/* Without TIME_WAIT: the ports would be used up. */
+static void reset_client(struct stream *stream)
+{
+	static const struct linger reset = { .l_onoff = 1 };
+
+	if (stream->client < 0)
+		return;
+	setsockopt(stream->client, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+	real_close(stream->client);
+	stream->client = -1;
+}
+
+static void close_server(struct stream *stream)
+{
+	if (stream->server >= 0)
+		close(stream->server);
+	stream->server = -1;
+}
+
+static void take_step(struct stream *stream, struct stream *streams, int loop, int what)
+{
+	static const size_t sizes[] = { PIECE, PIECE, PIECE, PIECE + FRAMING, PIECE + FRAMING + 1, 1, 700, JOINED };
+	static const uint32_t events[] = { EPOLLIN, EPOLLOUT, EPOLLIN | EPOLLOUT, 0 };
+	int room;
+
+	if (what < 16) {
+		poll_loop(streams, loop, 0);
+	} else if (stream->client >= 0 && what < 24) {
+		take(stream, what % 2 == 0 ? 5000 : 1 << 17);
+	} else if (stream->server < 0) {
+		return;
+	} else if (what < 64) {
+		put(stream, sizes[what % 8]);
+	} else if (what < 76) {
+		ask(stream, loop, events[what % 4]);
+	} else if (what < 82) {
+		room = what % 2 == 0 ? 1 : 1 << 20;
+		setsockopt(stream->server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+	} else if (what == 82) {
+		reset_client(stream);
+	} else if (what == 83) {
+		close_server(stream);
+	}
+}
+
+/* Each octet is a step of one of the streams. */
+static void try_writes(const uint8_t *data, size_t size)
+{
+	struct stream streams[STREAMS];
+	time_t end;
+	int loop = epoll_create1(EPOLL_CLOEXEC);
+
+	signal(SIGPIPE, SIG_IGN); /* as Squid has it */
+	start();
+	fair = true;
+	event_loop = -1;
+	open_streams(streams, loop);
+	for (size_t i = 0; i < size && i < 200; i++)
+		take_step(&streams[data[i] % STREAMS], streams, loop, data[i] / STREAMS);
+	end = now() + 8;
+	for (int i = 0; i < STREAMS; i++) {
+		struct stream *stream = &streams[i];
+
+		if (stream->server >= 0)
+			ask(stream, loop, EPOLLIN);
+		/* What nobody goes on with is sent without that anybody asks. */
+		while (stream->client >= 0 && stream->got < stream->sent && take(stream, 1 << 17)) {
+			poll_loop(streams, loop, 0);
+			assert(now() < end);
+		}
+		reset_client(stream);
+	}
+	for (int i = 0; i < STREAMS; i++)
+		close_server(&streams[i]);
+	assert(number_joined == 0 && number_waiting == 0);
+	fair = false;
+	event_loop = -1;
+	real_close(loop);
+}

@@ -1,0 +1,44 @@
+"""What Squid writes to a client in pieces of 4 KB is given to the kernel in larger ones (joined_writes.c).
+
+That they come in one, and when, is tested with a program in Squid's place (test_proxy_shim_joined.py); here, that the
+real Squid writes as the library expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxying import configuration, fetch, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import start_origin, start_proxy
+from mptcp_proxy.squid import installed
+
+pytestmark = pytest.mark.kernel
+SIZE = 8_000_000
+
+
+def written(pid: int) -> int:
+    """Return the bytes that *pid* has given to write(2), without those by send(2); proc_pid_io(5)."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+@pytest.mark.parametrize(("turns", "least", "most"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
+def test_nearly_all_of_a_download_is_joined(
+    testbed: Testbed, require: Callable[..., None], turns: str, least: float, most: float
+) -> None:
+    require("squid", "apache2", "gcc")
+    squid = installed()
+    if squid and squid.multipath:
+        pytest.skip("this Squid writes in large pieces itself")
+    host = testbed["proxy"]
+    origin = start_origin(testbed["origin"], {"file": SIZE})
+    proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
+    [worker] = workers(proxy.process)
+    before = written(worker)
+    answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
+    assert (answer.status, answer.size) == (200, SIZE)
+    assert least <= (written(worker) - before) / SIZE <= most

@@ -1,0 +1,347 @@
+"""The preload library and write(2): what a client is written in pieces comes in one, soon, and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from preloading import WAYS, preloaded_as
+
+pytestmark = pytest.mark.kernel
+TURN = 16
+"""Events in a turn before the kernel is asked again, as mptcp_listen.h has it."""
+SCENE = """
+import random, select, struct, time
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+HEADER = b"HTTP/1.1 200 OK\\r\\nContent-Length: 1000\\r\\n\\r\\n"
+PIECE = b"p" * 4096
+listener = socket(AF_INET, SOCK_STREAM); listener.bind(("127.0.0.1", PORT)); listener.listen(2000)
+loop = select.epoll()
+def connect(address="127.0.0.2", events=IN | OUT):
+    client = socket(AF_INET, SOCK_STREAM, protocol(listener)); client.bind((address, 0))
+    client.connect(("127.0.0.1", PORT))
+    server, _ = listener.accept()
+    server.setblocking(False); client.setblocking(False)
+    loop.register(server, events)
+    return server, client
+def turn(wait=0): return dict(loop.poll(wait, 2048))
+def there(client):
+    "How much has come that was not taken."
+    time.sleep(0.02)
+    try: return len(client.recv(1 << 22, MSG_PEEK))
+    except BlockingIOError: return 0
+def read(client, most=1 << 22):
+    try: return client.recv(most)
+    except BlockingIOError: return b""
+def read_all(client, size):
+    got, until = b"", time.monotonic() + 20
+    while len(got) < size and time.monotonic() < until:
+        got += read(client)
+        turn(0.001)
+    return got
+def put(server, data):
+    try: return os.write(server.fileno(), data)
+    except OSError as error: return errno.errorcode[error.errno]
+"""
+
+
+@pytest.fixture(scope="module", params=[("plain", "TCP"), *((way, "MPTCP") for way in WAYS)], ids="-".join)
+def play(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Callable[..., Any]:
+    require("root", "namespaces", "mptcp", "gcc")
+    way, protocol = request.param
+    preloaded = preloaded_as(way, tmp_path_factory.mktemp("shim"))
+    # A listener on 3128 is made one of MPTCP, by the library; that on 3130 is left as it is.
+    port = 3130 if protocol == "TCP" else 3128
+
+    def run(code: str, turns: str | None = "fair") -> Any:
+        scene = f"PORT = {port}\n{SCENE}{code}"
+        found = preloaded(scene, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        assert preloaded.stderr == ""
+        return found
+
+    return run
+
+
+def test_a_header_and_its_body_come_in_one(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect()
+fd = server.fileno()
+events = [turn()[fd]]
+written = [put(server, HEADER)]
+events.append(turn()[fd]); held = there(client)
+written.append(put(server, b"b" * 1000)); still = there(client)
+loop.modify(server, IN); last = turn()
+tell(events=events, written=written, held=held, still=still, last=len(last), came=len(HEADER) + 1000 == there(client),
+     right=read(client) == HEADER + b"b" * 1000)
+""")
+    assert found["written"][1] == 1000
+    assert found == {**found, "events": [4, 4], "held": 0, "still": 0, "last": 0, "came": True, "right": True}
+
+
+def test_pieces_come_in_one_once_there_is_no_room_for_more(play: Callable[..., Any]) -> None:
+    """The kernel is asked once in a turn of events."""
+    found = play("""
+server, client = connect()
+server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
+fd, came, events, got = server.fileno(), [], [], b""
+turn()
+for number in range(40):
+    put(server, b"%04d" % number * 1024)
+    events.append(turn().get(fd))
+    came.append(there(client)); got += read(client)
+loop.modify(server, IN); turn()
+got += read_all(client, 40 * 4096 - len(got))
+tell(came=[each for each in came if each], events=set(events) == {OUT},
+     right=got == b"".join(b"%04d" % n * 1024 for n in range(40)))
+""")
+    assert found == {"came": [16 * 4096] * 2, "events": True, "right": True}
+
+
+def test_chunks_are_pieces_and_what_is_smaller_ends_them(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect()
+server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
+turn(); chunk = b"1000\\r\\n" + PIECE + b"\\r\\n"
+for _ in range(3): put(server, chunk); turn()
+before = there(client)
+put(server, b"5\\r\\nabcde\\r\\n"); turn()
+tell(before=before, after=there(client) - 3 * len(chunk))
+""")
+    assert found == {"before": 0, "after": 10}
+
+
+@pytest.mark.parametrize(
+    ("what", "events"),
+    [
+        pytest.param("PIECE", "IN", id="nobody waits to write"),
+        pytest.param("PIECE[1:]", "IN | OUT", id="less than a piece"),
+        pytest.param("PIECE * 2", "IN | OUT", id="more than a piece"),
+        pytest.param("HEADER + b'body'", "IN | OUT", id="a header with its body"),
+        pytest.param("HEADER[1:]", "IN | OUT", id="no header"),
+    ],
+)
+def test_what_is_likely_to_be_all_is_sent_at_once(play: Callable[..., Any], what: str, events: str) -> None:
+    found = play(f"""
+server, client = connect(events={events})
+turn()
+size = put(server, {what})
+tell(size=size, came=there(client), right=read(client) == {what})
+""")
+    assert found["size"] == found["came"] > 0
+    assert found["right"]
+
+
+@pytest.mark.parametrize("turns", [None, "kernel"])
+def test_without_fair_turns_nothing_is_held(play: Callable[..., Any], turns: str | None) -> None:
+    found = play("server, client = connect(); turn(); put(server, PIECE)\ntell(came=there(client))", turns=turns)
+    assert found == {"came": 4096}
+
+
+def test_who_does_not_go_on_is_waited_for_no_longer_than_a_turn(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect()
+turn(); put(server, PIECE)
+came = [there(client)]
+for _ in range(2): turn(); came.append(there(client))
+tell(came=came)
+""")
+    assert found == {"came": [0, 0, 4096]}
+
+
+def test_nobody_waits_for_more_than_a_turn_of_those_who_go_on(play: Callable[..., Any]) -> None:
+    """Downloads of one client, of which each may always go on, and another client who asks something."""
+    found = play("""
+many = {}
+for _ in range(40):
+    server, client = connect()
+    server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 22)
+    many[server.fileno()] = server, client
+one, asking = connect("127.0.0.3", IN)
+waited = []
+for _ in range(20):
+    asking.sendall(b"?")
+    between = 0
+    while one.fileno() not in (got := turn()):
+        between += len(got)
+        for fd in got:
+            put(many[fd][0], PIECE)
+            read(many[fd][1])
+    for fd in got:
+        if fd != one.fileno(): put(many[fd][0], PIECE)
+    one.recv(9); waited.append(between)
+tell(most=max(waited), least=min(waited))
+""")
+    # What the kernel was asked for before, and the events without a question to it.
+    assert 0 <= found["least"] <= found["most"] <= 2 * TURN
+
+
+def test_what_is_held_is_sent_before_the_connection_is_closed(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect()
+turn(); put(server, HEADER); turn(); put(server, PIECE)
+os.close(server.detach())
+client.setblocking(True); client.settimeout(5)
+got = b""
+while more := client.recv(9999): got += more
+tell(right=got == HEADER + PIECE)
+""")
+    assert found == {"right": True}
+
+
+NO_ROOM = """
+server, client = connect()
+fd = server.fileno()
+client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
+turn()
+# More than the client takes, and not a piece: it is in the kernel.
+sent = [b"k" * 200_000]
+assert put(server, sent[0]) == len(sent[0])
+def more():
+    data = b"%06d" % len(sent) * 683
+    sent.append(data[:4096])
+    return put(server, sent[-1])
+for _ in range(9): more(); turn()
+# The kernel has no room any more for what is held.
+server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
+"""
+
+
+def test_where_the_kernel_has_no_room_the_rest_is_sent_when_it_has(play: Callable[..., Any]) -> None:
+    found = play(f"""{NO_ROOM}
+loop.modify(server, IN)
+events = [turn().get(fd) for _ in range(5)]
+held = there(client) < len(sent[0])
+said = put(server, b"later")
+got = read_all(client, sum(map(len, sent)))
+then = put(server, b"later")
+tell(events=set(events) == {{None}}, held=held, said=said, right=got == b"".join(sent), then=then,
+     last=read_all(client, 5).decode(), quiet=turn())
+""")
+    assert found == {
+        "events": True,
+        "held": True,
+        "said": "EAGAIN",
+        "right": True,
+        "then": 5,
+        "last": "later",
+        "quiet": {},
+    }
+
+
+def test_who_waits_to_write_may_not_before_the_rest_is_sent(play: Callable[..., Any]) -> None:
+    found = play(f"""{NO_ROOM}
+# The last one had its turn, and is not gone on with; then the rest waits.
+turn(); turn()
+told, said = turn().get(fd), put(server, b"x")
+asked = []
+for events in (IN, 0, OUT, IN | OUT):
+    loop.modify(server, events); asked.append(turn().get(fd))
+loop.unregister(server); asked.append(turn().get(fd))
+loop.register(server, IN | OUT); asked.append(turn().get(fd))
+got = read_all(client, sum(map(len, sent)))
+tell(told=told, said=said, asked=asked, right=got == b"".join(sent), then=turn(5).get(fd))
+""")
+    assert found == {"told": None, "said": "EAGAIN", "asked": [None] * 6, "right": True, "then": 4}
+
+
+def test_who_did_not_get_all_is_reset_and_not_told_that_it_was_all(play: Callable[..., Any]) -> None:
+    found = play(f"""{NO_ROOM}
+os.close(server.detach())
+client.setblocking(True); client.settimeout(5)
+got, said = b"", "the end"
+try:
+    while more := client.recv(9999): got += more
+except OSError as error: said = errno.errorcode[error.errno]
+tell(all=got == b"".join(sent), said=said)
+""")
+    assert found == {"all": False, "said": "ECONNRESET"}
+
+
+def test_a_client_that_has_gone_is_found_out_as_it_always_was(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect()
+turn(); put(server, PIECE)
+client.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0)); client.close()
+time.sleep(0.1)
+turn()
+events = turn(5).get(server.fileno(), 0)
+said = put(server, PIECE)
+tell(gone=bool(events & (select.EPOLLHUP | select.EPOLLERR)), said=said)
+""")
+    assert found["gone"]
+    assert found["said"] in {"EPIPE", "ECONNRESET"}
+
+
+def test_a_forked_child_sends_nothing_of_its_parents(play: Callable[..., Any]) -> None:
+    """Squid's children close what they inherited."""
+    found = play("""
+server, client = connect()
+turn(); put(server, PIECE)
+if (child := os.fork()) == 0:
+    turn()
+    os.close(server.fileno())
+    os._exit(0)
+os.waitpid(child, 0)
+before = there(client)
+turn(); turn()
+tell(before=before, after=there(client))
+""")
+    assert found == {"before": 0, "after": 4096}
+
+
+def test_a_loop_that_ends_leaves_nothing_behind(play: Callable[..., Any]) -> None:
+    found = play("server, client = connect(); turn(); put(server, PIECE); loop.close(); tell(came=there(client))")
+    assert found == {"came": 4096}
+
+
+def test_the_next_connection_with_that_number_gets_nothing_of_the_last(play: Callable[..., Any]) -> None:
+    """The descriptor was closed where the library does not see it."""
+    found = play("""
+server, client = connect()
+turn(); put(server, PIECE)
+spare = os.open("/dev/null", os.O_RDONLY); os.dup2(spare, server.fileno())
+number = server.detach(); os.closerange(number, number + 1); subprocess.run(["true"])
+again, other = connect()
+turn(); turn()
+tell(same=again.fileno() == number, came=there(other))
+""")
+    assert found["came"] == 0
+
+
+RANDOM = """
+rng = random.Random(SEED)
+ends, sent, got = {}, {}, {}
+for n in range(12):
+    server, client = connect(f"127.0.0.{2 + n % 3}", OUT)
+    if rng.random() < 0.5: client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+    ends[server.fileno()] = server, client; sent[server.fileno()] = b""; got[server.fileno()] = b""
+until = time.monotonic() + 30
+goal, count = 200_000, 0
+while any(len(got[fd]) < goal for fd in ends) and time.monotonic() < until:
+    for fd, event in turn(0.01).items():
+        server, client = ends[fd]
+        if event & OUT and rng.random() < 0.9:
+            count += 1
+            size = rng.choice([4096, 4096, 4096, 4104, 4112, 4113, 1, 700, 65536])
+            data = (b"%08d" % count * (size // 8 + 1))[:size]
+            if len(sent[fd]) > goal: loop.modify(server, IN)
+            else:
+                size = put(server, data)
+                if size != "EAGAIN": sent[fd] += data[:size]
+        if rng.random() < 0.02: server.setsockopt(SOL_SOCKET, SO_SNDBUF, rng.choice([1, 1 << 20, 1 << 22]))
+    for fd, (server, client) in ends.items():
+        if rng.random() < 0.5: got[fd] += read(client, rng.choice([100, 5000, 1 << 20]))
+        if rng.random() < 0.05 and len(sent[fd]) <= goal: loop.modify(server, rng.choice([IN, OUT, IN | OUT]))
+        elif rng.random() < 0.2 and len(sent[fd]) <= goal: loop.modify(server, OUT)
+for fd, (server, client) in ends.items():
+    loop.modify(server, IN)
+    got[fd] += read_all(client, len(sent[fd]) - len(got[fd]))
+tell(right=sum(sent[fd] == got[fd] for fd in ends), enough=min(map(len, sent.values())) >= goal)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_written_when_comes_as_it_was_written(play: Callable[..., Any], seed: int) -> None:
+    assert play(f"SEED = {seed}\n{RANDOM}") == {"right": 12, "enough": True}
