@@ -57,11 +57,7 @@
 #define ACCEPTS 8
 #endif
 
-/* Each place is a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps 100
- * free (RESERVED_FD): with more of them it would be out of descriptors while it accepts, and then never accepts again.
- * Where all places are taken clients share them, and are one here. Nobody can choose with whom: a random number decides. */
-#define CLIENTS 64
-/* No more than this part of the descriptors that the program may have. */
+/* There are no more clients' epolls than this part of the descriptors that the program may have. */
 #define PART 16
 
 EXPORTED int accept(int fd, struct sockaddr *address, socklen_t *length);
@@ -71,7 +67,7 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int tim
 
 static int (*real_accept)(int, struct sockaddr *, socklen_t *);
 static int (*real_accept4)(int, struct sockaddr *, socklen_t *, int);
-int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
+static int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
 static int (*real_epoll_wait)(int, struct epoll_event *, int, int);
 
 static atomic_bool fair;
@@ -158,9 +154,14 @@ static uint16_t place_for(uint64_t client)
 	return 1 + (client ^ client >> 33) % (places - 1);
 }
 
-static uint16_t place_at(int fd)
+uint16_t place_at(int fd)
 {
 	return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&place_of[fd], memory_order_relaxed) : 0;
+}
+
+bool has_turns(int fd)
+{
+	return fair && fd >= 0 && fd < DESCRIPTORS;
 }
 
 bool is_clients(int fd)
@@ -203,6 +204,9 @@ static int accepted(int listener, int fd, const struct sockaddr *address, const 
 		clients[place_of[fd]].number++;
 	}
 	pthread_mutex_unlock(&clients_lock);
+	pthread_mutex_lock(&events_lock);
+	took(fd, true);
+	pthread_mutex_unlock(&events_lock);
 	return fd;
 }
 
@@ -250,14 +254,15 @@ void forget_client(int fd)
 		return;
 	if (fd == event_loop) {
 		for (int each = 0; each < DESCRIPTORS; each++)
-			send_writes(each);
+			send_held(each);
 		end_turns();
 	}
-	if (fd < DESCRIPTORS)
+	if (fd < DESCRIPTORS) {
 		listens[fd] = false;
+		forget_interest(fd);
+	}
 	if (place_at(fd) == 0)
 		return;
-	forget_writes(fd);
 	pthread_mutex_lock(&clients_lock);
 	if (place_of[fd] == 0) {
 		pthread_mutex_unlock(&clients_lock);
@@ -296,46 +301,41 @@ static bool open_client(struct client *client, int outer)
 	return client->epoll > 0;
 }
 
-/* The epoll in which the client's descriptor *fd* is, or is to be. */
-static int epoll_of(int outer, int fd)
+/* Have an epoll for the client whose descriptor *fd* is, if *outer* is the event loop's; where there can be none it is no
+ * client's any more. */
+static void open_place(int outer, int fd)
 {
 	struct client *client;
-	int saved = errno, none = -1, found = outer;
+	int saved = errno, none = -1;
 
 	pthread_mutex_lock(&clients_lock);
 	atomic_compare_exchange_strong(&event_loop, &none, outer);
 	client = &clients[place_of[fd]];
-	if (outer == event_loop && (client->epoll > 0 || open_client(client, outer)))
-		found = client->epoll;
-	else if (outer == event_loop)
+	if (outer == event_loop && client->epoll == 0 && !open_client(client, outer))
 		end_ownership(fd);
 	pthread_mutex_unlock(&clients_lock);
 	errno = saved;
-	return found;
 }
 
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 {
-	int own;
-
 	start();
-	if (!is_clients(fd) || (own = epoll_of(epoll, fd)) == epoll)
+	if (fair && place_at(fd) != 0)
+		open_place(epoll, fd);
+	if (!has_turns(fd) || epoll != event_loop || (event == NULL && what != EPOLL_CTL_DEL))
 		return real_epoll_ctl(epoll, what, fd, event);
-	return want(own, what, fd, event);
+	return want(what, fd, event);
 }
 
-void want_of_client(int fd, uint32_t events)
+int tell_kernel(int fd, int what, uint32_t events)
 {
 	struct epoll_event event = { .events = events, .data.fd = fd };
 	int epoll;
 
 	pthread_mutex_lock(&clients_lock);
-	epoll = clients[place_at(fd)].epoll;
-	if (epoll > 0 && events == 0)
-		real_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
-	else if (epoll > 0 && real_epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0)
-		real_epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+	epoll = place_at(fd) != 0 ? clients[place_at(fd)].epoll : event_loop;
 	pthread_mutex_unlock(&clients_lock);
+	return real_epoll_ctl(epoll, what, fd, &event);
 }
 
 /* Of *count* events leave those that are of no client's epoll, and note the *ready* places. Returns how many are left. */
@@ -417,7 +417,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 	start();
 	if (!fair || epoll != event_loop)
 		return real_epoll_wait(epoll, events, most, timeout);
-	count = go_on(events, most);
+	count = go_on(events, most, &timeout);
 	if (count > 0)
 		return count;
 	count = real_epoll_wait(epoll, events, most, timeout);
@@ -429,7 +429,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 	others = part(events, count, ready, &found);
 	if (found > 0) {
 		count = add_clients(events, others, most, ready, found);
-		count = others + without_waiting(events + others, count - others);
+		count = others + without_rests(events + others, count - others);
 	}
 	return add_accepts(events, others, count, most);
 }

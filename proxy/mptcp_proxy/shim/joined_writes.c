@@ -6,10 +6,10 @@
  * each whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). A download of 64 KB so takes 16 calls of write(2),
  * each of which sends packets of its own, and as many of epoll_wait(2).
  *
- * Here a header or a full piece is held, and what follows is added to it. As long as Squid waits to write more it is told
- * that it may, without a question to the kernel. What is held is sent when Squid does not wait to write, when it had its
- * turn and wrote nothing, when what it wrote last was less than a piece, and when the room is full: so nothing is held for
- * longer than a turn of the event loop. Between two questions to the kernel there are TURN such events, of all clients.
+ * Here a header or a full piece is held, and what follows is added to it, as long as Squid waits to write more, and is told
+ * that it may (may_write.c). What is held is sent when Squid does not wait to write, when it had its turn and wrote nothing,
+ * when it had no turn twice, when what it wrote last was less than a piece, and when the room is full: so nothing is held
+ * for longer than two turns of the event loop.
  *
  * Nothing is held of a connection for whose EPOLLOUT Squid does not wait. No more is held than half of what the kernel has
  * room for, so that it takes all at once. Where it does not, for it is out of memory, Squid may not write until it has
@@ -52,17 +52,15 @@ static ssize_t (*real_write)(int, const void *, size_t);
 struct joined {
 	int fd, place;		 /* in all_joined[] */
 	bool more;		 /* what was written last is probably not the last of it */
+	bool late;		 /* there was no room for its event in the last turn */
 	bool waits;		 /* the kernel has not taken all, and says when it can */
 	size_t first, end, room; /* where in the bytes that begins which is held, where it ends, and where it must end */
 	char bytes[JOINED];
 };
 
-static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER; /* held in all that is static */
 static struct joined *joined_of[DESCRIPTORS], *all_joined[MOST_HELD], *spare;
-static uint32_t wanted[DESCRIPTORS];	    /* the events that the program waits for */
 static bool broken[DESCRIPTORS];	    /* to send what was held of it: the kernel is to say so */
 static atomic_int number_joined, number_waiting; /* of all_joined[], and of those that wait */
-static int given;			    /* events since the kernel was asked */
 
 void resolve_write(void)
 {
@@ -86,7 +84,7 @@ static void wait_for_room(struct joined *joined, bool waits)
 		return;
 	joined->waits = waits;
 	number_waiting += waits ? 1 : -1;
-	want_of_client(joined->fd, wanted[joined->fd] | (waits ? EPOLLOUT : 0));
+	wait_for_rest(joined->fd, waits);
 }
 
 /* Give the kernel what is held. False, with errno, where it has not taken all of it, and waits, or is dropped. */
@@ -103,6 +101,7 @@ static bool send_joined(struct joined *joined)
 		else if (errno != EINTR)
 			why = errno;
 	}
+	took(joined->fd, why == 0);
 	wait_for_room(joined, why == EAGAIN);
 	broken[joined->fd] = why != 0 && why != EAGAIN;
 	if (why != EAGAIN)
@@ -111,16 +110,21 @@ static bool send_joined(struct joined *joined)
 	return why == 0;
 }
 
-/* How much the kernel takes of a socket at once, to be on the safe side: what it counts is more than the bytes. */
-static size_t room_of(int fd)
+/* How much the kernel takes of a socket at once, to be on the safe side: what it counts is more than the bytes. And whether
+ * epoll would say that it may be written to: not where less than a third is free (sk_stream_is_writeable()). */
+static size_t room_of(int fd, bool *writable)
 {
 	uint32_t memory[SK_MEMINFO_VARS];
 	socklen_t length = sizeof memory;
+	size_t all, queued;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0 ||
-	    memory[SK_MEMINFO_SNDBUF] <= memory[SK_MEMINFO_WMEM_QUEUED])
+	*writable = true;
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0)
 		return 0;
-	return (memory[SK_MEMINFO_SNDBUF] - memory[SK_MEMINFO_WMEM_QUEUED]) / 2;
+	all = memory[SK_MEMINFO_SNDBUF];
+	queued = memory[SK_MEMINFO_WMEM_QUEUED];
+	*writable = queued + queued / 2 <= all;
+	return all > queued ? (all - queued) / 2 : 0;
 }
 
 static bool is_piece(size_t size)
@@ -134,24 +138,34 @@ static bool is_header(const char *bytes, size_t size)
 	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
 }
 
-/* Begin to hold what *fd* is given where these bytes are probably not the last; otherwise return NULL. */
-static struct joined *begin_to_join(int fd, const char *bytes, size_t size)
+/* Begin to hold what *fd* is given where these bytes are probably not the last; otherwise return NULL. The program has to
+ * *wait* where it was told without a question to the kernel that it may write, and there is little room: then the kernel
+ * says when there is much, and there are not many small writes. */
+static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool *wait)
 {
 	struct joined *joined;
+	bool writable;
 	size_t room;
 
-	if (number_joined == MOST_HELD || broken[fd] || (wanted[fd] & EPOLLOUT) == 0)
+	*wait = false;
+	if (number_joined == MOST_HELD || broken[fd] || !waits_to_write(fd))
 		return NULL;
-	if (is_header(bytes, size))
+	if (is_header(bytes, size)) {
 		room = BEGINNING;
-	else if (!is_piece(size) || (room = room_of(fd)) < 2 * (PIECE + FRAMING))
+	} else if (is_piece(size)) {
+		room = room_of(fd, &writable);
+		*wait = !writable && is_fresh(fd);
+		if (*wait || room < 2 * (PIECE + FRAMING))
+			return NULL;
+	} else {
 		return NULL;
+	}
 	joined = spare != NULL ? spare : malloc(sizeof *joined);
 	if (joined == NULL)
 		return NULL;
 	spare = NULL;
 	joined->fd = fd;
-	joined->more = joined->waits = false;
+	joined->more = joined->waits = joined->late = false;
 	joined->first = joined->end = 0;
 	joined->room = room < JOINED ? room : JOINED;
 	joined->place = number_joined++;
@@ -163,6 +177,7 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size)
 static ssize_t join(int fd, const char *bytes, size_t size)
 {
 	struct joined *joined = joined_of[fd];
+	bool wait = false;
 
 	if (joined != NULL && (joined->waits || size > joined->room - joined->end)) {
 		if (!send_joined(joined))
@@ -170,9 +185,11 @@ static ssize_t join(int fd, const char *bytes, size_t size)
 		joined = NULL;
 	}
 	if (joined == NULL)
-		joined = begin_to_join(fd, bytes, size);
+		joined = begin_to_join(fd, bytes, size, &wait);
+	if (wait)
+		errno = EAGAIN;
 	if (joined == NULL)
-		return 0;
+		return wait ? -1 : 0;
 	memcpy(joined->bytes + joined->end, bytes, size);
 	joined->end += size;
 	joined->more = is_piece(size) || is_header(bytes, size);
@@ -181,103 +198,93 @@ static ssize_t join(int fd, const char *bytes, size_t size)
 
 ssize_t write(int fd, const void *bytes, size_t size)
 {
-	ssize_t taken;
+	ssize_t taken = 0;
 
 	start();
-	if (size == 0 || !is_clients(fd))
+	if (size == 0 || !has_turns(fd))
 		return real_write(fd, bytes, size);
-	pthread_mutex_lock(&writes_lock);
-	taken = join(fd, bytes, size);
-	pthread_mutex_unlock(&writes_lock);
-	return taken != 0 ? taken : real_write(fd, bytes, size);
+	if (is_clients(fd)) {
+		pthread_mutex_lock(&events_lock);
+		taken = join(fd, bytes, size);
+		pthread_mutex_unlock(&events_lock);
+	}
+	if (taken == 0)
+		taken = real_write(fd, bytes, size);
+	pthread_mutex_lock(&events_lock);
+	took(fd, taken == (ssize_t)size);
+	pthread_mutex_unlock(&events_lock);
+	return taken;
 }
 
-int want(int epoll, int what, int fd, struct epoll_event *event)
+bool is_held(int fd)
 {
-	uint32_t events = what == EPOLL_CTL_DEL ? 0 : event->events;
-	int result = 0;
-
-	pthread_mutex_lock(&writes_lock);
-	if (joined_of[fd] != NULL && joined_of[fd]->waits)
-		want_of_client(fd, events | EPOLLOUT);
-	else
-		result = real_epoll_ctl(epoll, what, fd, event);
-	if (result == 0)
-		wanted[fd] = events;
-	pthread_mutex_unlock(&writes_lock);
-	return result;
+	return joined_of[fd] != NULL;
 }
 
-int go_on(struct epoll_event *events, int most)
+int go_on_with_joined(struct epoll_event *events, int most)
 {
 	int count = 0;
 
-	pthread_mutex_lock(&writes_lock);
 	/* From the last one, whose place in the array another's may be that is dropped. */
 	for (int i = number_joined - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 
 		if (joined->waits)
 			continue;
-		if (!joined->more || (wanted[joined->fd] & EPOLLOUT) == 0) {
+		if (!joined->more || !waits_to_write(joined->fd)) {
 			send_joined(joined);
-			continue;
-		}
-		joined->more = false;
-		if (given < TURN && count < most) {
-			events[count++] = (struct epoll_event){ .events = EPOLLOUT, .data.fd = joined->fd };
-			given++;
+		} else if (count < most && may_serve(joined->fd)) {
+			serve(joined->fd, &events[count++]);
+			joined->more = joined->late = false;
+		} else if (joined->late) {
+			send_joined(joined);
+		} else {
+			joined->late = true;
 		}
 	}
-	if (count == 0)
-		given = 0;
-	pthread_mutex_unlock(&writes_lock);
 	return count;
 }
 
-int without_waiting(struct epoll_event *events, int count)
+int without_rests(struct epoll_event *events, int count)
 {
 	int left = 0;
 
 	if (number_waiting == 0)
 		return count;
-	pthread_mutex_lock(&writes_lock);
+	pthread_mutex_lock(&events_lock);
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
 		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? joined_of[fd] : NULL;
 
 		if (joined != NULL && joined->waits) {
 			send_joined(joined);
-			if (joined_of[fd] != NULL || (wanted[fd] & EPOLLOUT) == 0)
+			if (joined_of[fd] != NULL || !waits_to_write(fd))
 				events[i].events &= ~EPOLLOUT;
 		}
 		if (events[i].events != 0)
 			events[left++] = events[i];
 	}
-	pthread_mutex_unlock(&writes_lock);
+	pthread_mutex_unlock(&events_lock);
 	return left;
 }
 
-void send_writes(int fd)
+void send_held(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
 
 	if (!is_clients(fd))
 		return;
-	pthread_mutex_lock(&writes_lock);
+	pthread_mutex_lock(&events_lock);
 	if (joined_of[fd] != NULL && !send_joined(joined_of[fd]) && joined_of[fd] != NULL)
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-	pthread_mutex_unlock(&writes_lock);
+	pthread_mutex_unlock(&events_lock);
 }
 
-void forget_writes(int fd)
+void forget_joined(int fd)
 {
-	pthread_mutex_lock(&writes_lock);
-	wanted[fd] = 0;
 	broken[fd] = false;
 	if (joined_of[fd] != NULL) {
 		number_waiting -= joined_of[fd]->waits;
 		drop(joined_of[fd]);
 	}
-	pthread_mutex_unlock(&writes_lock);
 }

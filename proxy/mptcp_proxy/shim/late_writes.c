@@ -202,7 +202,7 @@ int close(int fd)
 	int saved = errno;
 
 	start();
-	send_writes(fd);
+	send_held(fd);
 	if (listen_ports != NULL && owner == getpid() && is_open(fd))
 		keep(fd);
 	forget_client(fd);

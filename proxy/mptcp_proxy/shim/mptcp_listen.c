@@ -20,8 +20,8 @@
  * host's stays; one line on stderr says so, once per process.
  *
  * This file has the listeners; connect.c the connections to parents; swap.c puts one socket in the place of another;
- * zero_read.c cures a fault of Squid 5, late_writes.c one of MPTCP's; fair_turns.c has clients take turns; scope.c says
- * which processes the library is in.
+ * zero_read.c cures a fault of Squid 5, late_writes.c one of MPTCP's; fair_turns.c has clients take turns, may_write.c and
+ * joined_writes.c make what they are written cheaper; scope.c says which processes the library is in.
  */
 
 #define _GNU_SOURCE

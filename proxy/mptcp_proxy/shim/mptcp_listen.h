@@ -7,6 +7,7 @@
 #ifndef MPTCP_LISTEN_H
 #define MPTCP_LISTEN_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,36 +60,65 @@ void choose_congestion(int mptcp);
 /* Put an MPTCP socket in the place of the TCP socket *fd*: NULL. Or leave *fd* alone and return why, with errno set. */
 const char *swap(int fd);
 
-/* Events of clients that Squid is given in a turn of its event loop. */
+/* Events of clients that the kernel is asked for in a turn of Squid's event loop. To each come some four that it is not asked
+ * for (may_write.c), so that this is as many requests. */
 #ifndef TURN
-#define TURN 16
+#define TURN 4
 #endif
+
+/* Each place is a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps 100
+ * free (RESERVED_FD): with more of them it would be out of descriptors while it accepts, and then never accepts again.
+ * Where all places are taken clients share them, and are one here. Nobody can choose with whom: a random number decides. */
+#define CLIENTS 64
 
 /* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
 #define DESCRIPTORS 65536
 
-/* Of fair_turns.c: is *fd* a client's? Have his epoll say *events* of it, or have it there no more, for 0. */
+/* Of fair_turns.c: do clients take turns, and is *fd* one that there may be a place for? Is it a client's, and in which
+ * place, 0 for none? And epoll_ctl(2) for *fd* in the event loop's epoll, or in its client's. */
+bool has_turns(int fd);
 bool is_clients(int fd);
-void want_of_client(int fd, uint32_t events);
-extern int (*real_epoll_ctl)(int, int, int, struct epoll_event *);
+uint16_t place_at(int fd);
+int tell_kernel(int fd, int what, uint32_t events);
 
 /* The descriptor *fd* is about to be closed: it is no client's any more. */
 void forget_client(int fd);
 
-/* Of joined_writes.c, which holds what clients are written: epoll_ctl(2) for a client's descriptor in his *epoll*. */
-int want(int epoll, int what, int fd, struct epoll_event *event);
+/* Held in what follows of may_write.c and joined_writes.c, but for what says otherwise. */
+extern pthread_mutex_t events_lock;
 
-/* Send what is to be sent; returns how many *events*, *most* at most, Squid is given before the kernel is asked. */
-int go_on(struct epoll_event *events, int most);
+/* Of may_write.c, not held: epoll_ctl(2) for *fd* in the event loop; and how many *events*, *most* at most, the program is given
+ * before the kernel is asked for others, and within which *timeout*. */
+int want(int what, int fd, const struct epoll_event *event);
+int go_on(struct epoll_event *events, int most, int *timeout);
 
-/* Of *count* events leave those that are the program's, and not this library's own. Returns how many are left. */
-int without_waiting(struct epoll_event *events, int count);
+/* The program waits until it may write to *fd*, of which the kernel is not asked where that is fresh; what was written last was taken, *all* of it or not. */
+bool waits_to_write(int fd);
+bool is_fresh(int fd);
+void took(int fd, bool all);
 
-/* Send what is held for *fd*, which is about to be closed; where the kernel does not take all the close will be a reset. */
-void send_writes(int fd);
+/* The library itself waits until *fd* takes the *rest* of what is held, or does so no more. */
+void wait_for_rest(int fd, bool rest);
 
-/* *fd* is nobody's, or another's: what is held is dropped. */
-void forget_writes(int fd);
+/* May the program have an event of *fd* before the kernel is asked? Give it one: it may write. */
+bool may_serve(int fd);
+void serve(int fd, struct epoll_event *event);
+
+/* Not held: *fd* is closed, or another's. */
+void forget_interest(int fd);
+
+/* Of joined_writes.c, which holds what is written to clients: is something held of *fd*? What is held is dropped. */
+bool is_held(int fd);
+void forget_joined(int fd);
+
+/* Send what is to be sent; returns how many *events*, *most* at most, are for those who go on. */
+int go_on_with_joined(struct epoll_event *events, int most);
+
+/* Not held: of *count* events leave those that are the program's, and not the library's own. Returns how many are left. */
+int without_rests(struct epoll_event *events, int count);
+
+/* Not held: send what is held of *fd*, which is about to be closed; where the kernel does not take all, that resets it. */
+void send_held(int fd);
 
 /* More was ready of a client than Squid was given in this turn of its event loop. */
 bool turn_was_cut(void);

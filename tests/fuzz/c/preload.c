@@ -18,6 +18,7 @@
 #include "connect.c"
 #include "fair_turns.c"
 #include "joined_writes.c"
+#include "may_write.c"
 #include "scope.c"
 #include "swap.c"
 

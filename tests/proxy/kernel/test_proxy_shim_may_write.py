@@ -1,0 +1,181 @@
+"""The preload library and epoll(7): who waits to write is told so without the kernel, if it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from preloading import WAYS, Preloaded, preloaded_as
+
+pytestmark = pytest.mark.kernel
+SCENE = """
+import select, time
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+listener = socket(AF_INET, SOCK_STREAM); listener.bind(("127.0.0.1", 3130)); listener.listen(2000)
+loop = select.epoll()
+def connect(events):
+    client = socket(AF_INET, SOCK_STREAM); client.connect(("127.0.0.1", 3130))
+    server, _ = listener.accept()
+    server.setblocking(False); client.setblocking(False)
+    loop.register(server, events)
+    return server, client
+def known(server):
+    "The events that the kernel waits for; None: it waits for nothing of it (proc_pid_fdinfo(5))."
+    for each in os.scandir("/proc/self/fd"):
+        try:
+            if os.readlink(each.path) != "anon_inode:[eventpoll]": continue
+            lines = open(f"/proc/self/fdinfo/{each.name}").read().splitlines()
+        except OSError: continue
+        for words in map(str.split, lines):
+            if words[:2] == ["tfd:", str(server.fileno())]: return int(words[3], 16) & 0x7
+def turn(wait=0): return dict(loop.poll(wait, 2048))
+def put(server, data):
+    try: return os.write(server.fileno(), data)
+    except OSError as error: return errno.errorcode[error.errno]
+def fill(server):
+    while put(server, b"x" * 50_000) == 50_000: pass
+"""
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
+    require("root", "namespaces", "mptcp", "gcc")
+    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture
+def play(preloaded: Preloaded) -> Callable[..., Any]:
+    def run(code: str, turns: str | None = "fair") -> Any:
+        found = preloaded(SCENE + code, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        assert preloaded.stderr == ""
+        return found
+
+    return run
+
+
+def test_who_begins_to_wait_is_told_twice_before_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect(IN)
+steps = [[known(server), turn().get(server.fileno())]]
+loop.modify(server, IN | OUT)
+for _ in range(4): steps.append([turn().get(server.fileno()), known(server)])
+loop.modify(server, IN); steps.append([turn().get(server.fileno()), known(server)])
+tell(steps=steps)
+""")
+    assert found["steps"] == [[1, None], [4, 1], [4, 1], [4, 5], [4, 5], [None, 1]]
+
+
+def test_who_goes_on_writing_is_told_without_the_kernel(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect(IN | OUT)
+told = []
+for _ in range(20):
+    told.append(turn().get(server.fileno())); put(server, b"x"); client.recv(9)
+tell(told=told, known=known(server))
+""")
+    assert found["told"].count(4) >= 19
+    assert found["known"] == 1
+
+
+def test_without_fair_turns_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+    assert play("tell(known=known(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
+
+
+def test_who_may_not_write_is_told_when_he_may(play: Callable[..., Any]) -> None:
+    found = play("""
+server, client = connect(IN)
+fill(server)
+loop.modify(server, IN | OUT)
+steps = [turn().get(server.fileno()), known(server)]
+while True:
+    try: client.recv(1 << 20)
+    except BlockingIOError: break
+    time.sleep(0.01)
+steps.append(turn(5).get(server.fileno()))
+tell(steps=steps)
+""")
+    assert found["steps"] == [None, 5, 4]
+
+
+def test_a_socket_that_connects_is_not_told_before_it_has(play: Callable[..., Any]) -> None:
+    """Its number was that of a connection to which all was written."""
+    found = play("""
+connect(IN)
+full = socket(AF_INET, SOCK_STREAM); full.bind(("127.0.0.1", 4000)); full.listen(0)
+waiting = []
+for _ in range(4):
+    each = socket(AF_INET, SOCK_STREAM); each.setblocking(False); waiting.append(each)
+    each.connect_ex(("127.0.0.1", 4000))
+time.sleep(0.1)
+here, there = socketpair(); put(here, b"x"); number = here.fileno(); here.close()
+last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
+said = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
+loop.register(last, OUT)
+tell(same=last.fileno() == number, said=said, told=[turn().get(number) for _ in range(3)])
+""")
+    assert found == {"same": True, "said": "EINPROGRESS", "told": [None] * 3}
+
+
+def test_what_is_taken_back_in_the_same_turn_costs_nothing(play: Callable[..., Any]) -> None:
+    """As of an idle connection to an origin, which is used again."""
+    found = play("""
+connect(IN)
+here, there = socketpair(); there.send(b"?")
+loop.register(here, IN); steps = [turn().get(here.fileno())]; here.recv(9); put(here, b"x")
+loop.unregister(here); steps.append(known(here))
+loop.register(here, OUT); steps += [turn().get(here.fileno()), known(here)]
+put(here, b"x")
+loop.modify(here, IN | OUT); loop.modify(here, IN); steps += [turn().get(here.fileno()), known(here)]
+there.send(b"?"); steps.append(turn(5).get(here.fileno()))
+loop.unregister(here); turn(); steps.append(known(here))
+try: loop.unregister(here)
+except FileNotFoundError: steps.append("not there")
+tell(steps=steps)
+""")
+    assert found["steps"] == [1, 1, 4, 1, None, 1, 1, None, "not there"]
+
+
+def test_what_cannot_be_registered_is_said_at_once(play: Callable[..., Any]) -> None:
+    found = play("""
+connect(IN)
+said, file = [], os.open("/etc/hostname", os.O_RDONLY)
+for events in (IN, OUT):
+    try: loop.register(file, events)
+    except OSError as error: said.append(errno.errorcode[error.errno])
+here, there = socketpair(); loop.register(here, IN)
+try: loop.register(here, IN)
+except OSError as error: said.append(errno.errorcode[error.errno])
+tell(said=said)
+""")
+    assert found == {"said": ["EPERM", "EPERM", "EEXIST"]}
+
+
+def test_what_was_registered_before_the_first_client_is_the_kernels(play: Callable[..., Any]) -> None:
+    found = play("""
+here, there = socketpair(); there.send(b"?"); loop.register(here, IN | OUT)
+connect(IN)
+steps = [turn().get(here.fileno()), known(here)]
+loop.modify(here, IN); steps += [turn().get(here.fileno()), known(here)]
+loop.unregister(here); steps += [turn().get(here.fileno()), known(here)]
+tell(steps=steps)
+""")
+    assert found["steps"] == [5, 5, 1, 1, None, None]
+
+
+def test_no_more_than_four_times_a_turn_is_told_before_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+    """And it is asked without waiting while there are more to be told."""
+    found = play("""
+many = {}
+for _ in range(100):
+    server, client = connect(OUT); many[server.fileno()] = server, client
+here, there = socketpair(); there.send(b"?"); loop.register(here, IN)
+before, began = 0, time.monotonic()
+while here.fileno() not in (got := turn(5)): before += len(got)
+told = set(got)
+for _ in range(16): told |= set(turn(5))
+tell(before=before, quick=time.monotonic() - began < 2, all=len(told & set(many)))
+""")
+    assert found["before"] == 16
+    assert found["quick"]
+    assert found["all"] == 100
