@@ -142,6 +142,11 @@ int want(int what, int fd, const struct epoll_event *event)
 	return result;
 }
 
+bool is_wanted(int fd)
+{
+	return interests[fd].wants;
+}
+
 bool is_fresh(int fd)
 {
 	return interests[fd].fresh;

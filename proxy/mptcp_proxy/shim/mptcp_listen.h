@@ -92,6 +92,9 @@ extern pthread_mutex_t events_lock;
 int want(int what, int fd, const struct epoll_event *event);
 int go_on(struct epoll_event *events, int most, int *timeout);
 
+/* Not held: is *fd* registered with the event loop? */
+bool is_wanted(int fd);
+
 /* The program waits until it may write to *fd*, of which the kernel is not asked where that is fresh; what was written last was taken, *all* of it or not. */
 bool waits_to_write(int fd);
 bool is_fresh(int fd);

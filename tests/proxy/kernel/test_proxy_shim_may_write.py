@@ -108,7 +108,8 @@ for _ in range(4):
     each = socket(AF_INET, SOCK_STREAM); each.setblocking(False); waiting.append(each)
     each.connect_ex(("127.0.0.1", 4000))
 time.sleep(0.1)
-here, there = socketpair(); put(here, b"x"); number = here.fileno(); here.close()
+here, there = socketpair(); number = here.fileno()
+loop.register(here, IN); put(here, b"x"); here.close()
 last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
 said = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
 loop.register(last, OUT)
