@@ -179,11 +179,9 @@ static ssize_t join(int fd, const char *bytes, size_t size)
 	struct joined *joined = joined_of[fd];
 	bool wait = false;
 
-	if (joined != NULL && (joined->waits || size > joined->room - joined->end)) {
-		if (!send_joined(joined))
-			return -1;
-		joined = NULL;
-	}
+	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
+		/* The kernel is given these bytes, too: else who has much to write would go on before all others for ever. */
+		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
 		joined = begin_to_join(fd, bytes, size, &wait);
 	if (wait)
