@@ -16,7 +16,6 @@ _MEDIANS = "medians of three rounds met an aim or missed it, without a bound tha
 EARLIER: Mapping[tuple[str, str], str] = {
     ("relay", "48b0551"): _MEDIANS,
     ("relay-apart", "b4a210c"): _MEDIANS,
-    ("relay-slow", "b4a210c"): _MEDIANS,
     ("relay-squid-6", "81b3a92"): _MEDIANS,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
