@@ -14,8 +14,8 @@ import select, time
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 listener = socket(AF_INET, SOCK_STREAM); listener.bind(("127.0.0.1", 3130)); listener.listen(2000)
 loop = select.epoll()
-def connect(events):
-    client = socket(AF_INET, SOCK_STREAM); client.connect(("127.0.0.1", 3130))
+def connect(events, address="127.0.0.1"):
+    client = socket(AF_INET, SOCK_STREAM); client.bind((address, 0)); client.connect(("127.0.0.1", 3130))
     server, _ = listener.accept()
     server.setblocking(False); client.setblocking(False)
     loop.register(server, events)
@@ -180,3 +180,20 @@ tell(before=before, quick=time.monotonic() - began < 2, all=len(told & set(many)
     assert found["before"] == 16
     assert found["quick"]
     assert found["all"] == 100
+
+
+def test_each_client_has_its_share_of_what_the_kernel_is_not_asked_for(play: Callable[..., Any]) -> None:
+    found = play("""
+many = {}
+for address in ["127.0.0.2"] * 60 + ["127.0.0.3"]:
+    server, client = connect(OUT, address); many[server.fileno()] = server, client
+last = server.fileno()
+told = dict.fromkeys(many, 0)
+for _ in range(400):
+    for fd in turn():
+        told[fd] += 1; put(many[fd][0], b"x"); many[fd][1].recv(9)
+of_one = told.pop(last)
+tell(one=of_one, least=min(told.values()), most=max(told.values()))
+""")
+    assert found["one"] > 5 * found["most"]
+    assert found["least"] > 0
