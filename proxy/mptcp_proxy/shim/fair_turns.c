@@ -268,10 +268,6 @@ void forget_client(int fd)
 		pthread_mutex_unlock(&clients_lock);
 		return;
 	}
-	epoll = clients[place_of[fd]].epoll;
-	/* A copy of the descriptor would keep it in there (late_writes.c has such). */
-	if (epoll > 0)
-		real_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
 	epoll = end_ownership(fd);
 	pthread_mutex_unlock(&clients_lock);
 	if (epoll > 0)

@@ -59,8 +59,9 @@ struct joined {
 };
 
 static struct joined *joined_of[DESCRIPTORS], *all_joined[MOST_HELD], *spare;
-static bool broken[DESCRIPTORS];	    /* to send what was held of it: the kernel is to say so */
-static atomic_int number_joined, number_waiting; /* of all_joined[], and of those that wait */
+static int number_joined;	     /* of all_joined[] */
+static atomic_int number_waiting;    /* of these, those that wait; looked at without the lock */
+static bool broken[DESCRIPTORS];     /* to send what was held of it: the kernel is to say so */
 
 void resolve_write(void)
 {

@@ -2,8 +2,9 @@
  *
  * Squid asks before each write whether it may, and nearly always it may: it is told so without a question to the kernel.
  *
- * Before it writes Squid has epoll(7) wait for EPOLLOUT (Comm::Write), after it has written it is told so once more, and only then
- * takes that back: two calls of epoll_ctl(2) and two turns of the event loop for each piece of a tunnel, each request and each answer.
+ * Before it writes Squid has epoll(7) wait for EPOLLOUT (Comm::Write), after it has written it is told so once more, and
+ * only then takes that back: two calls of epoll_ctl(2) and two turns of the event loop for each piece of a tunnel, each
+ * request and each answer.
  *
  * So where a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it has the event in the next
  * turn, and once more in the one after it. If it still waits then, or if the kernel took less than it was given, the kernel
@@ -224,7 +225,7 @@ static int serve_fresh(struct epoll_event *events, int count, int most, bool *pe
 	}
 	memcpy(fresh_ones + left, served, last * sizeof *served);
 	number_fresh = left + last;
-	share = clients > 1 ? (MOST / clients > 1 ? MOST / clients : 1) : MOST;
+	share = clients > MOST ? 1 : MOST / (clients > 0 ? clients : 1);
 	return count;
 }
 
@@ -250,6 +251,9 @@ int go_on(struct epoll_event *events, int most, int *timeout)
 void forget_interest(int fd)
 {
 	pthread_mutex_lock(&events_lock);
+	/* A copy of the descriptor would keep it in there: late_writes.c has such, and a child that was just forked. */
+	if (interests[fd].there)
+		tell_kernel(fd, EPOLL_CTL_DEL, 0);
 	/* It stays in the lists until they are gone through. */
 	interests[fd] = (struct interest){ .listed = interests[fd].listed, .changed = interests[fd].changed };
 	forget_joined(fd);

@@ -87,15 +87,16 @@ void forget_client(int fd);
 /* Held in what follows of may_write.c and joined_writes.c, but for what says otherwise. */
 extern pthread_mutex_t events_lock;
 
-/* Of may_write.c, not held: epoll_ctl(2) for *fd* in the event loop; and how many *events*, *most* at most, the program is given
- * before the kernel is asked for others, and within which *timeout*. */
+/* Of may_write.c, not held: epoll_ctl(2) for *fd* in the event loop; and how many *events*, *most* at most, the program is
+ * given before the kernel is asked for others, and within which *timeout*. */
 int want(int what, int fd, const struct epoll_event *event);
 int go_on(struct epoll_event *events, int most, int *timeout);
 
 /* Not held: is *fd* registered with the event loop? */
 bool is_wanted(int fd);
 
-/* The program waits until it may write to *fd*, of which the kernel is not asked where that is fresh; what was written last was taken, *all* of it or not. */
+/* The program waits until it may write to *fd*; where that is fresh the kernel is not asked. What was written last was
+ * taken, *all* of it or not. */
 bool waits_to_write(int fd);
 bool is_fresh(int fd);
 void took(int fd, bool all);

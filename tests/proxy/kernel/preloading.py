@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,17 @@ class Preloaded:
 
 WAYS = ("plain", *SANITIZERS)
 """The library as it is shipped, and as each of the sanitizers watches it."""
+
+
+def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
+    """Return what runs code after *scene*, with fair turns, and takes it that nothing is said on standard error."""
+
+    def run(code: str, turns: str | None = "fair") -> Any:
+        found = preloaded(scene + code, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        assert preloaded.stderr == ""
+        return found
+
+    return run
 
 
 def preloaded_as(way: str, directory: Path) -> Preloaded:

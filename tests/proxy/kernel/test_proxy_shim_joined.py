@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import WAYS, preloaded_as
+from preloading import WAYS, playing, preloaded_as
 
 pytestmark = pytest.mark.kernel
 TURN = 4
@@ -25,6 +25,14 @@ def connect(address="127.0.0.2", events=IN | OUT):
     server.setblocking(False); client.setblocking(False)
     loop.register(server, events)
     return server, client
+def connect_many(number):
+    "By descriptor, with room for much in the kernel."
+    many = {}
+    for _ in range(number):
+        server, client = connect()
+        server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 22)
+        many[server.fileno()] = server, client
+    return many
 def turn(wait=0): return dict(loop.poll(wait, 2048))
 def there(client):
     "How much has come that was not taken."
@@ -53,14 +61,7 @@ def play(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     preloaded = preloaded_as(way, tmp_path_factory.mktemp("shim"))
     # A listener on 3128 is made one of MPTCP, by the library; that on 3130 is left as it is.
     port = 3130 if protocol == "TCP" else 3128
-
-    def run(code: str, turns: str | None = "fair") -> Any:
-        scene = f"PORT = {port}\n{SCENE}{code}"
-        found = preloaded(scene, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
-        assert preloaded.stderr == ""
-        return found
-
-    return run
+    return playing(preloaded, f"PORT = {port}\n{SCENE}")
 
 
 def test_a_header_and_its_body_come_in_one(play: Callable[..., Any]) -> None:
@@ -162,11 +163,7 @@ tell(came=came)
 def test_nobody_waits_for_more_than_a_turn_of_those_who_go_on(play: Callable[..., Any]) -> None:
     """Downloads of one client, of which each may always go on, and another client who asks something."""
     found = play("""
-many = {}
-for _ in range(40):
-    server, client = connect()
-    server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 22)
-    many[server.fileno()] = server, client
+many = connect_many(40)
 one, asking = connect("127.0.0.3", IN)
 while len(turn()) > 4 * 4: pass
 waited = []
@@ -190,11 +187,7 @@ tell(most=max(waited), least=min(waited))
 def test_who_goes_on_and_on_leaves_the_clients_other_connections_their_turns(play: Callable[..., Any]) -> None:
     """Defect: of 400 downloads of one client 16 went on for ever, and the others got nothing."""
     found = play("""
-many = {}
-for _ in range(60):
-    server, client = connect()
-    server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 22)
-    many[server.fileno()] = server, client
+many = connect_many(60)
 told = dict.fromkeys(many, 0)
 for _ in range(600):
     for fd in turn():
@@ -208,11 +201,7 @@ tell(least=min(told.values()), most=max(told.values()))
 def test_who_has_no_turn_is_held_no_longer_for_that(play: Callable[..., Any]) -> None:
     """More go on than there are events for before the kernel is asked."""
     found = play("""
-many = {}
-for _ in range(40):
-    server, client = connect()
-    server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 22)
-    many[server.fileno()] = server, client
+many = connect_many(40)
 while turn(): pass
 for server, client in many.values(): put(server, PIECE)
 told = set()

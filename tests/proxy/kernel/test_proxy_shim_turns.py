@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import WAYS, Preloaded, preloaded_as
 
 pytestmark = pytest.mark.kernel
 TURN = 4
@@ -38,22 +37,6 @@ kept, loop = {}, select.epoll()
 def turn(most=2048): return [fd for fd, _ in loop.poll(5, most)]
 listen("127.0.0.1", 3130, AF_INET)
 """
-
-
-@pytest.fixture(scope="module", params=WAYS)
-def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
-    require("root", "namespaces", "mptcp", "gcc")
-    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
-
-
-@pytest.fixture
-def play(preloaded: Preloaded) -> Callable[..., Any]:
-    def run(code: str, turns: str | None = "fair") -> Any:
-        found = preloaded(SCENE + code, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
-        assert preloaded.stderr == ""
-        return found
-
-    return run
 
 
 ONE_BESIDE_MANY = """
