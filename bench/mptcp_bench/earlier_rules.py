@@ -14,8 +14,6 @@ from .result_file import Result
 
 _MEDIANS = "medians of three rounds met an aim or missed it, without a bound that says how sure they are"
 EARLIER: Mapping[tuple[str, str], str] = {
-    ("relay", "48b0551"): _MEDIANS,
-    ("relay-apart", "b4a210c"): _MEDIANS,
     ("relay-squid-6", "81b3a92"): _MEDIANS,
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""

@@ -22,6 +22,7 @@ PROXY = "proxy"
 """The node whose packets its own processor receives."""
 _WORD = 32
 """Bits of a word of a processor mask in sysfs."""
+_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,15 @@ def steer(testbed: Testbed, shares: Shares) -> None:
 def pin(pid: int, processors: Collection[int]) -> None:
     """Let all threads of process *pid*, and of those below it, run on *processors* alone.
 
-    What they start later inherits it.
+    What they start later inherits it; what one starts before its own turn does not, so that there is another pass. A
+    program that goes on choosing others for itself is left to :func:`strays`.
     """
-    for thread in _threads(pid):
-        with suppress(ProcessLookupError):  # it ended meanwhile
-            os.sched_setaffinity(thread, processors)
+    for _ in range(_PASSES):
+        if not (found := strays(pid, processors)):
+            return
+        for thread in found:
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.sched_setaffinity(thread, processors)
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:

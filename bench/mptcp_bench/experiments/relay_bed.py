@@ -112,6 +112,8 @@ class Bed:
         if cell.proxy == DIRECT:
             yield None
             return
+        # The threads of the one that was killed before end one after the other.
+        wait_until(self._port_free, f"the port of {cell.proxy} is free", timeout=ENDING)
         host = self.testbed["proxy"]
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
         directory.mkdir(mode=0o755)
@@ -125,11 +127,9 @@ class Bed:
             yield process
         finally:
             process.kill_tree()
-        # Not where something was raised: Ctrl-C is to end the run, whatever a slow end would raise besides.
-        wait_until(self._port_free, f"the port of {cell.proxy} is free again", timeout=ENDING)
 
     def _port_free(self) -> bool:
-        """Say whether nobody listens: the threads of a killed process end one after the other."""
+        """Say whether nobody listens."""
         return not self.testbed["proxy"].run(["ss", "-tlnH", "sport", "=", f":{PORT}"]).stdout
 
     @contextmanager

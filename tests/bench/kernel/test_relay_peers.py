@@ -7,6 +7,7 @@ import os
 import socket
 import socketserver
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from void_runs import valid
 
 from mptcp_bench.experiments import own_processor
 from mptcp_bench.experiments.peers import PEERS
+from mptcp_bench.experiments.peers.model import PORT
 from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
 from mptcp_bench.experiments.relay_bed import LARGE, Bed, measured, topology
@@ -28,6 +30,7 @@ from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUIL
 from mptcp_bench.experiments.relay_judging import taken
 from mptcp_bench.experiments.relay_load import Counters
 from mptcp_lab.testbed import Testbed, TestbedError
+from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
 PLAN = plan_of({"runs": "1", "seconds": "0.3", "hold": "20"}, quick=True)
@@ -62,6 +65,22 @@ def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
             assert m.octets > 0, m
             assert m.answers > 0 or m.task in BULK, m
     return [m.task for m in found]
+
+
+LISTEN = """
+import socket, sys, time
+listener = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+print("listens", flush=True)
+time.sleep(1)
+"""
+
+
+def test_a_proxy_waits_for_the_port_of_the_one_that_was_killed_before(bed: Bed) -> None:
+    program = bed.testbed["proxy"].popen([sys.executable, "-c", LISTEN, str(PORT)])
+    wait_until(lambda: "listens" in program.output(), "the port is taken", timeout=20)
+    with bed.running(Cell("apache", "tcp")) as process:
+        assert process is not None
+        assert process.running
 
 
 @pytest.mark.parametrize(

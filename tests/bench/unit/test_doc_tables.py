@@ -147,7 +147,7 @@ def test_what_is_unfit_is_not_kept(
 
 def test_what_is_kept_is_small() -> None:
     for source in (DOCS / doc_tables.KEPT).iterdir():
-        assert source.stat().st_size < 50_000, f"{source}: summaries alone"
+        assert source.stat().st_size < 60_000, f"{source}: summaries alone"
 
 
 def test_a_table_is_written_where_the_page_wants_it() -> None:

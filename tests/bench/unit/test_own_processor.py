@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from process_tree import running
 
+from mptcp_bench.experiments import own_processor
 from mptcp_bench.experiments.own_processor import Shares, mask, pin, strays
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import TestbedError
@@ -56,3 +57,14 @@ def test_all_threads_of_all_processes_are_pinned(tree: int) -> None:
     (child,) = descendants(tree)
     os.sched_setaffinity(child, shares.others)
     assert strays(tree, shares.proxy) == [child]
+
+
+def test_what_is_started_while_others_are_pinned_is_pinned_too(tree: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = os.sched_getaffinity(0)
+    if len(usable) < 2:
+        pytest.skip("NOT TESTED: one processor")
+    shares = Shares.of(usable)
+    seen = iter([()])
+    monkeypatch.setattr(own_processor, "descendants", lambda pid: next(seen, descendants(pid)))
+    pin(tree, shares.proxy)
+    assert strays(tree, shares.proxy) == []
