@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mptcp_lab.agent import processors as counters
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import Testbed, TestbedError
 
@@ -85,16 +84,6 @@ def strays(pid: int, processors: Collection[int]) -> list[int]:
             if not os.sched_getaffinity(thread) <= set(processors):
                 found.append(thread)
     return found
-
-
-def busy_seconds(processors: Collection[int]) -> float:
-    """Return a count of seconds in which *processors* were busy: its difference is what all that ran there took.
-
-    That is the proxy, and the kernel for it, whoever it is charged to: what arrives while nothing runs is charged to
-    nobody, and what is left over to ksoftirqd. In steps of 10 ms: proc(5), stat.
-    """
-    reading = counters.read()
-    return sum(reading.time - counters.unused(reading.each[f"cpu{number}"]) for number in processors)
 
 
 def _threads(pid: int) -> list[int]:

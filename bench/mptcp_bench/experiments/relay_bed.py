@@ -171,9 +171,9 @@ class Bed:
         accepted = Accepted(self.testbed["proxy"])
         with self.subflows(cell), self.asking(cell, task, count, -1, file, rate) as load:
             self._ready(cell, load, count, accepted, process)
-            began, before, spent = time.monotonic(), load.read(), self._spent(process)
+            began, before, spent = time.monotonic(), load.read(), _processor(process)
             time.sleep(self.seconds)
-            seconds, after, spent = time.monotonic() - began, load.read(), self._spent(process) - spent
+            seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
         answers = after.answers - before.answers
         if task == "requests":
             self.halves[cell, number] = answers / seconds / 2
@@ -245,15 +245,13 @@ class Bed:
         if self.shares and process and (strays := own_processor.strays(process.pid, self.shares.proxy)):
             raise TestbedError(f"{cell}: threads {strays} may run on other processors than the proxy's own")
 
-    def _spent(self, process: Program | None) -> float:
-        """Return a count of seconds, whose difference is what the proxy took of the processors."""
-        if process is None:
-            return 0.0
-        return tree_seconds(process.pid) if self.shares is None else own_processor.busy_seconds(self.shares.proxy)
-
     def _settle(self) -> None:
         """Wait until the ends of earlier connections are gone from the kernel, and slabs are counted."""
         time.sleep(1.0)
+
+
+def _processor(process: Program | None) -> float:
+    return 0.0 if process is None else tree_seconds(process.pid)
 
 
 def measured(bed: Bed, cell: Cell, tasks: Sequence[str], number: int) -> list[Measured]:

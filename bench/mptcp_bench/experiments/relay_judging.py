@@ -54,7 +54,7 @@ class Measured:
     round: int
     seconds: float = 0.0
     processor: float = 0.0
-    """Seconds of processor time of the proxy; where it has a processor of its own, of all that this did."""
+    """Seconds of processor time of the proxy."""
     octets: int = 0
     answers: int = 0
     failures: int = 0

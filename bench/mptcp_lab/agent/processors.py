@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +125,6 @@ def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
 
 def _idle(ticks: list[int]) -> float:
     return (ticks[_IDLE] + ticks[_WAITING_FOR_DISK]) / sum(ticks)
-
-
-def unused(ticks: Sequence[int]) -> float:
-    """Return the seconds that a processor was idle, or not here, of the fields that :attr:`Reading.each` has of it."""
-    return sum(ticks[field] for field in (_IDLE, _WAITING_FOR_DISK, _STOLEN)) / _TICK
 
 
 def read(own: int | None = None) -> Reading:

@@ -137,12 +137,6 @@ def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeyp
         for process in (load.process, apart.web.process):
             assert own_processor.strays(process.pid, shares.others) == []
     assert tasks_found(apart, Cell("ours", "mptcp2"), "get") == ["get"]
-    # What it costs is all that its processor did meanwhile.
-    counts = itertools.cycle((3.0, 5.0))
-    with monkeypatch.context() as patched:
-        patched.setattr(own_processor, "busy_seconds", lambda processors: next(counts))
-        (found,) = valid(partial(measured, apart, Cell("splice", "tcp"), ["get"], 0))
-    assert found.processor == 2
     monkeypatch.setattr(own_processor, "pin", lambda pid, processors: None)
     with pytest.raises(TestbedError, match=r"splice, tcp: threads \[\d+\] may run on other processors"):
         measured(apart, Cell("splice", "tcp"), ["get"], 0)

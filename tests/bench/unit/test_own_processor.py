@@ -9,8 +9,7 @@ import pytest
 from process_tree import running
 
 from mptcp_bench.experiments import own_processor
-from mptcp_bench.experiments.own_processor import Shares, busy_seconds, mask, pin, strays
-from mptcp_lab.agent import processors
+from mptcp_bench.experiments.own_processor import Shares, mask, pin, strays
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import TestbedError
 
@@ -69,12 +68,3 @@ def test_what_is_started_while_others_are_pinned_is_pinned_too(tree: int, monkey
     monkeypatch.setattr(own_processor, "descendants", lambda pid: next(seen, descendants(pid)))
     pin(tree, shares.proxy)
     assert strays(tree, shares.proxy) == []
-
-
-def test_a_processor_is_busy_but_for_when_it_is_idle_or_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    tick = os.sysconf("SC_CLK_TCK")
-    # user nice system idle iowait irq softirq steal
-    each = {f"cpu{n}": tuple(tick * s for s in (9, 9, 9, 20 + n, 3, 9, 9, 1)) for n in range(3)}
-    monkeypatch.setattr(processors, "read", lambda: processors.Reading(100.0, (), None, each))
-    assert busy_seconds({1}) == pytest.approx(100 - 21 - 3 - 1)
-    assert busy_seconds({0, 2}) == pytest.approx(200 - 20 - 22 - 6 - 2)
