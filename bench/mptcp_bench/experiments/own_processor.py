@@ -23,6 +23,7 @@ PROXY = "proxy"
 _WORD = 32
 """Bits of a word of a processor mask in sysfs."""
 _PASSES = 100
+"""Over the threads of a program, at the most."""
 
 
 @dataclass(frozen=True, slots=True)
