@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 INTERVAL = 0.02
 """Seconds between attempts."""
@@ -30,19 +31,20 @@ def answers(goal: str, timeout: float) -> bool:
     return True
 
 
-def main(arguments: list[str]) -> int:
-    deadline = time.monotonic() + float(arguments[0])
-    waiting = arguments[1:]
+def all_answer(goals: Sequence[str], within: float) -> bool:
+    """Say whether all *goals* took connections within so many seconds."""
+    deadline = time.monotonic() + within
+    waiting = list(goals)
     while waiting:
         left = deadline - time.monotonic()
         if answers(waiting[0], max(0.1, left)):
             waiting.pop(0)
         elif left <= 0:
-            return 1
+            return False
         else:
             time.sleep(INTERVAL)
-    return 0
+    return True
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(not all_answer(sys.argv[2:], float(sys.argv[1])))

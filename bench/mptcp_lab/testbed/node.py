@@ -25,7 +25,8 @@ CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _setns(descriptor: int, what: str) -> None:
+def set_namespace(descriptor: int, what: str) -> None:
+    """Move the calling thread into the network namespace that *descriptor* is of; *what* names it in an error."""
     if _libc.setns(descriptor, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"enter network namespace {what}: {os.strerror(error)}")
@@ -39,8 +40,8 @@ def entered(namespace: str) -> Iterator[None]:
         for path in ("/proc/thread-self/ns/net", str(NAMESPACES / namespace)):
             descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             stack.callback(os.close, descriptors[-1])
-        _setns(descriptors[1], namespace)
-        stack.callback(_setns, descriptors[0], "that the thread came from")
+        set_namespace(descriptors[1], namespace)
+        stack.callback(set_namespace, descriptors[0], "that the thread came from")
         yield
 
 

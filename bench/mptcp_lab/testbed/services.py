@@ -17,6 +17,7 @@ from typing import Any
 
 from mptcp_common.status_client import ask
 
+from ..agent.answers import all_answer
 from ..agent.processes import TMPFS
 from .commands import TestbedError, undone_on_error
 from .congestion import AVAILABLE_KEY, lacking
@@ -113,6 +114,9 @@ def accepts(host: Host, address: str, *ports: int, within: float = ASKING) -> bo
 
 
 def _answers(host: Host, within: float, *goals: str) -> bool:
+    if isinstance(host, LiveNode):
+        with host.entered():
+            return all_answer(goals, within)
     asked = host.run(host.agent("answers", f"{within:g}", *goals), check=False, timeout=within + 30)
     if asked.returncode not in (0, 1):
         raise TestbedError(f"{host.name}: ask {' '.join(goals)}: exit code {asked.returncode}: {asked.stderr.strip()}")
@@ -126,7 +130,10 @@ def _url(address: str, port: int, default: int | None = None) -> str:
 
 def _directory(host: Host, name: str) -> Path:
     directory = host.directory / f"{host.name}-{name}"
-    host.run(["mkdir", "-p", str(directory)])
+    if isinstance(host, LiveNode):
+        directory.mkdir(parents=True, exist_ok=True)
+    else:
+        host.run(["mkdir", "-p", str(directory)])
     return directory
 
 
