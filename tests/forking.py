@@ -1,0 +1,228 @@
+"""Starts our own commands as forks of a process that has imported them already.
+
+A daemon needs most of a second of a processor for its imports, and the kernel tests start hundreds. One process for
+each command, the *forkserver*, imports it once. Each start is a fork that enters the namespace, makes its private
+mounts and calls the command's ``main``; otherwise it is as ``mptcp_lab.testbed.process`` starts it. Tests of how a
+command is installed or preloaded start it by its file.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mptcp_lab.agent.processes import mount_script
+from mptcp_lab.testbed import process
+from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.node import set_namespace
+from mptcp_lab.testbed.ownership import NAMESPACES
+from mptcp_lab.testbed.process import Started
+
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "mptcp-throttler": (
+        "mptcp_throttler.cli",
+        ("mptcp_throttler.runtime.daemon", "mptcp_throttler.config.host", "mptcp_throttler.views.ask"),
+    ),
+    "mptcp-proxy": ("mptcp_proxy.cli", ("mptcp_proxy.supervisor", "mptcp_proxy.doctor.report")),
+}
+"""Of each command, the module with its ``main``, and what it imports later."""
+_CLONE_NEWNS, _MS_REC, _MS_SLAVE, _MNT_DETACH, _PR_SET_NAME = 0x20000, 0x4000, 0x80000, 2, 15
+
+
+class Forked:
+    """A started command, with the part of ``subprocess.Popen`` that the testbed uses."""
+
+    def __init__(self, argv: Sequence[str], status: socket.socket) -> None:
+        self.args = argv
+        self.returncode: int | None = None
+        self._status = status
+        first = status.recv(4096)
+        if not first:
+            raise RuntimeError(f"start {argv}: the forkserver has ended")
+        self.pid: int = json.loads(first)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
+            ended = self._status.recv(4096)
+            self._status.close()
+            self.returncode, seconds = json.loads(ended) if ended else (-signal.SIGKILL, 0.0)
+            _spent.append(seconds)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def inherited() -> tuple[object, ...]:
+    """Return what a process hands on to those that it starts, and a test may change for one of them."""
+    limits = (resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS))
+    ignored = [
+        each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_IGN
+    ]
+    return os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), ignored, *limits
+
+
+class Forkserver:
+    """The process that has imported *command*; it ends with this one."""
+
+    def __init__(self, command: str) -> None:
+        self.inherited = inherited()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", __file__, command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def start(
+        self, argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int
+    ) -> Forked:
+        request = [list(argv), str(NAMESPACES / namespace), mount_script(mounts) if mounts else None, dict(env)]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._control, [json.dumps(request).encode()], [log, theirs.fileno()])
+        return Forked(argv, ours)
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+_servers: dict[str, Forkserver] = {}
+_spent: list[float] = []
+
+
+def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
+    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does; one of our commands, without a preload, by a fork."""
+    name = Path(argv[0]).name
+    if name not in COMMANDS or argv[0] != program(name) or "LD_PRELOAD" in env:
+        return process.spawn(argv, namespace, mounts, env, log)
+    if name not in _servers:
+        _servers[name] = Forkserver(name)
+    server = _servers[name]
+    if server.inherited != inherited():
+        return process.spawn(argv, namespace, mounts, env, log)
+    return server.start(argv, namespace, mounts, env, log)
+
+
+def processor_seconds() -> float:
+    """Return what the forked processes took of the processors whose end is known."""
+    return sum(_spent)
+
+
+def close() -> None:
+    """End the forkservers; what they started is ended by its testbeds before."""
+    while _servers:
+        _servers.popitem()[1].close()
+
+
+def _serve(command: str, control: socket.socket) -> int:
+    """Fork for each request; in a child, return what the command's ``main`` returns."""
+    module, imported = COMMANDS[command]
+    for name in (module, *imported):
+        import_module(name)
+    if command == "mptcp-throttler":
+        libraries = import_module("mptcp_throttler.kernel.libraries")
+        libraries.scapy_sniffer()
+        libraries.python_iptables()
+    gc.collect()
+    gc.freeze()
+    woken, waker = socket.socketpair()
+    for each in (woken, waker):
+        each.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(waker.fileno())
+    running: dict[int, socket.socket] = {}
+    while True:
+        ready = select.select([control, woken], [], [])[0]
+        if woken in ready:
+            with suppress(BlockingIOError):
+                woken.recv(4096)
+            _tell_ended(running)
+        if control not in ready:
+            continue
+        data, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 2)
+        if not data:
+            return 0
+        log, status = descriptors[0], socket.socket(fileno=descriptors[1])
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (control, woken, waker, status, *running.values()):
+                each.close()
+            argv, namespace, mounts, environment = json.loads(data)
+            _become(argv, namespace, mounts, environment, log)
+            return int(sys.modules[module].main())
+        os.close(log)
+        running[pid] = status
+        status.send(json.dumps(pid).encode())
+
+
+def _tell_ended(running: dict[int, socket.socket]) -> None:
+    while running:
+        pid, code, usage = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with running.pop(pid) as status, suppress(OSError):
+            status.send(json.dumps([os.waitstatus_to_exitcode(code), usage.ru_utime + usage.ru_stime]).encode())
+
+
+def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, str], log: int) -> None:
+    """Be as a process that ip-netns(8) and unshare(1) started, with *argv* and *env*, writing to *log*."""
+    os.setsid()
+    for each in (1, 2):
+        os.dup2(log, each)
+    os.close(log)
+    with open(namespace) as file:
+        set_namespace(file.fileno(), namespace)
+    _libc("unshare", _CLONE_NEWNS)
+    _libc("mount", b"", b"/", b"none", _MS_REC | _MS_SLAVE, None)
+    _libc("umount2", b"/sys", _MNT_DETACH)
+    _libc("mount", b"sysfs", b"/sys", b"sysfs", 0, None)
+    if mounts is not None:
+        subprocess.run(["sh", "-c", mounts, "sh", "true"], check=True)
+    if (scapy := sys.modules.get("scapy.config")) is not None:
+        # It looks at the interfaces when it is loaded.
+        scapy.conf.ifaces.reload()
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = argv
+    _libc("prctl", _PR_SET_NAME, Path(argv[0]).name.encode(), 0, 0, 0)
+
+
+def _libc(function: str, *arguments: Any) -> None:
+    import ctypes
+
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    sys.exit(_serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2]))))
