@@ -28,7 +28,10 @@ function four(word) {
   return parts.length === 4 && parts[3] !== "" ? word : "incomplete";
 }
 
-/** RFC 4291, 2.2; written as by RFC 5952. @param {string} word @returns {string} the address, "incomplete" or "wrong" */
+/**
+ * RFC 4291, 2.2; written as by RFC 5952.
+ * @param {string} word @returns {string} the address, "incomplete" or "wrong"
+ */
 function six(word) {
   const halves = word.split("::");
   if (word === ":") return "incomplete";

@@ -11,7 +11,10 @@ const HEIGHT = 300;
 const LOW = 220;
 const NARROW = 560;
 
-/** The upper end of what is drawn, 0 before anything is. @param {uPlot} plot */
+/**
+ * The upper end of what is drawn, 0 before anything is.
+ * @param {uPlot} plot
+ */
 function highest(plot) {
   return plot.scales.y.max ?? 0;
 }
@@ -113,7 +116,10 @@ export class Chart {
     return plot;
   }
 
-  /** The names of caps at their right end, and the line at the time that is held. @param {uPlot} plot */
+  /**
+   * The names of caps at their right end, and the line at the time that is held.
+   * @param {uPlot} plot
+   */
   #decorate(plot) {
     const context = plot.ctx;
     const ratio = devicePixelRatio || 1;

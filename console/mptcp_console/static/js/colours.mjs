@@ -17,7 +17,10 @@ export function colourNumber(path) {
   return /** @type {number} */ (numbers.get(path));
 }
 
-/** Give the paths of a policy their colours by name, whatever comes first. @param {(string|null)[]} paths */
+/**
+ * Give the paths of a policy their colours by name, whatever comes first.
+ * @param {(string|null)[]} paths
+ */
 export function meet(paths) {
   [...paths].filter(path => path !== null).sort().forEach(colourNumber);
 }

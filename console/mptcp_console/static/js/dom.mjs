@@ -14,7 +14,10 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
-/** The element of that id, which index.html has. @param {string} id @returns {any} */
+/**
+ * The element of that id, which index.html has.
+ * @param {string} id @returns {any}
+ */
 export function byId(id) {
   const found = document.getElementById(id);
   if (found === null) throw new Error(`no element #${id}`);
@@ -80,14 +83,20 @@ function selection() {
   return {anchor: found.anchorNode, anchorOffset: found.anchorOffset, focus: found.focusNode, focusOffset: found.focusOffset};
 }
 
-/** Select again what was moved. @param {Selected} was */
+/**
+ * Select again what was moved.
+ * @param {Selected} was
+ */
 function select({anchor, anchorOffset, focus, focusOffset}) {
   const now = getSelection();
   if (now === null || (now.anchorNode === anchor && now.focusNode === focus) || !anchor.isConnected || !focus.isConnected) return;
   now.setBaseAndExtent(anchor, anchorOffset, focus, focusOffset);
 }
 
-/** The cells of one row after its head, by texts or nodes. @param {HTMLTableRowElement} row @param {(string|Node)[]} values */
+/**
+ * The cells of one row after its head, by texts or nodes.
+ * @param {HTMLTableRowElement} row @param {(string|Node)[]} values
+ */
 export function fill(row, values) {
   values.forEach((value, index) => {
     const cell = row.cells[index + 1];
@@ -96,7 +105,10 @@ export function fill(row, values) {
   });
 }
 
-/** A list of names and values. @param {Element} list @param {[string, string|Node][]} facts */
+/**
+ * A list of names and values.
+ * @param {Element} list @param {[string, string|Node][]} facts
+ */
 export function facts(list, facts) {
   keyed(list, facts, ([name]) => name, ([name]) => make("div", {}, make("dt", {}, name), make("dd")),
     (element, [, value]) => {

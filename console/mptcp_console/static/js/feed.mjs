@@ -84,7 +84,9 @@ export class Feed {
   async #retry() {
     // A stream says nothing of why it was refused; a request does: the token may have expired, or there is no room.
     try {
-      const response = await fetch("/api/viewers", {cache: "no-store", signal: AbortSignal.timeout(5_000)});
+      // TypeScript 4.8 does not know AbortSignal.timeout yet.
+      const signals = /** @type {typeof AbortSignal & {timeout(milliseconds: number): AbortSignal}} */ (AbortSignal);
+      const response = await fetch("/api/viewers", {cache: "no-store", signal: signals.timeout(5_000)});
       if (response.status === 401) {
         location.assign("/login");
         return;

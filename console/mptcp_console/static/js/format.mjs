@@ -22,18 +22,27 @@ function withUnit(value, units, base) {
   return `${Math.round(value)} ${base}`;
 }
 
-/** The unit in which numbers up to *most* are short. @param {number} most bits/s @returns {{factor: number, unit: string}} */
+/**
+ * The unit in which numbers up to *most* are short.
+ * @param {number} most bits/s @returns {{factor: number, unit: string}}
+ */
 export function unitOf(most) {
   const [factor, unit] = RATES.find(([each]) => most >= Number(each)) ?? [1, "bit/s"];
   return {factor: Number(factor), unit: String(unit)};
 }
 
-/** A measured rate to three digits. @param {number|null|undefined} bits bits/s @returns {string} */
+/**
+ * A measured rate to three digits.
+ * @param {number|null|undefined} bits bits/s @returns {string}
+ */
 export function rate(bits) {
   return bits === null || bits === undefined ? NOTHING : withUnit(bits, RATES, "bit/s");
 }
 
-/** A rate that somebody wrote, without digits that say nothing. @param {number|null|undefined} bits @returns {string} */
+/**
+ * A rate that somebody wrote, without digits that say nothing.
+ * @param {number|null|undefined} bits @returns {string}
+ */
 export function cap(bits) {
   if (bits === null || bits === undefined) return NOTHING;
   for (const [factor, unit] of RATES) {
@@ -54,7 +63,10 @@ export function milliseconds(seconds) {
   return `${value < 9.95 ? value.toFixed(1) : value.toFixed(0)} ms`;
 }
 
-/** How long something is there. @param {number} seconds @returns {string} */
+/**
+ * How long something is there.
+ * @param {number} seconds @returns {string}
+ */
 export function age(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) return `${whole} s`;
@@ -73,13 +85,19 @@ export function percent(part, whole) {
   return whole > 0 ? `${(100 * part / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : NOTHING;
 }
 
-/** The time of day, here. @param {number} seconds since the epoch @returns {string} 10:15:03 */
+/**
+ * The time of day, here.
+ * @param {number} seconds since the epoch @returns {string} 10:15:03
+ */
 export function clock(seconds) {
   const date = new Date(seconds * 1000);
   return [date.getHours(), date.getMinutes(), date.getSeconds()].map(part => String(part).padStart(2, "0")).join(":");
 }
 
-/** Time of day today, else the date as well. @param {number} seconds @param {number} now both since the epoch */
+/**
+ * Time of day today, else the date as well.
+ * @param {number} seconds @param {number} now both since the epoch
+ */
 export function moment(seconds, now) {
   const date = new Date(seconds * 1000);
   if (date.toDateString() === new Date(now * 1000).toDateString()) return clock(seconds);

@@ -12,7 +12,10 @@ import {clock} from "./format.mjs";
 /** Seconds before and after the time. */
 export const AROUND = 15;
 
-/** What stands in place of events where there is none to show. @param {Nearby} nearby @param {number} time @returns {string} */
+/**
+ * What stands in place of events where there is none to show.
+ * @param {Nearby} nearby @param {number} time @returns {string}
+ */
 export function noEvents(nearby, time) {
   if (nearby.state === "asked") return "The console is asked …";
   if (nearby.state === "failed") return `What happened then cannot be had: ${nearby.why}.`;
@@ -20,7 +23,10 @@ export function noEvents(nearby, time) {
   return since !== null && since <= time - AROUND ? `Nothing happened within ${AROUND} s of it.` : "No event of then is kept.";
 }
 
-/** Which events there were besides those that are shown. @param {Nearby} nearby @param {number} time @returns {string} most often nothing */
+/**
+ * Which events there were besides those that are shown.
+ * @param {Nearby} nearby @param {number} time @returns {string} most often nothing
+ */
 export function eventsNote(nearby, time) {
   if (nearby.state !== "known") return "";
   const {events, more, since, counted: numbers} = nearby.answer;

@@ -208,7 +208,10 @@ export class OverviewPage {
     this.#moment();
   }
 
-  /** Take the numbers of a time that has left the graph. @param {number} time that is held */
+  /**
+   * Take the numbers of a time that has left the graph.
+   * @param {number} time that is held
+   */
   async #keep(time) {
     const step = now() - time < FINE - 20 ? 1 : 10;
     /** @type {Kept} */
@@ -226,7 +229,10 @@ export class OverviewPage {
     if (this.#held === time) this.#moment();
   }
 
-  /** What is known of the time that is held. @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}} */
+  /**
+   * What is known of the time that is held.
+   * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}}
+   */
   #then(time) {
     const from = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
     const paths = from(this.#series);

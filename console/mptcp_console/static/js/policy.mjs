@@ -105,7 +105,10 @@ function draw(answer) {
   facts(byId("health"), healthFacts(answer));
 }
 
-/** Who has a class of its own, and how many have. @param {Rule} each */
+/**
+ * Who has a class of its own, and how many have.
+ * @param {Rule} each
+ */
 function shared(each) {
   const whose = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
   const number = (each.classes ?? 0) > 1 ? `: ${counted(each.classes ?? 0, "class", "classes")}` : "";

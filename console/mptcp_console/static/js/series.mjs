@@ -38,7 +38,10 @@ export class Series {
     return Math.floor(this.span / this.step);
   }
 
-  /** Take what the history has in place of what is here. @param {Columns} columns */
+  /**
+   * Take what the history has in place of what is here.
+   * @param {Columns} columns
+   */
   load(columns) {
     const end = columns.first + columns.length * columns.step;
     this.times = Array.from({length: columns.length}, (_, index) => columns.first + index * columns.step);
@@ -53,7 +56,10 @@ export class Series {
     return end;
   }
 
-  /** Go on to *now*; after a long pause the time between stays empty. @param {Overview} now */
+  /**
+   * Go on to *now*; after a long pause the time between stays empty.
+   * @param {Overview} now
+   */
   push(now) {
     const second = Math.floor(now.time / this.step) * this.step;
     let last = this.times.at(-1);
@@ -138,7 +144,7 @@ export class Series {
   at(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
       .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
-      .filter(cap => cap !== null);
+      .filter(/** @type {(cap: Cap|null) => cap is Cap} */ (cap => cap !== null));
     return this.lines(direction).map(line => ({
       path: line.path, rate: line.values[index] ?? null, caps: capsOf(line.path),
     }));
@@ -167,8 +173,10 @@ function capOf(each, cap) {
   };
 }
 
-/** What the history says of one time: what it leaves out is as usual. @param {import("./types.mjs").RuleColumn} each
- * @param {number|null} cap @param {number} index @returns {Cap|null} */
+/**
+ * What the history says of one time: what it leaves out is as usual.
+ * @param {import("./types.mjs").RuleColumn} each @param {number|null} cap @param {number} index @returns {Cap|null}
+ */
 function capAt(each, cap, index) {
   if (cap === null) return null;
   return {

@@ -17,7 +17,10 @@ export function viewOf(hash) {
   return {view: "live", token: "", span: ""};
 }
 
-/** The address of the events from one time to another. @param {number} from @param {number} to */
+/**
+ * The address of the events from one time to another.
+ * @param {number} from @param {number} to
+ */
 export function eventsBetween(from, to) {
   return `#events/${Math.floor(from)}-${Math.ceil(to)}`;
 }

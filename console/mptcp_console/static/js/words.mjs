@@ -15,23 +15,35 @@ export function capText(each) {
   return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
-/** What is written at a cap in the graph, the longest that there is room for. @param {import("./series.mjs").Cap} each @returns {string[]} */
+/**
+ * What is written at a cap in the graph, the longest that there is room for.
+ * @param {import("./series.mjs").Cap} each @returns {string[]}
+ */
 export function capLabels(each) {
   return [`cap ${capText(each)}`, `cap ${between(each.lowest, each.cap)}`, cap(each.total)];
 }
 
-/** What classes let through that are not all alike. @param {number|null|undefined} lowest @param {number|null} highest */
+/**
+ * What classes let through that are not all alike.
+ * @param {number|null|undefined} lowest @param {number|null} highest
+ */
 export function between(lowest, highest) {
   return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
     ? `${cap(lowest)} to ${cap(highest)}` : cap(highest);
 }
 
-/** What HTB guarantees, where that is not all that it lets through. @param {number|null} rate @param {number|null} ceil */
+/**
+ * What HTB guarantees, where that is not all that it lets through.
+ * @param {number|null} rate @param {number|null} ceil
+ */
 export function guaranteed(rate, ceil) {
   return rate !== null && ceil !== null && rate < ceil ? `, ${cap(rate)} of it guaranteed` : "";
 }
 
-/** What was then, as one sentence. @param {number} time @param {AtTime[]} paths */
+/**
+ * What was then, as one sentence.
+ * @param {number} time @param {AtTime[]} paths
+ */
 export function momentText(time, paths) {
   if (paths.length === 0) return `${clock(time)}: nothing is known`;
   const parts = paths.map(({path, rate: value, caps}) => {
@@ -80,12 +92,18 @@ export function troubleText(throttler, lost) {
     + "The proxy serves all the same, and caps that are in the kernel stay.";
 }
 
-/** What is wrong with a throttler that answers. @param {string[]} faults @returns {string} most often nothing */
+/**
+ * What is wrong with a throttler that answers.
+ * @param {string[]} faults @returns {string} most often nothing
+ */
 export function faultsText(faults) {
   return faults.length === 0 ? "" : `${faults.join(". ")}.`;
 }
 
-/** That a reload was refused, which may be days ago. @param {{time: number, errors: string[]}} refused @param {number} now */
+/**
+ * That a reload was refused, which may be days ago.
+ * @param {{time: number, errors: string[]}} refused @param {number} now
+ */
 export function refusedText(refused, now) {
   return `A reload was refused at ${moment(refused.time, now)}; the policy from before is in force. ${refused.errors.join(" ")}`;
 }
@@ -109,7 +127,10 @@ export function changesCaps(before, {now, events, more_events}) {
   return before !== null && now !== null && (before.capped !== now.capped || before.landing !== now.landing);
 }
 
-/** What an event is to be announced as; null: not at all. @param {import("./types.mjs").Happening[]} events */
+/**
+ * What an event is to be announced as; null: not at all.
+ * @param {import("./types.mjs").Happening[]} events
+ */
 export function announcement(events) {
   const caps = events.filter(each => each.kind === "applied" || each.kind === "lifted");
   const others = events.filter(each => each.kind === "reload" || each.kind === "fault" || each.kind === "console");
@@ -128,7 +149,10 @@ export function triedText({matched, failed, until}, now, zone) {
   return ["matches", failed, until === null ? null : `until ${hour(until, now, zone)}`].filter(each => each !== null).join("; ");
 }
 
-/** What both directions carried. @param {{bytes_sent: number|null, bytes_received: number|null}} each */
+/**
+ * What both directions carried.
+ * @param {{bytes_sent: number|null, bytes_received: number|null}} each
+ */
 export function carried({bytes_sent, bytes_received}) {
   return bytes_sent === null && bytes_received === null ? null : (bytes_sent ?? 0) + (bytes_received ?? 0);
 }
@@ -153,7 +177,10 @@ export function verdict(subflow, dryRun = false) {
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
 }
 
-/** Why a subflow is capped or not, in each direction that has a reason. @param {import("./types.mjs").Subflow} subflow @returns {string} */
+/**
+ * Why a subflow is capped or not, in each direction that has a reason.
+ * @param {import("./types.mjs").Subflow} subflow @returns {string}
+ */
 export function reasonsText({reason, upload}) {
   return upload?.reason ? `${reason}. Upload: ${upload.reason}` : reason;
 }
