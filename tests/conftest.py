@@ -8,27 +8,81 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from typing import Any
 
+import forking
 import pytest
+from examples import ALL
 from hypothesis import HealthCheck, settings
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology, ownership
 from mptcp_lab.testbed.features import fails_when_missing, missing
 from mptcp_lab.testbed.hops import TOLERANCE
 from mptcp_lab.testbed.ownership import NAMESPACES, PREFIX
+from mptcp_lab.testbed.process import Process
 
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
+SPENT = pytest.StashKey[float]()
+"""Processor seconds up to the latest report: of this process and of those whose end it has seen."""
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
 # Apache's and Squid's workers run as other users and enter directories that tests make.
 os.umask(0o022)
 
-# How long one example takes, or is drawn, is a matter of the machine.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the nightly tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # How long one example takes, or is drawn, is a matter of the machine.
+    profile = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("gate", profile, max_examples=ALL // 4)
+    settings.register_profile("all", profile, max_examples=ALL)
+    settings.load_profile("all" if config.getoption("--all") else "gate")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the nightly tests out, but for those that the command line names one by one."""
+    if config.getoption("--all") or config.option.markexpr:
+        return
+    named = tuple(argument for argument in config.args if "::" in argument)
+    left = {each for each in items if _is_nightly(each) and not each.nodeid.startswith(named)}
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [each for each in items if each not in left]
+
+
+def _is_nightly(item: pytest.Item) -> bool:
+    """Say whether *item* is left to ``--all``: its mark is without ``besides``, or none of these is in its name."""
+    return any(
+        not any(each in item.name for each in mark.kwargs.get("besides", ())) for mark in item.iter_markers("nightly")
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note in each report the processor seconds since the one before."""
+    report = yield
+    spent = sum(os.times()[:4]) + forking.processor_seconds()
+    vars(report)["processor_seconds"] = spent - item.config.stash.get(SPENT, 0.0)
+    item.config.stash[SPENT] = spent
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    spent: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "processor_seconds"):
+                spent[report.nodeid.split("/")[1]] += report.processor_seconds
+    if spent:
+        terminalreporter.section("processor seconds, children included")
+        for component, seconds in spent.most_common():
+            terminalreporter.write_line(f"{seconds:8.1f} {component}")
 
 
 def _require(*features: str) -> None:
@@ -71,6 +125,14 @@ def _signals_count_for_programs() -> Iterator[None]:
     yield
     for each in ignored:
         signal.signal(each, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _our_commands_are_forked(_signals_count_for_programs: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Process, "spawn", staticmethod(forking.spawn))
+        yield
+    forking.close()
 
 
 @pytest.fixture(scope="session")
