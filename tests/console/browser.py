@@ -48,10 +48,10 @@ class Browser:
     def text(self, selector: str) -> str:
         """Return the text of an element, shown or not; of one that is not there, nothing."""
         script = "return document.querySelector(arguments[0])?.textContent ?? ''"
-        return str(self.driver.execute_script(script, selector))  # type: ignore[no-untyped-call]
+        return str(self.driver.execute_script(script, selector))
 
     def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def until(self, done: Callable[[], Any], what: str, within: float = 60.0) -> Any:
         """Poll *done*; raise, with what the page shows, where it does not come."""

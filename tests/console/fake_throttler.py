@@ -26,7 +26,7 @@ TEXT = "version: 1\n# of the office\nrules: []\n"
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
-async def until(done: Callable[[], bool]) -> None:
+async def until(done: Callable[[], object]) -> None:
     """Let others of the event loop go on until *done*, for a minute at most."""
     async with asyncio.timeout(60):
         while not done():  # noqa: ASYNC110 -- what is waited for tells nobody

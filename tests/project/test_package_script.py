@@ -93,6 +93,7 @@ def test_what_root_makes_beside_the_sources_is_their_owners(sources: Path) -> No
         assert (made / PACKAGE).exists()
 
 
+@pytest.mark.nightly(besides=("[INT]", "[TERM]"))
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
 )

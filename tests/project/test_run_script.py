@@ -25,6 +25,8 @@ def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothin
     assert code == 0, errors
     assert (host.root / "ran").read_text() == "demo --output x y\n"
     host.assert_as_before()
+    # Timers stay, those of dependencies too.
+    assert all(host.has(timer) for timer in TIMERS)
     code, _, errors = host.end(host.start("demo"))
     assert (code, errors) == (0, "")
     host.assert_as_before()
@@ -50,6 +52,7 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
     assert "squid" in (host.root / "asked").read_text().split()
 
 
+@pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
     ("there", "asked"),
     [
@@ -71,18 +74,13 @@ def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, the
     assert not asked or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
 
 
+@pytest.mark.nightly(besides=("[test -k x]",))
 @pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
 def test_git_is_there_for_tests(host: Host, command: tuple[str, ...]) -> None:
     """Defect: they failed on a machine without it, on which the project was unpacked from an archive."""
     host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.end(host.start(*command))[0] == 0
     assert "git" in (host.root / "asked").read_text().split()
-
-
-def test_timers_stay_as_they_are_those_of_dependencies_too(host: Host) -> None:
-    assert host.end(host.start("demo"))[0] == 0
-    assert all(host.has(timer) for timer in TIMERS)
-    host.assert_as_before()
 
 
 def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_shown(host: Host) -> None:
@@ -112,6 +110,7 @@ def to_the_script(process: subprocess.Popen[str], number: int) -> None:
     os.kill(process.pid, number)
 
 
+@pytest.mark.nightly(besides=("[INT-to_all]", "[TERM-to_the_script]"))
 @pytest.mark.parametrize("send", [to_all, to_the_script])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]

@@ -98,12 +98,3 @@ def test_what_chooses_the_package_that_is_tested_gets_past_sudo() -> None:
     """Defect: "before it", said the page; sudo takes it away, and another package than the named one was tested."""
     text = (REPOSITORY / "docs/packages.md").read_text()
     assert re.findall(r"`([^`]*)MPTCP_PACKAGE=", text) == ["sudo env "]
-
-
-def test_a_maintainers_address_that_nobody_reads_is_said_to_be_one() -> None:
-    """Who publishes the package replaces it, and takes these words out of the security policy."""
-    control, changelog = ((REPOSITORY / "debian" / name).read_text() for name in ("control", "changelog"))
-    (address,) = re.findall(r"^Maintainer: .*<(\S+)>$", control, re.MULTILINE)
-    assert set(re.findall(r"^ -- .*<(\S+)>", changelog, re.MULTILINE)) == {address}
-    reserved = address.endswith((".example", ".invalid", ".test"))
-    assert ("placeholder" in (REPOSITORY / "SECURITY.md").read_text()) == reserved

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
+from typing import NoReturn
 
 from fakes import FakeNetfilter, FakeTrafficControl
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.ports import KernelError, TrafficControl
+from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
 from mptcp_throttler.policy.model import Direction, Network
@@ -195,13 +196,13 @@ class FakeKernel:
     @property
     def access(self) -> KernelAccess:
         @asynccontextmanager
-        async def opened(port: TrafficControl) -> AsyncIterator[TrafficControl]:
+        async def opened(port: FakeTrafficControl) -> AsyncIterator[FakeTrafficControl]:
             yield port
 
         async def nothing_left(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
 
-        def no_events() -> None:
+        def no_events() -> NoReturn:
             raise KernelError("no path-manager events here")
 
         return replace(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from judges import JUDGES
@@ -96,11 +97,16 @@ def forms(aims: Iterable[Bounded]) -> dict[Form, set[tuple[float, ...]]]:
     return found
 
 
+@cache
+def forms_of_today(experiment: str) -> dict[Form, set[tuple[float, ...]]]:
+    judge = JUDGES[experiment]
+    return forms(aim for judged in (judge.sound, *judge.mutants.values()) for aim in judged_by(judged))
+
+
 def differences(name: str, kept: ExperimentResult) -> list[str]:
     """Return in what the aims of *kept*, a result that is kept as *name*, are not those of today; a line for each."""
-    judge = JUDGES[kept.experiment]
-    there, sound = forms(kept.aims), forms(judge.sound())
-    today = forms(aim for judged in (judge.sound, *judge.mutants.values()) for aim in judged_by(judged))
+    there, sound = forms(kept.aims), forms(JUDGES[kept.experiment].sound())
+    today = forms_of_today(kept.experiment)
     not_asked = LEFT_OUT.get(name, set())
     varied = COUNTS | COMPUTED.get(kept.experiment, set())
     return sorted(

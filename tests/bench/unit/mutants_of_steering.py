@@ -116,7 +116,7 @@ STEERING = Judge(
             {
                 ACTIVE: (between(WARM, RESTORED, 0, 100), between(WARM + 0.5, RESTORED, 30, 0)),
                 ORDER: slow_origin(15, 0),
-                **{kind: tuple(reversed(SOUND[kind])) for kind in BALANCING},
+                **{kind: SOUND[kind][::-1] for kind in BALANCING},
             }
         ),
         "modes: Ethernet is unused": everywhere(0, 1),

@@ -12,13 +12,13 @@ from typing import Any
 
 from paper_examples import PROVENANCE
 
-from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, Conversions, run_of
+from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, run_of
 from mptcp_bench.paper.conversion_metrics import MPTCP, PARTS, REFERENCES, TCP
 from mptcp_bench.paper.results import PaperResult, Run
 from mptcp_bench.paper.verdicts import judged
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
-from mptcp_bench.wire.workload import check_protocol
+from mptcp_bench.wire.workload import Conversions, check_protocol
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 

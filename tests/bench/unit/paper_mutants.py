@@ -202,6 +202,10 @@ def _fail(*mutants: str) -> Verdicts:
     return dict.fromkeys(mutants, "fails")
 
 
+def _differ(*mutants: str) -> Verdicts:
+    return dict.fromkeys(mutants, "differs")
+
+
 def _open(*mutants: str) -> Verdicts:
     return dict.fromkeys(mutants, "not judged")
 
@@ -221,12 +225,12 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig4", "required"): _fail("buffer always too small") | _open("buffer has no effect", "no delay") | _PROXY,
     ("fig5", "lower"): _fail("MTU has no effect") | _PROXY,
     ("fig5", "unstable"): _fail("MTU has no effect", "MTU costs headers alone", "nothing lost") | _PROXY,
-    ("fig6", "first-escapes"): {"cap at once, first too": "differs"}
+    ("fig6", "first-escapes"): _differ("cap at once, first too")
     | _fail("cap comes late every time", "cap comes late, first later")
     | _THROTTLER
     | _PROXY,
     ("fig6", "small-impact"): _fail("cap strangles both") | _THROTTLER | _PROXY,
-    ("fig6", "repeated-throttled"): {"cap at once, first too": "differs"}
+    ("fig6", "repeated-throttled"): _differ("cap at once, first too")
     | _fail("cap comes late every time", "first hardly later")
     | _THROTTLER
     | _PROXY,
@@ -235,7 +239,7 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     | _PROXY,
     ("fig7", "cap"): _fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
     # Nothing of nothing is a share that two series of zeros leave open.
-    ("fig7", "offload"): {"second path used": "differs"} | _open("second path unused") | _THROTTLER | _PROXY,
+    ("fig7", "offload"): _differ("second path used") | _open("second path unused") | _THROTTLER | _PROXY,
     ("fig7", "inferior"): _fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }

@@ -21,8 +21,10 @@ from mptcp_bench.experiments import mimbox_memory, onset, onset_cells, overshoot
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.experiments.mimbox_points import Point, Points
+from mptcp_bench.experiments.pages_bed import Bed
 from mptcp_bench.experiments.relay_cells import Cell
-from mptcp_bench.provenance import Provenance
+from mptcp_bench.experiments.setup import Setup
+from mptcp_bench.result_file import Provenance
 from mptcp_lab.testbed import EmulationError, TestbedError
 
 NOTHING = Findings((), {})
@@ -159,8 +161,11 @@ def test_what_failed_over_late_paths_is_not_the_products_fault_and_what_failed_a
 
 
 def test_a_run_that_worked_is_not_checked_again() -> None:
+    def check() -> None:
+        raise EmulationError("late")
+
     attempts = Attempts(Console(file=io.StringIO()))
-    assert attempts.of(lambda: "measured", "x", check=failing(1, EmulationError("late"))) == "measured"
+    assert attempts.of(lambda: "measured", "x", check=check) == "measured"
 
 
 def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
@@ -185,7 +190,7 @@ def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experime
 
     monkeypatch.setattr(overshoot, "need", lambda *features: None)
     monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext())
-    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: SimpleNamespace(testbed=FakePaths()))
+    monkeypatch.setattr(Bed, "built", lambda *testbed: SimpleNamespace(testbed=FakePaths()))
     monkeypatch.setattr(overshoot.Work, "measure", measure)
     findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": "ours"})
     assert findings.failures == ()
@@ -206,7 +211,7 @@ def test_a_run_of_overshoot_is_excused_by_the_testbed_that_it_was_in(
 
     monkeypatch.setattr(overshoot, "need", lambda *features: None)
     monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext(next(each)))
-    monkeypatch.setattr(overshoot.Bed, "built", lambda testbed, sizes: SimpleNamespace(testbed=testbed))
+    monkeypatch.setattr(Bed, "built", lambda testbed, sizes: SimpleNamespace(testbed=testbed))
     monkeypatch.setattr(overshoot.Work, "measure", measure)
     findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": variant})
     excused = (late == "throttled") is (variant in ("ours", "budget"))
@@ -232,7 +237,7 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
         for lab in labs.values()
     ]
     attempts = Attempts(Console(file=io.StringIO()))
-    work = pages.Work(*beds, Console(file=io.StringIO()), pages.Plan([variant], 1), attempts)
+    work = pages.Work(beds[0], beds[1], Console(file=io.StringIO()), pages.Plan([variant], 1), attempts)
     [cell, *_] = pages_cells.cells({}, quick=True)
     assert list(work.measure(cell)) == []
     excused = (late == "throttled") is (variant == "ours")
@@ -264,12 +269,12 @@ def test_of_a_cell_of_onset_that_was_thrown_away_only_what_the_product_failed_at
         return variant
 
     monkeypatch.setattr(onset, "Testbed", testbed)
-    monkeypatch.setattr(onset.Setup, "built", built)
+    monkeypatch.setattr(Setup, "built", built)
     monkeypatch.setattr(onset, "transfer", transfer)
     [cell, *_] = onset_cells.cells({}, quick=True)
     attempts = Attempts(Console(file=io.StringIO()))
     run = partial(onset.measure, cell, 2, 1, ["at-once", "soft"])
-    found = attempts.of_several(run, "cell", most=2)
+    found: Any = attempts.of_several(run, "cell", most=2)
     findings = attempts.judged(NOTHING)
     void, repeated = f"{cell}, at-once: no subflow", f"repeated for another reason: {cell}, %s: no subflow"
     late = "repeated for the emulated paths: cell: late"

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mptcp_bench.experiments import aims, datapath
 from mptcp_bench.experiments.datapath_judging import SentBytes, through_class, within_rounds
+from mptcp_throttler.shaping.model import DEFAULT_MINOR
 
 
 def test_ratios_compare_within_a_round() -> None:
@@ -41,7 +42,7 @@ class FakeLink:
         return self
 
     def run(self, argv: object) -> Any:
-        minor = f"class htb {datapath.HANDLE:x}:{datapath.DEFAULT_MINOR:x} parent 1: prio 0"
+        minor = f"class htb {datapath.HANDLE:x}:{DEFAULT_MINOR:x} parent 1: prio 0"
         return SimpleNamespace(
             stdout=f"class htb 1:7 root\n Sent 7 bytes\n{minor}\n Sent {self._ours:.0f} bytes 9 pkt\n"
         )

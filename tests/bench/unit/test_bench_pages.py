@@ -260,6 +260,7 @@ def _measured(variant: str, capped: float, *, fresh: bool = False, client: str =
     return Measured(cell, variant, fresh, found, lead(downloads, 1), 150, 0, tuple(samples), BEGIN)
 
 
+@pytest.mark.nightly
 def test_tables_and_picture_show_each_variant(tmp_path: Path) -> None:
     measured = [_measured("none", 45), _measured("ours", 45, fresh=True), _measured("ours", 5), _measured("static", 5)]
     measured += [_measured("none", 45, client="lone"), _measured("ours", 45, fresh=True, client="lone")]

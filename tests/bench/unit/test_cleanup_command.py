@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_bench import cli
+from mptcp_lab.testbed import congestion
 from mptcp_lab.testbed.ownership import Cleaned
 
 
@@ -22,7 +23,7 @@ def test_with_an_inventory_that_cannot_be_read_nothing_is_removed(
         return Cleaned(("testbed a1b2c3: removed",), ())
 
     monkeypatch.setattr(cli, "remove_stale", remove_stale)
-    monkeypatch.setattr(cli.congestion, "put_back", lambda: Cleaned((), ()))
+    monkeypatch.setattr(congestion, "put_back", lambda: Cleaned((), ()))
     inventory = tmp_path / "hosts.yaml"
     if text is not None:
         inventory.write_text(text)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import pytest
 from demo_parts import (
@@ -138,6 +139,7 @@ def complaints() -> set[tuple[str, int]]:
             said = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
             returned = isinstance(node, ast.Return) and judges is not judging.judge
             if said or (returned and ast.unparse(node) != "return None"):
+                assert isinstance(node, ast.expr | ast.stmt)
                 found.add((judges.__name__, first + node.lineno - 1))
     return found
 
@@ -145,7 +147,7 @@ def complaints() -> set[tuple[str, int]]:
 def test_every_complaint_has_a_mutant() -> None:
     reached: set[tuple[str, int]] = set()
 
-    def trace(frame: FrameType, event: str, _: object) -> object:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         reached.add((frame.f_code.co_name, frame.f_lineno))
         return trace
 

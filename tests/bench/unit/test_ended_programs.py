@@ -28,7 +28,8 @@ class FailingHost:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ends: list[str] = []
-        self.run = self.agent = lambda *of, **options: []
+        self.run: Callable[..., Any] = lambda *of, **options: []
+        self.agent = self.run
 
     def popen(self, argv: object, *, name: str) -> Any:
         ways = {way: lambda way=way: self.ends.append(way) for way in ("stop", "kill", "kill_tree")}
@@ -47,10 +48,8 @@ def capture(host: Any) -> None:
 
 
 def probe(host: Any) -> None:
-    class Lab(dict[str, Any]):
-        directory = host.directory
-
-    probed(Lab(proxy=host, client=host), 4)
+    lab: Any = type("Lab", (dict,), {"directory": host.directory})(proxy=host, client=host)
+    probed(lab, 4)
 
 
 def fetch(host: Any) -> None:

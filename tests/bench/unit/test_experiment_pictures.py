@@ -38,6 +38,7 @@ def steered(*kinds: str) -> list[Steered]:
     return [Steered("20/20", kind, WARM, SAMPLES) for kind in kinds]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kinds", [(), ("no rule",)])
 def test_without_a_mode_there_is_no_picture_of_modes(kinds: Sequence[str], tmp_path: Path) -> None:
     assert steering.pictures(steered(*kinds)) == ()
@@ -49,6 +50,7 @@ def guarded(*arms: Arm) -> list[Guarded]:
     return [Guarded(CELLS[0], arm, transfer(None, count=0), FAULT_AT, SAMPLES) for arm in arms]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("arms", [(), (Arm.OFF,)])
 def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms: Sequence[Arm], tmp_path: Path) -> None:
     assert guard_drawing.pictures(guarded(*arms)) == ()

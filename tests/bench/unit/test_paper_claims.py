@@ -9,6 +9,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_examples import PROVENANCE
@@ -182,7 +183,7 @@ def test_a_result_can_be_judged_after_every_run_in_any_order(key: str, seed: int
         assert len(found) == len(CLAIMS[key])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.sampled_from(SWEPT), st.floats(0.1, 200), max_size=len(SWEPT)), st.integers(1, 3))
 def test_no_sweep_ends_the_experiment(goodput: dict[int, float], runs_each: int) -> None:
     found = verdicts("fig4", {f"buffer-{kb}": rates(value, value, value) for kb, value in goodput.items()}, runs_each)

@@ -22,6 +22,7 @@ def lines(axes: Any, label: str) -> list[Any]:
     return [line for line in axes.lines if line.get_label() == label]
 
 
+@pytest.mark.nightly(besides=("[fig3]",))
 @pytest.mark.parametrize("make", EXAMPLES)
 def test_files_are_pictures_and_the_same_each_time(make: Callable[[], PaperResult], tmp_path: Path) -> None:
     png, vector = draw(make(), tmp_path / "new")
@@ -32,6 +33,7 @@ def test_files_are_pictures_and_the_same_each_time(make: Callable[[], PaperResul
     assert 1500 < int.from_bytes(png.read_bytes()[16:20]) < 2000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", EXAMPLES)
 def test_no_words_leave_the_canvas_or_lie_on_others(make: Callable[[], PaperResult]) -> None:
     drawn = figure(make())
@@ -66,6 +68,7 @@ def test_each_panel_shows_the_representative_run_bold_and_the_others_faint() -> 
     assert len(faint) == len(result.valid("mptcp")) - 1
 
 
+@pytest.mark.nightly
 def test_baselines_are_levels_of_the_panels() -> None:
     result = fig3()
     (axes,) = figure(result).axes
@@ -75,6 +78,7 @@ def test_baselines_are_levels_of_the_panels() -> None:
     assert [line.get_ydata()[0] for line in dashed] == [pytest.approx(mean / 1e6)]
 
 
+@pytest.mark.nightly
 def test_a_path_that_a_case_does_not_use_is_not_drawn() -> None:
     ethernet, wifi = figure(fig2()).axes
     assert lines(ethernet, "Ethernet")
@@ -82,6 +86,7 @@ def test_a_path_that_a_case_does_not_use_is_not_drawn() -> None:
     assert lines(wifi, "Wi-Fi")
 
 
+@pytest.mark.nightly
 def test_panels_can_be_compared() -> None:
     free, throttled = figure(fig7()).axes
     assert throttled.get_xlim()[1] > 3 * free.get_xlim()[1]
@@ -92,6 +97,7 @@ def test_panels_can_be_compared() -> None:
     assert (small.get_xlim(), small.get_ylim()) == (large.get_xlim(), large.get_ylim())
 
 
+@pytest.mark.nightly
 def test_cap_and_the_moment_of_throttling_are_marked_where_there_is_a_cap() -> None:
     free, first, *_ = figure(fig6()).axes
     assert not lines(free, "cap in force")
@@ -103,6 +109,7 @@ def test_cap_and_the_moment_of_throttling_are_marked_where_there_is_a_cap() -> N
     assert join.get_xdata()[0] == pytest.approx(0.8 / 3)
 
 
+@pytest.mark.nightly
 def test_a_cap_that_takes_hold_early_is_looked_at_closely() -> None:
     full = fig6()
     early = [
@@ -117,6 +124,7 @@ def test_a_cap_that_takes_hold_early_is_looked_at_closely() -> None:
         assert mark.get_xdata()[0] == pytest.approx(0.06)
 
 
+@pytest.mark.nightly
 def test_completion_times_stand_beside_the_transfers() -> None:
     result = fig6()
     bars = figure(result).axes[-1].patches
@@ -124,6 +132,7 @@ def test_completion_times_stand_beside_the_transfers() -> None:
     assert [bar.get_width() for bar in bars] == pytest.approx(means)
 
 
+@pytest.mark.nightly
 def test_the_sweep_shows_mean_and_requirement() -> None:
     axes = figure(fig4()).axes[-2]
     (needed,) = [line for line in axes.lines if str(line.get_label()).startswith("2 × sum")]
@@ -132,6 +141,7 @@ def test_the_sweep_shows_mean_and_requirement() -> None:
     assert list(container.lines[0].get_xdata()) == [0.06, 0.12, 0.18, 0.24, 0.36, 0.48, 0.72, 1.44, 2.88, 5.76]
 
 
+@pytest.mark.nightly
 def test_conversion_has_a_row_for_each_kind_and_the_papers_values() -> None:
     drawn = figure(table1())
     assert len(drawn.axes) == 4
@@ -142,6 +152,7 @@ def test_conversion_has_a_row_for_each_kind_and_the_papers_values() -> None:
     assert re.match(r"plain TCP, client → origin: n = 1200\nmedian \d+ µs, p95 \d+ µs, p99 \d+ µs", legend)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", EXAMPLES)
 def test_a_result_of_one_valid_run_is_drawn(make: Callable[[], PaperResult]) -> None:
     full = make()
@@ -151,11 +162,13 @@ def test_a_result_of_one_valid_run_is_drawn(make: Callable[[], PaperResult]) -> 
     assert "(incomplete)" in drawn.texts[0].get_text()
 
 
+@pytest.mark.nightly
 def test_without_a_data_point_the_panels_say_so() -> None:
     drawn = figure(incomplete())
     assert all("no data point yet" in [text.get_text() for text in axes.texts] for axes in drawn.axes)
 
 
+@pytest.mark.nightly
 def test_a_failed_run_is_not_drawn() -> None:
     full = fig3()
     strayed = Run("mptcp", 7, False, "fell back", series=full.runs[0].series, end=99.0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from examples import examples
 from named_faults import FAULTS, PAPERS, Reason
 from paper_mutants import (
     BREAKS,
@@ -27,6 +28,8 @@ from mptcp_bench.paper.scenarios import NAMES, SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_bench.result_file import JudgedClaim, from_json, to_json
 
+IN_THE_GATE = pytest.mark.nightly(besides=("[fig2", "[fig3", "[fig6", "[paper-", "[today-"))
+"""Of the scenarios those without a cap and with one, and of the worlds the two that are no mutants."""
 CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
 
@@ -46,6 +49,7 @@ def test_a_claim_has_mutants_and_holds_without_them(key: str, claim: str) -> Non
     assert verdict.verdict == "holds", (verdict, [run.reason for run in found("paper", key).failed()])
 
 
+@IN_THE_GATE
 @pytest.mark.parametrize(("key", "claim", "mutant"), [(*of, name) for of, names in BREAKS.items() for name in names])
 def test_a_mutant_breaks_a_claim(key: str, claim: str, mutant: str) -> None:
     verdict = next(v for v in found(mutant, key).claims if v.id == claim)
@@ -69,11 +73,6 @@ def test_what_is_not_of_the_kind_wanted_is_kept_with_its_reason(key: str, mutant
     result = found(mutant, key)
     through = [run for run in result.runs if result.case(run.case).path is None]
     assert {(run.valid, run.reason) for run in through} == {(False, NO_DATA_POINT[mutant])}
-
-
-@pytest.mark.parametrize("mutant", FIGURE_MUTANTS)
-def test_no_mutant_is_idle(mutant: str) -> None:
-    assert any(mutant in names for names in BREAKS.values())
 
 
 @pytest.mark.parametrize("mutant", ["throttler dead", "throttler caps the wrong path", "cap never comes"])
@@ -139,6 +138,7 @@ def test_a_result_without_what_decides_it_loads_and_is_not_judged() -> None:
 WORLDS = ("paper", "today", *FIGURE_MUTANTS)
 
 
+@IN_THE_GATE
 @pytest.mark.parametrize("key", SCENARIOS)
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_single_run_of_each_case_is_not_judged(name: str, key: str) -> None:
@@ -147,6 +147,7 @@ def test_a_single_run_of_each_case_is_not_judged(name: str, key: str) -> None:
     assert set(verdicts(once).values()) == {"not judged"}
 
 
+@IN_THE_GATE
 @pytest.mark.parametrize("key", SCENARIOS)
 @pytest.mark.parametrize("name", WORLDS)
 def test_what_noise_hides_is_not_judged(name: str, key: str) -> None:
@@ -169,7 +170,7 @@ def never_capped(result: PaperResult) -> bool:
     return any(0.0 in result.values(case, "capped") for case in ("repeated", "throttled"))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 @pytest.mark.parametrize(("key", "claim"), [("fig3", "capacity"), ("fig6", "no-less")])
 def test_noise_confirms_no_claim_of_no_less(key: str, claim: str, seed: int) -> None:
     """The rates of two runs spread over half of their mean."""

@@ -47,12 +47,6 @@ def test_without_a_repository_the_commit_is_unknown(tmp_path: Path) -> None:
     assert _commit(tmp_path) == UNKNOWN
 
 
-def test_everything_is_said() -> None:
-    found = collect(seed=7)
-    assert found.seed == 7
-    assert all((found.command, found.commit, found.kernel, found.processors, found.squid, found.python, found.started))
-
-
 def test_the_command_does_not_say_where_its_results_went(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["/usr/bin/mptcp-bench", "run", "soak", "--output", "/tmp/there", "--set", "n=5", "--output=here"]
     monkeypatch.setattr("sys.argv", words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,10 +18,13 @@ from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.paper.scenarios import NAMES
+from mptcp_bench.paper import chapter
+from mptcp_bench.paper.figures import svg
+from mptcp_bench.paper.results import PaperResult
 from mptcp_bench.report import FoundResult, report, write_report
 from mptcp_bench.result_file import ExperimentResult, Result, ResultError
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
@@ -84,18 +88,18 @@ def page(*shown: Result) -> Page:
 
 
 @pytest.fixture(scope="module")
-def everything() -> Page:
-    """The page of a result of each experiment: its figures take seconds to draw."""
+def everything(undrawn: None) -> Page:
+    """The page of a result of each experiment."""
     return page(*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS))
 
 
 @pytest.fixture(scope="module")
-def figure_3() -> Page:
+def figure_3(undrawn: None) -> Page:
     return page(fig3())
 
 
 @pytest.fixture(scope="module")
-def table_1() -> Page:
+def table_1(undrawn: None) -> Page:
     return page(table1())
 
 
@@ -108,13 +112,15 @@ def test_the_page_fetches_nothing_and_runs_nothing(everything: Page) -> None:
     assert len(set(read.ids)) == len(read.ids) == len(EXAMPLES) + len(EXPERIMENTS)
 
 
-def test_the_figures_within_fetch_nothing(figure_3: Page, table_1: Page) -> None:
-    pictures = [r for shown in (figure_3, table_1) for r in shown.references if r.startswith("data:")]
-    assert len(pictures) == 2
-    for picture in pictures:
-        text = base64.b64decode(picture.partition(",")[2]).decode()
-        assert all(r.startswith("#") for r in re.findall(r'(?:xlink:)?href="([^"]*)"', text))
-        assert "<script" not in text
+@pytest.mark.nightly(besides=("fig3",))
+@pytest.mark.parametrize("make", [fig3, table1])
+def test_the_figures_within_fetch_nothing(make: Callable[[], PaperResult], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chapter, "svg", svg)
+    (picture,) = (r for r in page(make()).references if r.startswith("data:"))
+    text = base64.b64decode(picture.partition(",")[2]).decode()
+    assert text.startswith("<?xml")
+    assert all(r.startswith("#") for r in re.findall(r'(?:xlink:)?href="([^"]*)"', text))
+    assert "<script" not in text
 
 
 def test_everything_is_said_of_an_experiment(figure_3: Page) -> None:
@@ -180,16 +186,17 @@ def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.C
     for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
         result_file.write(result, tmp_path / name / result_file.FILE)
     (tmp_path / "goodput.json").write_text("{}")
-    result_file.write(own("onset"), tmp_path / "onset" / result_file.FILE)
+    for name in ("emulation", "goodput"):
+        result_file.write(own(name), tmp_path / name / result_file.FILE)
     assert write_report(tmp_path, tmp_path / "out" / "r.html") == (
         "fig4",
         "fig5",
         "fig6",
         "fig7",
-        *(name for name in EXPERIMENTS if name != "onset"),
+        *(name for name in EXPERIMENTS if name not in ("emulation", "goodput")),
     )
     written = (tmp_path / "out" / "r.html").read_text()
-    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1", "onset"]
+    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1", "goodput", "emulation"]
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text() == written
     assert str(tmp_path / "report.html") in capsys.readouterr().out
@@ -246,15 +253,6 @@ def test_our_pictures_are_those_beside_the_result(tmp_path: Path) -> None:
     (picture,) = [r for r in read.references if r.startswith("data:")]
     assert base64.b64decode(picture.partition(",")[2]) == b"<svg/>"
     assert "The picture drawn.svg cannot be shown: No such file or directory." in read.text
-
-
-def test_the_papers_come_first_then_ours_in_their_order(tmp_path: Path) -> None:
-    for name in ("emulation", "goodput", "fig3"):
-        found = fig3() if name in NAMES else own(name)
-        result_file.write(found, tmp_path / name / result_file.FILE)
-    write_report(tmp_path, tmp_path / "r.html")
-    ids = Page((tmp_path / "r.html").read_text()).ids
-    assert [each.partition("-")[0] for each in ids] == ["fig3", "goodput", "emulation"]
 
 
 def test_a_file_of_neither_kind_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

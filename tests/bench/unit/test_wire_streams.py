@@ -35,7 +35,8 @@ def connections(*talks: Talk, leg: Leg | None = None) -> list[Connection]:
 
 @given(segments)
 def test_a_stream_knows_when_each_byte_was_first_seen(sent: list[tuple[int, int]]) -> None:
-    stream, first = Stream(), {}
+    stream = Stream()
+    first: dict[int, float] = {}
     for time, (start, length) in enumerate(sent):
         stream.add(start, start + length, time)
         for offset in range(start, start + length):

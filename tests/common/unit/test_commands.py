@@ -26,7 +26,7 @@ def raising(error: BaseException) -> Callable[[], int]:
     return command
 
 
-BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", 1, "is wrong"), Problem("a.yaml", 4, 1, "more", 1, "too")])
+BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem("a.yaml", 4, 1, "more", "1", "too")])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,10 @@ def asked(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[in
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(site.app(scope, receive, send))
+    async def ask() -> None:
+        await site.app(scope, receive, send)
+
+    asyncio.run(ask())
     body = b"".join(each.get("body", b"") for each in sent[1:])
     return sent[0]["status"], dict(sent[0]["headers"]), body
 
@@ -345,7 +348,7 @@ def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> N
 
 def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:
     """Over ASGI itself: the client above reads an answer to its end, and this one has none."""
-    sent: list[dict[str, Any]] = []
+    sent: list[MutableMapping[str, Any]] = []
 
     async def watch() -> None:
         gone = asyncio.Event()
@@ -357,7 +360,7 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(message)
 
         scope = {
@@ -366,7 +369,7 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
         }  # fmt: skip
         async with asyncio.timeout(60):
             await site.watch.look()
-            stream = asyncio.create_task(site.app(scope, receive, send))
+            stream = asyncio.ensure_future(site.app(scope, receive, send))
             await until(lambda: len(sent) == 3)
             assert site.watch.watchers == 1
             await site.watch.look()

@@ -22,6 +22,7 @@ import test_live
 import test_rates
 import test_watch
 import watched_site
+from fake_throttler import World
 from starlette.responses import Response
 
 from mptcp_common import http_bounds
@@ -93,9 +94,9 @@ async def one_moment(self: live.Live) -> Any:
 
 def the_first_moment_again(patch: Patch) -> None:
     real = live.Live._message
-    sent: list[str] = []
+    sent: list[tuple[str, int]] = []
 
-    def message(self: live.Live, serial: int) -> str:
+    def message(self: live.Live, serial: int) -> tuple[str, int]:
         sent.append(real(self, serial))
         return sent[0]
 
@@ -305,7 +306,7 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
                 found["client"] = stack.enter_context(found["site"].client())
             if test.__module__ == "test_rates":
                 found["clock"] = test_rates.Clock()
-                found["world"] = test_rates.World(clock=found["clock"])
+                found["world"] = World(clock=found["clock"])
             return {name: value for name, value in found.items() if name in wanted}
 
         yield made
@@ -314,12 +315,20 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
 TESTS = {f"{mutant.test.__name__}-{sorted(mutant.given)}": mutant for mutant in MUTANTS.values()}
 
 
+@pytest.mark.nightly(besides=("browsers_are_told", "rates_are"))
 @pytest.mark.parametrize("name", TESTS)
 def test_what_is_sound_fails_nothing(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
     mutant = TESTS[name]
     mutant.test(**fixtures(mutant.test), **mutant.given)
 
 
+OF_EACH_KIND = (
+    "no policy", "every name is", "no token is needed", "the stream ends", "asked too rarely",
+    "every connection is pushed", "another policy is tried", "rates are counts", "it is not said", "they stay",
+)  # fmt: skip
+
+
+@pytest.mark.nightly(besides=OF_EACH_KIND)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_fails(name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]

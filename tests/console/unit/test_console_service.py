@@ -61,6 +61,7 @@ def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
         assert last.readline() == wanted
 
 
+@pytest.mark.nightly(besides=("[[::]]",))
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
 def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) -> None:
     """Defect: only IPv6 was listened on, although docs/console.md has [::] for every address."""

@@ -36,7 +36,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
 def test_what_lasts_is_said_as_long_as_it_does() -> None:
     """Defect: an interface that nobody captured on and a ledger that could not be written were on no page."""
     health = Health()
-    wrong = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
+    wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
     for second in (0, 600):
         captured, written = health.take(summary(NOW + second, **wrong))
         assert captured.startswith("Nothing is captured on wan0,")

@@ -194,7 +194,8 @@ def test_who_comes_when_too_many_wait_is_told() -> None:
     async def ask() -> list[Any]:
         lane = throttler.lane()
         questions = (lane.ask({"query": number}) for number in range(MOST_WAITING + 5))
-        return await asyncio.gather(*questions, return_exceptions=True)
+        found: list[Any] = await asyncio.gather(*questions, return_exceptions=True)
+        return found
 
     answers = asyncio.run(ask())
     assert sum(isinstance(answer, Busy) for answer in answers) == 5

@@ -32,10 +32,10 @@ def test_each_look_is_sent_once_with_the_events_since(site: Site) -> None:
         sent = [parsed(await anext(stream))]
         site.world.tell("applied", "a cap")
         site.world.carry(0, 1_000_000)
-        coming = asyncio.create_task(anext(stream))
+        coming = asyncio.ensure_future(anext(stream))
         await site.look()
         sent.append(parsed(await coming))
-        coming = asyncio.create_task(anext(stream))
+        coming = asyncio.ensure_future(anext(stream))
         await site.look()
         sent.append(parsed(await coming))
         return sent
@@ -67,7 +67,7 @@ def test_a_slow_browser_is_told_of_events_that_came_while_it_took_a_moment(site:
     async def watch() -> list[dict[str, Any]]:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
-        coming = asyncio.create_task(anext(stream))
+        coming = asyncio.ensure_future(anext(stream))
         await site.look()
         sent = [parsed(await coming)]
         for number in range(3):
@@ -86,13 +86,13 @@ def test_a_moment_that_was_made_for_another_browser_leaves_what_came_since_for_t
         fast, slow = live.stream(), live.stream()
         for stream in (fast, slow):
             await anext(stream)
-        coming = asyncio.create_task(anext(fast))
+        coming = asyncio.ensure_future(anext(fast))
         await site.look()
         await coming
         # Told in the middle of the next look, whose moment there is not yet.
         site.watch.happenings.add({"time": site.now, "kind": "applied", "text": "a cap"})
         sent = [parsed(await anext(slow))]
-        coming = asyncio.create_task(anext(slow))
+        coming = asyncio.ensure_future(anext(slow))
         await site.look()
         return [*sent, parsed(await coming)]
 

@@ -18,9 +18,7 @@ from monitoring import (
     METRIC,
     alert_expressions,
     alerts,
-    compared,
     dashboard,
-    filled_in,
     panels,
     shown_expressions,
     variables,
@@ -68,14 +66,6 @@ def test_every_metric_is_one_that_is_exported(file: Path) -> None:
     assert not strangers(text)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_metric_with_another_name_is_noticed(file: Path) -> None:
-    text = file.read_text()
-    for name in set(METRIC.findall(text)):
-        renamed = f"{name}_renamed"
-        assert strangers(re.sub(rf"\b{name}\b", renamed, text)) == {renamed}
-
-
 def test_promtool_accepts_the_alerts(require: Callable[..., None]) -> None:
     require("promtool")
     checked = promtool("check", "rules", str(ALERTS))
@@ -88,6 +78,7 @@ def test_every_alert_fires_and_keeps_silent_where_it_should(require: Callable[..
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@pytest.mark.nightly(besides=("[never]",))
 @pytest.mark.parametrize("instead", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
 def test_an_alert_that_never_or_always_fires_is_noticed(
     tmp_path: Path, instead: str, require: Callable[..., None]
@@ -129,6 +120,7 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.nightly(besides=("exrp", "colorMode"))
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
@@ -195,14 +187,3 @@ def test_panels_do_not_cover_one_another() -> None:
 
 def cells(box: dict[str, int]) -> Iterator[tuple[int, int]]:
     return itertools.product(range(box["x"], box["x"] + box["w"]), range(box["y"], box["y"] + box["h"]))
-
-
-def test_what_grafana_fills_in() -> None:
-    assert filled_in('rate(a{instance=~"$instance", path=~"$path"}[$__rate_interval])', "9s") == (
-        'rate(a{instance=~".*", path=~".*"}[9s])'
-    )
-    chosen = {"instance": ["127.0.0.1:8610"], "path": ["a", "b"]}
-    assert filled_in('a{instance=~"$instance", path=~"$path", rule=~"$rule"}', chosen=chosen) == (
-        r'a{instance=~"127\\.0\\.0\\.1:8610", path=~"(a|b)", rule=~".*"}'
-    )
-    assert compared('a{b="c"} / (d > 0)\n > 0.9') == 'a{b="c"} / (d > bool 0) > bool 0.9'

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import (
+    Samples,
     by_kid,
     exposition,
     kernel_answer,
@@ -35,6 +37,11 @@ UP = "mptcp_throttler_up"
 
 def everything(summary: Mapping[str, Any] | None = None) -> str:
     return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer()))
+
+
+@cache
+def usual() -> Samples:
+    return samples(everything())
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def everything(summary: Mapping[str, Any] | None = None) -> str:
     ],
 )
 def test_value(name: str, labels: dict[str, str], value: float) -> None:
-    assert samples(everything())[labelled(name, **labels)] == pytest.approx(value)
+    assert usual()[labelled(name, **labels)] == pytest.approx(value)
 
 
 def test_a_throttler_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:

@@ -7,7 +7,7 @@ import gzip
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -353,7 +353,8 @@ def test_openmetrics_and_gzip_are_given_to_who_asks_for_them(tmp_path: Path) -> 
         _, headers, body = await site.get(accept=wanted, accept_encoding="gzip")
         assert headers[b"Content-Encoding"] == b"gzip"
         assert headers[b"Content-Type"].startswith(b"application/openmetrics-text")
-        found = {each.name for each in text_string_to_metric_families(gzip.decompress(body).decode())}
+        parse: Callable[[str], Iterable[Any]] = text_string_to_metric_families
+        found = {each.name for each in parse(gzip.decompress(body).decode())}
         assert "mptcp_throttler_cap_bytes" in found
 
     at(tmp_path, test)

@@ -81,7 +81,7 @@ def test_all_are_told_where_the_directory_may_not_be_entered(
 def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (settings.parent / "key.pem").chmod(0o600)
     assert list(unit_user.unreadable_by_unit([settings], "mptcp-console.service", "no-such-group-here")) == []
-    monkeypatch.setattr(unit_user.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["check", "--config", str(settings)]) == DONE
 
 

@@ -275,10 +275,10 @@ def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
     """Defect: a console that had just been started, and one that had missed some, said that all were there."""
 
     async def looks() -> None:
-        kept = site.watch.happenings
-        assert kept.since is None
+        assert site.watch.happenings.since is None
         site.began = START - 500
         await site.look()
+        kept = site.watch.happenings
         assert (kept.since, kept.counted_since) == (START - 500, START - 500)
         site.world.tell("applied", "one")
         await site.look()

@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,7 +55,7 @@ def fates(driver: Path, count: int, gap: int, *elements: str) -> list[int | None
     return [None if line == "lost" else int(line) for line in done.stdout.split()]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(delay=st.integers(0, 10_000_000), share=st.floats(0, 1), gap=st.integers(0, 5_000_000), seed=SEEDS)
 def test_a_delay_is_what_was_asked_and_never_changes_the_order(
     driver: Path, delay: int, share: float, gap: int, seed: int
@@ -76,7 +77,7 @@ def test_jitter_is_drawn_evenly(driver: Path) -> None:
         assert sum(least <= d < least + 1_000_000 for d in drawn) / 20_000 == pytest.approx(0.25, abs=0.02)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(seed=SEEDS, p=PROBABILITIES, r=PROBABILITIES, h=PROBABILITIES, k=PROBABILITIES)
 def test_the_same_seed_does_the_same(driver: Path, seed: int, p: float, r: float, h: float, k: float) -> None:
     chain = ("gemodel", repr(p), repr(r), repr(h), repr(k), str(seed), "delay", "900", "800", str(seed))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
@@ -144,7 +145,7 @@ def test_the_other_way_to_write_a_checksum_of_zero_is_no_change(driven: Callable
         assert driven("nothing", ("up", packet)).split("\n")[-2] == "0"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(behaviour=st.sampled_from(sorted(BEHAVIOURS)), noise=st.lists(st.binary(min_size=0, max_size=120), max_size=6))
 def test_no_bytes_break_it(run: Run, behaviour: str, noise: list[bytes]) -> None:
     header = bytes(up(b"data")[1])
@@ -280,6 +281,7 @@ def test_what_a_box_sends_passes_the_emulator_too() -> None:
     assert [rules.do[0][:2] for rules in others] == [("iptables-legacy", "--wait"), ("iptables", "--wait")]
 
 
+@pytest.mark.nightly
 def test_the_program_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     sources = map(str, middlebox.SOURCES)
     program = compiled(tmp_path / "middlebox", *sources, *userspace.LIBRARIES)

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from examples import examples
 
 from mptcp_lab.agent.files import write_file
 from mptcp_lab.agent.processes import TMPFS, MountError, kill_tree, marked, mount_script, nearest_existing
@@ -88,7 +89,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(examples(5)))
 def test_children_that_are_replaced_when_they_are_killed_are_killed_too(number: int) -> None:
     """As nginx and Apache do; the one that came after the others would have gone on listening, nobody's child."""
     mark = f"MPTCP_TEST_TREE={os.getpid()}-{number}"

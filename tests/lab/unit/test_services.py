@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake_host import FakeHost
 
-from mptcp_lab.testbed import TestbedError, services
+from mptcp_lab.testbed import Host, TestbedError, services
 from mptcp_lab.testbed.services import (
     REPOSITORY,
     start_origin,
@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import (
 
 @pytest.mark.parametrize("settings", [{}, {"verify_interval": 1, "ledger": "/elsewhere"}])
 def test_a_throttler_does_not_count_in_the_hosts_ledger(tmp_path: Path, settings: dict[str, object]) -> None:
-    written = write_throttler_config(FakeHost(tmp_path), Path("policy.yaml"), settings=settings)
+    written = write_throttler_config(cast(Host, FakeHost(tmp_path)), Path("policy.yaml"), settings=settings)
     lines = dict(line.split(": ", 1) for line in written.read_text().splitlines())
     assert json.loads(lines["ledger"]) == settings.get("ledger", f"{tmp_path}/proxy-ledger.sqlite")
     assert json.loads(lines["policy"]) == "policy.yaml"
@@ -77,7 +77,7 @@ def test_a_congestion_control_that_the_proxys_kernel_lacks_is_refused(tmp_path: 
     """Defect: the proxy served with the host's own, and the result had the name of the one that was asked for."""
     host = proxy_host(tmp_path)
     with pytest.raises(TestbedError) as raised:
-        start_proxy(host, control="bbr")
+        start_proxy(cast(Host, host), control="bbr")
     assert str(raised.value) == "the proxy on proxy: the kernel has no congestion control bbr; it has reno, cubic"
     assert [program.ends for program in host.started] == [["kill_tree"]]
 
@@ -85,7 +85,7 @@ def test_a_congestion_control_that_the_proxys_kernel_lacks_is_refused(tmp_path: 
 @pytest.mark.parametrize("control", ["cubic", "keep", None])
 def test_one_that_it_has_is_the_proxys(tmp_path: Path, control: str | None) -> None:
     host = proxy_host(tmp_path)
-    assert start_proxy(host, control=control).process.running
+    assert start_proxy(cast(Host, host), control=control).process.running
     [command] = host.commands
     assert command[4:] == (["--congestion-control", control] if control else [])
 

@@ -176,14 +176,14 @@ def test_without_a_throttler_what_the_kernel_knows_is_said(
     found = report(kernel, {"multipath": True, "subflows": [LTE], "budgets": [MONTH]}, throttler)
     assert found.headline == headline
     assert word in " ".join(found.lines)
-    assert found.subflows == found.budgets == ()
+    assert (found.subflows, found.budgets) == ((), ())
 
 
 def test_of_plain_tcp_that_the_throttler_cannot_know_nothing_of_it_counts() -> None:
     """It may still have a connection with the same ends that is over."""
     found = told(KernelView(False), subflows=[LTE], budgets=[MONTH])
     assert found.headline == "Plain TCP over one path"
-    assert found.subflows == found.budgets == ()
+    assert (found.subflows, found.budgets) == ((), ())
     assert len(found.lines) == 1
 
 

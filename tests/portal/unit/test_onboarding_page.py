@@ -36,13 +36,6 @@ def test_it_says_how_to_use_the_proxy() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_promised_of_openwrt_that_was_not_tried() -> None:
-    text = " ".join(client(*FULL).get("/").text.split())
-    (row,) = re.findall(r'<th scope="row">OpenWrt</th><td>(.*?)</td>', text)
-    assert "nobody has tried it" in row
-    assert "A relay at home, on a Raspberry Pi for instance" in text
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
     expected = client(*FULL).get(path)

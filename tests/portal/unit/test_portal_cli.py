@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,7 @@ def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
         # Who comes after them is answered after them.
         assert " 403 " in _asked(port, head)
         process.send_signal(signal.SIGTERM)
-        answers = [b"".join(iter(lambda each=each: each.recv(65536), b""))[:13] for each in waiting]
+        answers = [b"".join(iter(partial(each.recv, 65536), b""))[:13] for each in waiting]
         # On a busy machine a question may have been given up before.
         assert set(answers) <= {b"HTTP/1.1 503 ", b"HTTP/1.1 200 "}
         assert answers[-1] == b"HTTP/1.1 503 "

@@ -64,7 +64,3 @@ def test_there_is_none_without_a_network() -> None:
     assert not has_profile(onboarding())
     assert has_profile(onboarding(BOTH))
     assert [each["PayloadType"] for each in read("profile: {apn: x}")["PayloadContent"]] == ["com.apple.cellular"]
-
-
-def test_no_password_is_in_it() -> None:
-    assert b"Password" not in profile(onboarding(BOTH))

@@ -63,7 +63,9 @@ def test_sockets_are_told_from_each_other_by_both_ends(listen: str, address: str
         def entered(each: socket.socket) -> socket.socket:
             return stack.enter_context(each)
 
-        ports, clients, accepted = [], [], []
+        ports: list[int] = []
+        clients: list[socket.socket] = []
+        accepted: list[socket.socket] = []
         for _ in range(2):
             server = entered(socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::"))
             ports.append(server.getsockname()[1])

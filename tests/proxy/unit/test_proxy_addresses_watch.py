@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from ipaddress import ip_network
 
 import pytest
@@ -36,12 +37,13 @@ class Host:
         """When the trial that is under way is over."""
         self.installed: list[frozenset[Network]] = []
         self.told = Told()
-        monkeypatch.setattr(addresses_watch.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: AFTER)
-        monkeypatch.setattr(
-            addresses_watch, "install_own_addresses", lambda _, prefixes: self.installed.append(prefixes)
-        )
+        monkeypatch.setattr(addresses_watch, "install_own_addresses", self.install)
         self.watch = AddressesWatch(Places("one"), self.told, BEFORE, self)  # type: ignore[arg-type]
+
+    def install(self, _: Places, prefixes: frozenset[Network]) -> None:
+        self.installed.append(prefixes)
 
     @property
     def under_way(self) -> bool:
@@ -127,12 +129,11 @@ def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_min
         attempts += 1
         raise OSError(28, "No space left on device")
 
-    write = addresses_watch.install_own_addresses
     monkeypatch.setattr(addresses_watch, "install_own_addresses", full)
     assert host.until(1300.0) == 0
     assert attempts > 250
     assert host.trials == 5
-    monkeypatch.setattr(addresses_watch, "install_own_addresses", write)
+    monkeypatch.setattr(addresses_watch, "install_own_addresses", host.install)
     assert host.until(1303.0) == 1
     monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: BEFORE)
     trials = host.trials

@@ -354,7 +354,7 @@ def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypa
         return {1: "lo", 2: "eth0", 3: "eth1.5"}[index]
 
     monkeypatch.setattr(gather, "IPRoute", lambda: nullcontext(Routes()))
-    monkeypatch.setattr(gather.socket, "if_indextoname", name)
+    monkeypatch.setattr(socket, "if_indextoname", name)
     assert gather._interfaces() == {"eth0", "eth1.5"}
 
 

@@ -135,10 +135,3 @@ def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status
         assert finding.remedy == (
             "mptcp-proxy check --role relay --config relay.conf && mptcp-proxy reload --service-name home"
         )
-
-
-def test_a_path_is_only_a_path() -> None:
-    """A configuration that cannot be read is a finding, not a traceback."""
-    problem = Problem("cannot read the configuration: No such file or directory", "/none")
-    finding = host.configuration(Checked((), (), "", Workers(), (problem,)), str(Path("/none")), Role.PROXY)
-    assert finding.status is FAIL

@@ -21,5 +21,5 @@ def test_a_program_that_gives_no_answer_says_nothing(monkeypatch: pytest.MonkeyP
     def answer(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(reading.subprocess, "run", answer)
+    monkeypatch.setattr(subprocess, "run", answer)
     assert reading.output("ip", "mptcp", "limits", "show") == ""

@@ -7,13 +7,14 @@ from ipaddress import ip_network
 
 import pytest
 
-from mptcp_proxy.own_addresses import Lingering, Spacing
+from mptcp_proxy.own_addresses import Lingering, Network, Spacing
 
 HOME, GUEST = ip_network("10.0.0.1/32"), ip_network("10.9.9.9/32")
+BOTH = frozenset({HOME, GUEST})
 
 
 def test_an_address_that_flaps_is_told_once() -> None:
-    lingering = Lingering(10.0)
+    lingering = Lingering[Network](10.0)
     told = [lingering.wanted({HOME}, 0.0)[0]]
     for second in range(1, 600):
         wanted, _ = lingering.wanted({HOME, GUEST} if second % 2 else {HOME}, float(second))
@@ -23,18 +24,18 @@ def test_an_address_that_flaps_is_told_once() -> None:
 
 
 def test_a_new_one_is_refused_at_once_and_one_that_went_soon_no_longer() -> None:
-    lingering = Lingering(10.0)
-    assert lingering.wanted({HOME, GUEST}, 0.0) == ({HOME, GUEST}, None)
-    assert lingering.wanted({HOME}, 1.0) == ({HOME, GUEST}, 11.0)
-    assert lingering.wanted({HOME}, 10.9) == ({HOME, GUEST}, 11.0)
-    assert lingering.wanted({HOME}, 11.0) == ({HOME}, None)
+    lingering = Lingering[Network](10.0)
+    assert lingering.wanted({HOME, GUEST}, 0.0) == (BOTH, None)
+    assert lingering.wanted({HOME}, 1.0) == (BOTH, 11.0)
+    assert lingering.wanted({HOME}, 10.9) == (BOTH, 11.0)
+    assert lingering.wanted({HOME}, 11.0) == (frozenset({HOME}), None)
 
 
 def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
-    lingering = Lingering(10.0)
+    lingering = Lingering[Network](10.0)
     lingering.wanted({HOME, GUEST}, 0.0)
-    assert lingering.wanted({HOME}, 3600.0) == ({HOME, GUEST}, 3610.0)
-    assert lingering.wanted({HOME, GUEST}, 3605.0) == ({HOME, GUEST}, None)
+    assert lingering.wanted({HOME}, 3600.0) == (BOTH, 3610.0)
+    assert lingering.wanted({HOME, GUEST}, 3605.0) == (BOTH, None)
 
 
 def reloads(every: float, until: float) -> list[float]:

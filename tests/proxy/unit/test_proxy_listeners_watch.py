@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from mptcp_common import service_manager
-from mptcp_proxy import listeners_watch
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
@@ -29,7 +29,7 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     now = 1000.0
     told: list[str] = []
     monkeypatch.setattr(subprocess, "run", no_ss)
-    monkeypatch.setattr(listeners_watch.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(service_manager, "notify", lambda *lines: told.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))

@@ -286,7 +286,14 @@ def test_each_time_that_a_name_server_is_silent_is_said_and_so_is_its_end(
 ) -> None:
     """Defect: where the address was the same as before, the end was not said, and the second time was not either."""
     found = frozenset({"192.0.2.1:3128"})
-    answers = [found, OSError("no answer"), OSError("no answer"), found, found, OSError("no answer")]
+    answers: list[frozenset[str] | OSError] = [
+        found,
+        OSError("no answer"),
+        OSError("no answer"),
+        found,
+        found,
+        OSError("no answer"),
+    ]
 
     def look_up(*_: object) -> frozenset[str]:
         answer = answers.pop(0)

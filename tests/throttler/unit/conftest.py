@@ -26,9 +26,9 @@ def host() -> Host:
 
 @pytest.fixture
 def collected_by_hand() -> Iterator[None]:
-    """The garbage collector finds nothing by itself, as in the daemon."""
-    gc.collect()
+    """The garbage collector finds nothing by itself, as in the daemon; what was there before it does not look at."""
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from mptcp_throttler.mptcp import keys
 from mptcp_throttler.mptcp.model import (
@@ -172,7 +173,7 @@ class Path:
         )
         return replace(event, **changes)  # type: ignore[arg-type]
 
-    def dumped(self, **changes: object) -> KernelSubflow:
+    def dumped(self, **changes: Any) -> KernelSubflow:
         entry = KernelSubflow(
             self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup, 0.0
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 POLICY = """
 version: 1
@@ -14,5 +15,5 @@ rules:
 Run = Callable[..., tuple[int, str, str]]
 
 
-def entries(printed: str) -> list[dict[str, object]]:
+def entries(printed: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines()]

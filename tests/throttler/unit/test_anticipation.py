@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -288,7 +289,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_clients_are_kept_in_the_order_in_which_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
     """Else one that was seen would stand before those that are to be forgotten."""

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from zoneinfo import ZoneInfo
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_nothing_where_nothing_is_capped() -> None:
     assert found(RULE, dry_run=True) == {}
     assert found(replace(RULE, directions=frozenset({Direction.UP}))) == {}
     assert found(replace(RULE, throttle=None, exempts=frozenset({Kind.THROTTLE})), RULE) == {}
-    assert births(policy(RULE), [False], {}.get) == {}
+    assert births(policy(RULE), [False], lambda scope: None) == {}
 
 
 def test_where_nothing_is_anticipated_little_changes() -> None:
@@ -200,7 +201,7 @@ def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv
     return longest[1]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(CLIENTS, CLIENTS, st.one_of(V4, V6))
 def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
     capped: tuple[Network, ...], other: tuple[Network, ...], address: IPv4Address | IPv6Address

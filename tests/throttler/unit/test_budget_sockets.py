@@ -111,7 +111,7 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     host.sweep(FORGET_SECONDS + 1)
     usage = host.stage.take_pending()
     # The counters of the second one are not in the ledger yet, and need not be: its bytes are.
-    assert (usage.counters, usage.closed) == ({}, {1, 2})
+    assert (usage.counters, usage.closed) == ({}, frozenset({1, 2}))
     assert list(usage.added.values()) == [5]
     assert not host.stage._sockets._rows
     assert host.stage.accounts() == dict.fromkeys(usage.added, 70_005)

@@ -14,6 +14,7 @@ from typing import Any
 
 import metering
 import pytest
+from examples import examples
 from fake_kernel import FakeMeter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -324,7 +325,7 @@ def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
 
 
 @given(steps=st.lists(st.sampled_from(["send", "count", "kill", "stop", "reconnect", "period"]), max_size=30))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:

@@ -11,13 +11,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from examples import examples
 from fake_kernel import FakeKernel
 from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 
 CLIENTS, BATCH = 8, 50
-WARM_UP, COUNT, ROUNDS = 600, 1_000, 3
+WARM_UP, COUNT, ROUNDS = 300, examples(1_000), 3
 """Connections of two subflows each, before the first round and in a round, and rounds."""
 OVER = 60.0
 """Seconds after which a connection that ended is forgotten by everybody, its entries included."""
@@ -117,6 +118,12 @@ def cyclic_garbage() -> Counter[str]:
     return found
 
 
+async def another_look(scene: Scene) -> None:
+    """Wait until sockets were sampled once more."""
+    before = scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups
+    await until(lambda: scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups > before)
+
+
 @pytest.mark.usefixtures("collected_by_hand")
 def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
     """Defect: paths, subflows and accounts did, and the compiled policy, and they are never freed in a daemon whose
@@ -130,8 +137,7 @@ def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
             cyclic_garbage()
             gc.set_debug(gc.DEBUG_SAVEALL)
             for policy in (METERED % DAILY, CAPPED, METERED % DAILY.replace("day", "week"), PATHS + "rules: []\n"):
-                sweeps = scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups
-                await until(lambda before=sweeps: scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups > before)
+                await another_look(scene)
                 await scene.reload(policy)
                 assert cyclic_garbage() == {}
             assert scene.daemon._reloads.as_json()["accepted"] == 4

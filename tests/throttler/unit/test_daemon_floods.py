@@ -44,8 +44,8 @@ def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog
 
 def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are read meanwhile, and it is read when its rest is over, unless it was closed."""
-    monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
     pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
+    monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 
     @scenario
     async def flooded(tmp_path: Path) -> None:

@@ -65,7 +65,12 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, CAPPED, kernel):
             lines = manager.told()
-            await until(lambda: lines.extend(manager.told()) or "WATCHDOG=1" in lines)
+
+            def is_told_of_the_loop() -> bool:
+                lines.extend(manager.told())
+                return "WATCHDOG=1" in lines
+
+            await until(is_told_of_the_loop)
             assert lines[:2] == [
                 "READY=1",
                 "STATUS=1 connection, 1 capped subflow on w0 (iptables); 1 rule",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,7 +21,13 @@ SPACINGS = (0.1, 0.5, 1.0, 2.0)
 MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
 """Seconds between two sweeps, and between two look-ups of what is urgent."""
 
-any_spacing = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
+
+def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
+    """The shortest, the longest, and one of those that are mixed; all of them with the nightly tests."""
+    spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
+    nightly = pytest.mark.nightly(besides=("0.1-None]", "2.0-None]", "2.0-0.1]"))
+    marked: Callable[..., None] = nightly(spacings(test))
+    return marked
 
 
 @dataclass

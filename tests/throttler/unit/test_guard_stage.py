@@ -41,7 +41,7 @@ class Scene:
         (rule,) = policy.rules
         ends = [flow.four_tuple for flow in self.flows]
         self.connection = connection_of(1, ends)
-        self.verdicts = (
+        self.verdicts: tuple[Verdict, ...] = (
             Verdict(ends[0], "ethernet", rule, None, rule.throttle, "capped"),
             Verdict(ends[1], None, None, None, None, "free"),
             Verdict(ends[0], "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP),

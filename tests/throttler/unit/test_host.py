@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from short_policies import CAP, rules
 
-from mptcp_throttler.config import host
+from mptcp_common import readable
 from mptcp_throttler.config.host import (
     host_problems,
     kernel_problems,
@@ -54,7 +54,7 @@ def test_a_group_of_the_unit_counts(policy: Path, monkeypatch: pytest.MonkeyPatc
     policy.chmod(0o640)
     groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
     assert len(list(unreadable([policy], "nobody"))) == 1
-    monkeypatch.setattr(host.readable, "groups_of_unit", groups.__getitem__)
+    monkeypatch.setattr(readable, "groups_of_unit", groups.__getitem__)
     assert list(unreadable([policy], "nobody")) == []
 
 
@@ -68,7 +68,7 @@ def test_nobody_is_asked_where_there_is_no_such_user_or_who_checks_is_not_root(
 ) -> None:
     policy.chmod(0o600)
     assert list(unreadable([policy], "no-such-user-here")) == []
-    monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert list(unreadable([policy], "nobody")) == []
 
 
@@ -78,14 +78,14 @@ def with_group(name: str) -> Settings:
 
 def test_a_group_is_to_be_one_of_the_daemons_own(monkeypatch: pytest.MonkeyPatch) -> None:
     name = grp.getgrgid(0).gr_name
-    monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(host.os, "getegid", lambda: 1000)
-    monkeypatch.setattr(host.os, "getgroups", lambda: [1000])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [1000])
     (problem,) = host_problems(with_group(name), as_daemon=True)
     assert str(problem).startswith(f"t.yaml:3: status_group: the throttler's user is not in {name}; systemctl edit")
     assert f"SupplementaryGroups={name}" in str(problem)
     assert list(host_problems(with_group(name))) == [], "who checks is not who will run"
-    monkeypatch.setattr(host.os, "getgroups", lambda: [1000, 0])
+    monkeypatch.setattr(os, "getgroups", lambda: [1000, 0])
     assert list(host_problems(with_group(name), as_daemon=True)) == []
 
 

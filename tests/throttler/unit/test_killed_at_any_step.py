@@ -139,7 +139,3 @@ def test_a_successor_goes_on_from_there(changes: int) -> None:
     kernel = asyncio.run(scenario())
     assert {each.remote_port for each in kernel.netfilter.entries} == {2000, 2001}
     assert {target.minor for target in kernel.netfilter.entries.values()} == set(kernel.tc.classes)
-
-
-def test_a_life_has_many_moments() -> None:
-    assert changes_of_a_life() > 10

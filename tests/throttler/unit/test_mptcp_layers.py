@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mptcp_capture import IPV4, IPV6
@@ -146,7 +147,7 @@ def value_of(p: Packet) -> options.MptcpOption:
             return options.UnknownSubtype(p.subtype, bytes(p)[2:])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(case=BUILT)
 def test_what_the_layers_build_the_daemon_reads(case: tuple[Packet, int]) -> None:
     layer, flags = case
@@ -163,7 +164,7 @@ def test_what_the_layers_build_the_daemon_reads(case: tuple[Packet, int]) -> Non
     assert segment.options == (value_of(layer),)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(case=BUILT)
 def test_what_the_layers_build_they_dissect(case: tuple[Packet, int]) -> None:
     layer, flags = case
@@ -184,7 +185,7 @@ likely = st.builds(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(option=kind_30 | likely, flags=st.sampled_from((SYN, SYN_ACK, ACK)))
 def test_any_bytes_dissect_build_again_and_agree(option: bytes, flags: int) -> None:
     layer = layers.dissect(option)

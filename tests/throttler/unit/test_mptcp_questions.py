@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path as File
+from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
@@ -71,10 +72,10 @@ class TestQuestions:
         assert (questions.take(1.1), questions.pause(1.1)) == ((one,), None)
 
     def test_a_flood_costs_no_more_than_the_rate(self) -> None:
-        questions = Questions()
+        questions, flood = Questions(), some(MAX_WAITING + 100)
         asked = 0
         for step in range(2000):
-            for each in some(MAX_WAITING + 100):
+            for each in flood:
                 questions.ask(each)
             assert len(questions) <= MAX_WAITING
             asked += len(questions.take(step / 1000))
@@ -89,6 +90,7 @@ class TestQuestions:
         assert questions.pause(5.0) == 0
         assert len(questions.take(5.0)) == BURST
         pause = questions.pause(5.0)
+        assert pause is not None
         assert pause == pytest.approx(1 / RATE)
         assert len(questions.take(5.0 + pause + 1e-6)) == 1
 
@@ -127,7 +129,7 @@ class TestQuestions:
         questions.take(0.0)
         now, steps = 0.0, 0
 
-        def trace(frame: object, event: str, argument: object) -> object:
+        def trace(frame: object, event: str, argument: object) -> Any:
             nonlocal steps
             steps += event == "line"
             return trace

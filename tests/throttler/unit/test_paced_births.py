@@ -7,8 +7,10 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from ipaddress import ip_network
+from typing import cast
 
 import pytest
+from examples import examples
 from fake_kernel import FakePacing, FakeSockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,7 +211,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
 def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
     steps: list[dict[Network, Birth] | dict[int, bool] | None],
@@ -225,13 +227,14 @@ def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
             if step is None:
                 await asyncio.sleep(0)
             elif any(isinstance(key, int) for key in step):
-                for number, is_single in step.items():
+                clients = cast(dict[int, bool], step)
+                for number, is_single in clients.items():
                     single.pop(client(number), None)
                     if is_single:
                         single[client(number)] = UNANTICIPATED
-                scene.paced.set_clients({address(number): is_single for number, is_single in step.items()})
+                scene.paced.set_clients({address(number): is_single for number, is_single in clients.items()})
             else:
-                births = step
+                births = cast(dict[Network, Birth], step)
                 tasks.append(asyncio.create_task(scene.paced.set_births(births)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from test_shaping_plan import NOW, PROXY, policy
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping import class_numbers
 from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.lingering import LINGER_SECONDS
@@ -214,7 +215,7 @@ class History(RuleBasedStateMachine):
         rules = [
             Rule(name, None, throttle, directions=frozenset({self.direction})) for name, throttle in throttles.items()
         ]
-        self.policy: Policy = policy(*(reversed(rules) if turned else rules), dry_run=dry_run)
+        self.policy = policy(*(reversed(rules) if turned else rules), dry_run=dry_run)
         self.planner.set_policy(self.policy)
         self.undecided |= self.connections.keys()
         self.enforcing = True
@@ -390,5 +391,7 @@ def compare(planner: Planner, wanted: Planner) -> None:
         assert cap.young <= cap.users
 
 
-History.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, derandomize=True)
+History.TestCase.settings = settings(
+    max_examples=examples(250), stateful_step_count=40, deadline=None, derandomize=True
+)
 TestHistory = History.TestCase

@@ -9,6 +9,7 @@ from random import Random
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, subflow
@@ -135,7 +136,7 @@ CONNECTIONS = st.lists(SUBFLOWS, max_size=5).map(
 INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.0)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Connection, now: float) -> None:
     verdicts = evaluate(subject, whole, now)
@@ -163,7 +164,7 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
         assert len(verdict.reason.splitlines()) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
     """What lift_last promises: a capped subflow always has another usable one beside it."""
@@ -175,7 +176,7 @@ def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy,
         assert usable - {four_tuple}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS, st.randoms(use_true_random=False))
 def test_a_verdict_does_not_depend_on_the_order_of_subflows(
     subject: Policy, whole: Connection, now: float, random: Random

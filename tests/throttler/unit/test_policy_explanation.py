@@ -8,6 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_policy_evaluate import ETHERNET, LTE, NOW, PATHS, WIFI, connection, policy, subflow
@@ -156,7 +157,7 @@ _now = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
 def test_until_when_is_what_a_walk_by_minutes_finds(
     ranges: list[tuple[int, int]], days: str, zone: str, now: float

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,7 +175,7 @@ INSTANTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
 def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Window], zone: str, start: float) -> None:
     """All offsets and window ends here are multiples of 15 minutes, so a walk by quarter hours misses nothing."""
@@ -186,7 +187,7 @@ def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Win
     assert next_change(subject, start) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
 def test_the_last_change_is_what_a_walk_back_by_quarter_hours_finds(
     windows: list[Window], zone: str, now: float

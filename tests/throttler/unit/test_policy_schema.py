@@ -1,4 +1,4 @@
-"""The published JSON Schemas: made from the models, complete, and of one mind with what is accepted."""
+"""The published JSON Schemas: made from the models, and of one mind with what is accepted."""
 
 from __future__ import annotations
 
@@ -38,19 +38,6 @@ def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every section of *schema* with the keys that lead to it in a document."""
     yield "", schema
     yield from schema.get("$defs", {}).items()
-
-
-@pytest.mark.parametrize("name", sorted(schema_texts()))
-def test_every_key_is_described_and_has_an_example(name: str) -> None:
-    keys = [
-        (section, key, value)
-        for section, schema in objects(json.loads(schema_texts()[name]))
-        for key, value in schema["properties"].items()
-    ]
-    assert len(keys) >= 12
-    for section, key, value in keys:
-        assert value["description"].endswith("."), f"{section}.{key}"
-        assert value["examples"], f"{section}.{key}"
 
 
 @pytest.mark.parametrize("name", sorted(schema_texts()))

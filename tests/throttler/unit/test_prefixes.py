@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_policy_evaluate import NOW, connection, subflow
@@ -32,7 +33,7 @@ NETWORKS = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(NETWORKS, max_size=6), ADDRESSES)
 def test_an_address_is_in_those_in_which_ipaddress_has_it(
     networks: list[Network], address: IPv4Address | IPv6Address
@@ -42,7 +43,7 @@ def test_an_address_is_in_those_in_which_ipaddress_has_it(
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(NETWORKS, max_size=6), NETWORKS)
 def test_around_a_prefix_are_those_of_which_ipaddress_says_so_and_of_two_the_first(
     networks: list[Network], inner: Network
@@ -95,7 +96,8 @@ def test_a_decision_costs_as_much_with_many_prefixes_as_with_few() -> None:
     assert decided(5_000) < 2 * decided(5)
 
 
-@pytest.mark.parametrize("addresses", [10_000, 30_000])
+@pytest.mark.nightly(besides=("[5000]",))
+@pytest.mark.parametrize("addresses", [5_000, 30_000])
 def test_what_is_known_of_many_addresses_is_known_in_the_next_round(addresses: int) -> None:
     """Defect: 4,096 were kept, and of more that are asked for in order none was found again."""
     subject = many(1)

@@ -198,17 +198,6 @@ def test_what_the_kernel_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert bench.log == [*["take root", "make sets"] * 2, "class 10 5000000", "1000 to 10"]
 
 
-def test_apply_raises_what_the_kernel_refused() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        bench.tc.refusals = 1
-        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
-        await bench.reconciler.apply()
-
-    with pytest.raises(KernelError, match="set class 10: refused"):
-        asyncio.run(scenario())
-
-
 def test_verify_puts_right_what_somebody_else_changed_and_removes_strays() -> None:
     async def scenario() -> Bench:
         bench = Bench()

@@ -37,7 +37,7 @@ def test_budgets_count_what_was_captured(replay: Run) -> None:
     assert [(each["rule"], each["text"]) for each in found if each["kind"] == "budget"] == [
         ("volume", f"client 10.77.1.2: {step}")
     ]
-    (account,) = found[-1]["budgets"]  # type: ignore[misc]
+    (account,) = found[-1]["budgets"]
     assert (account["client"], account["step"], account["next_step"]) == ("10.77.1.2", 10_000, 10**9)
     assert account["used"] == 30_001 + 1, "down and up"
 

@@ -67,7 +67,7 @@ def beside(frames: Iterable[Frame], first: Callable[[bytes], bytes], second: Cal
 
 def late(frames: list[Frame]) -> list[Frame]:
     """Return the frames with a copy of each behind the seven that follow it."""
-    each = [(number, *frame) for number, frame in enumerate(frames)]
+    each: list[tuple[float, float, str, bytes]] = [(number, *frame) for number, frame in enumerate(frames)]
     each += [(number + 7.5, time, interface, frame) for number, (time, interface, frame) in enumerate(frames)]
     return [(time, interface, frame) for _, time, interface, frame in sorted(each, key=lambda copy: copy[0])]
 

@@ -84,7 +84,7 @@ def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch:
         await sleep(0)
 
     async def scenario(bench: Bench) -> None:
-        monkeypatch.setattr(reconcile.asyncio, "sleep", noted)
+        monkeypatch.setattr(asyncio, "sleep", noted)
         bench.tc.refusals = 10
         bench.tc.want_gso(lambda before: min(before, 3028))
         bench.reconciler.wake()
@@ -98,17 +98,6 @@ def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch:
     assert len(waited) > 8
     assert waited == sorted(waited)
     assert waited[-1] < 2
-
-
-def test_a_limit_on_segments_that_is_refused_is_set_later() -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.tc.refusals = 3
-        bench.tc.want_gso(lambda before: min(before, 3028))
-        bench.reconciler.wake()
-        await until(lambda: bench.tc.gso == 3028)
-        assert bench.reconciler.counters.failures == 3
-
-    with_a_running_reconciler(scenario)
 
 
 def test_what_cannot_be_read_is_made_anew() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.loop_gauge import LATE_SECONDS, RECENT_SECONDS, LoopGauge
@@ -81,7 +81,7 @@ async def both(sampler: Sampler) -> None:
 
 
 def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
-    return Sampler(sockets, consumers, lambda: len(sockets.there))
+    return Sampler(cast(Sockets, sockets), consumers, lambda: len(sockets.there))
 
 
 def test_nobody_watches_and_nothing_is_looked_at() -> None:
@@ -131,7 +131,7 @@ def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypa
             return super().__contains__(key)
 
     class Indifferent(FakeConsumer):
-        def observe(self, *given: object) -> Iterator[None]:  # type: ignore[override]
+        def observe(self, *given: object) -> Iterator[None]:
             yield
 
     count = 20 * module.CHECKED

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
@@ -79,13 +79,11 @@ async def test_a_summary_goes_through_no_connection(tmp_path: Path) -> None:
             looked.append(record.token)
             return snapshot(record)
 
-        ConnectionRecord.snapshot = noted  # type: ignore[method-assign]
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ConnectionRecord, "snapshot", noted)
             found = scene.ask(query="summary")
             assert not looked, "ten thousand connections would have been looked at"
             assert len(scene.ask(query="connections")["connections"]) == len(looked) == 20
-        finally:
-            ConnectionRecord.snapshot = snapshot  # type: ignore[method-assign]
         assert (found["connections"], found["clients"]) == (20, 10)
 
 
@@ -305,7 +303,7 @@ async def test_what_the_kernel_does_not_say_is_missing(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
 
-        def refused(_: object) -> Any:
+        def refused(four_tuples: object) -> NoReturn:
             raise KernelError("look up TCP sockets: refused")
 
         kernel.sockets.details = refused  # type: ignore[method-assign]

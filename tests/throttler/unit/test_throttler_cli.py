@@ -280,11 +280,6 @@ def test_status_without_a_daemon_says_so(settings: Path, tmp_path: Path, capsys:
     assert "is it running?" in capsys.readouterr().err
 
 
-def test_a_time_that_is_none_is_told(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", "noon"]) == 1
-    assert '"noon" is not a time' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("command", "status"), [("run", CONFIGURATION), ("check", FAILED)])
 def test_an_interface_that_is_not_there_is_a_mistake_of_the_settings(
     settings: Path, present: list[str], capsys: pytest.CaptureFixture[str], command: str, status: int
