@@ -136,6 +136,7 @@ def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callab
             measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
+@pytest.mark.nightly
 def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
     require(*NEEDED, "sshd", "ssh")
     hosts = start_ssh_hosts(make_testbed(plain()))

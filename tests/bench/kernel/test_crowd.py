@@ -15,6 +15,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 pytestmark = pytest.mark.kernel
 
 
+@pytest.mark.nightly
 def test_what_limits_a_client_does_not_limit_the_crowd(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:

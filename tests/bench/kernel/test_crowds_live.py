@@ -15,6 +15,7 @@ pytestmark = pytest.mark.kernel
 STANDING = f"{ONE_ADDRESS}: connections that stand, × its share"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("limits", ["yes", "no"])
 def test_one_address_has_no_more_than_its_share_but_where_nothing_limits_it(
     limits: str, require: Callable[..., None]
@@ -28,6 +29,7 @@ def test_one_address_has_no_more_than_its_share_but_where_nothing_limits_it(
     assert findings.failures == ()
 
 
+@pytest.mark.nightly
 def test_a_busy_client_gets_what_it_asks_for_and_new_connections_as_the_table_of_conf_allows(
     require: Callable[..., None],
 ) -> None:

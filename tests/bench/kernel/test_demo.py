@@ -22,8 +22,10 @@ from rich.console import Console
 from mptcp_bench.cli import main
 from mptcp_bench.demo import DemoError, running
 from mptcp_bench.demo.parts import Part, parts
+from mptcp_bench.shipped import POLICY
 from mptcp_lab.testbed import Host
-from mptcp_lab.testbed.services import Proxy, Throttler, program, start_throttler
+from mptcp_lab.testbed.services import Proxy, Throttler, program, start_proxy, start_throttler, write_throttler_config
+from mptcp_lab.testbed.transfer import wget
 
 pytestmark = pytest.mark.kernel
 RUNS = int(os.environ.get("MPTCP_DEMO_RUNS", "0"))
@@ -74,6 +76,7 @@ def start_and_kill(node: Host, config: Path) -> Throttler:
     return throttler
 
 
+@pytest.mark.nightly
 def test_the_demo_fails_with_a_throttler_that_is_dead(
     demo: Callable[[], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -107,6 +110,7 @@ def test_each_run_of_the_demo_with_a_broken_throttler_fails(monkeypatch: pytest.
     assert [main(["demo", "--output", str(tmp_path / str(number))]) for number in range(RUNS)] == [1] * RUNS
 
 
+@pytest.mark.nightly(besides=("the cap is on the other path",))
 @pytest.mark.parametrize(
     ("shipped", "broken"),
     [
@@ -122,27 +126,25 @@ def test_the_demo_fails_with_a_policy_that_is_not_enforced(
     shipped: str,
     broken: str,
 ) -> None:
-    text = running.POLICY.read_text()
+    text = POLICY.read_text()
     assert shipped in text
     policy = tmp_path / "broken.yaml"
     policy.write_text(text.replace(shipped, broken, 1))
     only("mptcp-policy")
     # The cap that the demo expects is still that of the policy as shipped.
-    configure = running.write_throttler_config
-    monkeypatch.setattr(running, "write_throttler_config", lambda node, _: configure(node, policy))
+    monkeypatch.setattr(running, "write_throttler_config", lambda node, _: write_throttler_config(node, policy))
     with pytest.raises(DemoError, match=r"not as it should be: MPTCP through the proxy \+ policy "):
         demo()
     assert re.search("Ethernet carried .* and its cap allows 5", found_wrong(tmp_path))
 
 
+@pytest.mark.nightly
 def test_the_demo_fails_where_the_second_path_is_not_used(
     demo: Callable[[], str], only: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start = running.start_proxy
-
     def refuse_joins(node: Host) -> Proxy:
         node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
-        return start(node)
+        return start_proxy(node)
 
     monkeypatch.setattr(running, "start_proxy", refuse_joins)
     only("mptcp")
@@ -151,10 +153,10 @@ def test_the_demo_fails_where_the_second_path_is_not_used(
     assert re.search("Wi-Fi carried 0.0 Mbit/s .* and should have been used", found_wrong(tmp_path))
 
 
+@pytest.mark.nightly
 def test_the_demo_fails_where_the_client_speaks_plain_tcp(
     demo: Callable[[], str], only: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wget = running.wget
     monkeypatch.setattr(running, "wget", lambda url, **options: wget(url, **{**options, "multipath": False}))
     only("mptcp")
     with pytest.raises(DemoError, match="not as it should be: MPTCP through the proxy "):

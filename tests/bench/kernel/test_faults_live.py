@@ -25,7 +25,7 @@ from mptcp_bench.experiments import (
 from mptcp_bench.experiments.goodput_judging import CELLS, judge
 from mptcp_bench.experiments.setup import Setup
 from mptcp_bench.experiments.steering_modes_judging import aims
-from mptcp_bench.shipped import ethernet_cap
+from mptcp_bench.shipped import POLICY, ethernet_cap
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.plan import tbf
 from mptcp_lab.testbed.services import (
@@ -95,6 +95,7 @@ def services(make_module_testbed: Callable[..., Testbed], require: Require) -> t
     return testbed, start_origin(testbed["origin"], {CELL.file: SIZE, LONG: LONG_SIZE}), start_proxy(testbed["proxy"])
 
 
+@pytest.mark.nightly(besides=("throttler dead", "wrong path"))
 @pytest.mark.parametrize("fault", [*FAULTS, NEVER, UNSHAPED])
 def test_goodput(
     services: tuple[Testbed, Origin, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
@@ -111,7 +112,7 @@ def test_goodput(
             monkeypatch.setattr(goodput, "start_throttler", dead)
         if fault in (WRONG, NEVER):
             policy = tmp_path / "broken.yaml"
-            policy.write_text(broken_policy(goodput.POLICY.read_text(), fault))
+            policy.write_text(broken_policy(POLICY.read_text(), fault))
             monkeypatch.setattr(goodput, "POLICY", policy)
         if fault == UNSHAPED:
             wifi_is_faster(stack, testbed)
@@ -145,6 +146,7 @@ def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
     throttler.process.stop()
 
 
+@pytest.mark.nightly(besides=("throttler dead",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     for name, value in {"WARM": WARM, "EVENT": REST, "AFTER": REST}.items():

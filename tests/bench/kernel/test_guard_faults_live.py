@@ -62,6 +62,7 @@ def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch
     throttler.process.stop()
 
 
+@pytest.mark.nightly(besides=("a guard that does nothing",))
 @pytest.mark.parametrize("fault", MISSES)
 def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     sound = guard._policy

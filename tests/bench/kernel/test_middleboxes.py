@@ -29,6 +29,7 @@ def found(require: Callable[..., None]) -> Findings:
     return middleboxes.run(Console(quiet=True), 1, False, {"behaviour": ",".join(BOXES)})
 
 
+@pytest.mark.nightly
 def test_each_does_what_it_is_named_after(found: Findings) -> None:
     outcomes = {(each["behaviour"], each["place"]): each["outcome"] for each in found.data["downloads"]}
     for behaviour, places in BOXES.items():

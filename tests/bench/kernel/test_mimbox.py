@@ -33,6 +33,7 @@ def point(bed: Bed, cell: Cell, task: str, procedure: Procedure) -> Point:
         return measured(bed, cell, task, 1500, 0, procedure, process)
 
 
+@pytest.mark.nightly(besides=("ours",))
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: Bed, cell: Cell) -> None:
     for _ in range(ATTEMPTS):
@@ -58,6 +59,7 @@ def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
     assert 0 < found.spread[0] <= found.spread[-1] < float("inf")
 
 
+@pytest.mark.nightly(besides=("9000",))
 @pytest.mark.parametrize("size", [296, 9000])
 def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
     with several(mtu(bed.testbed[node], device, size) for node, device in DEVICES):
@@ -65,6 +67,7 @@ def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
     assert 0.8 < found.packet / (size + 14) <= 1
 
 
+@pytest.mark.nightly(besides=("direct",))
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_each_request_is_stamped_on_its_way(bed: Bed, cell: Cell) -> None:
     found = valid(partial(delays_of, bed, cell, 0))

@@ -51,6 +51,7 @@ def bench(*arguments: str, **options: object) -> subprocess.CompletedProcess[str
     return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
 
 
+@pytest.mark.nightly
 def test_a_figure_is_one_command(tmp_path: Path) -> None:
     done = bench("run", "fig6", "--quick", "--set", "repetitions=2", "--seed", "5", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,6 +87,7 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert "Figure 6" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_a_download_that_fell_back_is_no_data_point(make_testbed: MakeTestbed, tmp_path: Path) -> None:
     """The proxy's kernel speaks no MPTCP: every run is tried again, stays in the result, and counts for nothing."""
     testbed = make_testbed()
@@ -103,6 +105,7 @@ def test_a_download_that_fell_back_is_no_data_point(make_testbed: MakeTestbed, t
     assert {claim.verdict for claim in result.claims} == {"not judged"}
 
 
+@pytest.mark.nightly
 def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--output", str(tmp_path)]
     target = tmp_path / "fig6" / FILE
@@ -157,6 +160,7 @@ def test_what_cannot_be_written_is_reported_before_anything_is_run(tmp_path: Pat
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.nightly
 def test_nothing_holds_of_a_throttler_that_died(
     make_testbed: MakeTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +197,7 @@ def _never(policy: dict[str, Any]) -> None:
     policy["dry_run"] = True
 
 
+@pytest.mark.nightly(besides=("cap never comes",))
 @pytest.mark.parametrize("change", [_on_the_other_path, _never], ids=["cap on the other path", "cap never comes"])
 def test_nothing_holds_of_a_cap_that_is_not_on_ethernet(
     make_testbed: MakeTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]
@@ -211,6 +216,7 @@ def test_nothing_holds_of_a_cap_that_is_not_on_ethernet(
     assert {claim.verdict for claim in result.claims} == {"fails"}
 
 
+@pytest.mark.nightly
 def test_a_second_path_that_is_refused_is_no_data_point(make_testbed: MakeTestbed, tmp_path: Path) -> None:
     """The proxy refuses joins by the third ACK: the client has seen a SYN/ACK by then."""
     parameters = Parameters.of(["repetitions=2"])
@@ -221,6 +227,7 @@ def test_a_second_path_that_is_refused_is_no_data_point(make_testbed: MakeTestbe
     assert {claim.verdict for claim in result.claims} == {"not judged"}
 
 
+@pytest.mark.nightly
 def test_nothing_holds_of_a_second_path_that_is_not_used(make_testbed: MakeTestbed, tmp_path: Path) -> None:
     """The second subflow is joined as backup: the proxy sends nothing over it while there is another."""
     parameters = Parameters.of(["repetitions=2"])

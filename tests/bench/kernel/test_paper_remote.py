@@ -25,6 +25,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
     return start(make_testbed(plain()))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("dead_runs")
 def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
     """The command line, in a namespace from which the hosts are reached by ssh alone."""

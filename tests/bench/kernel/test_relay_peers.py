@@ -75,6 +75,7 @@ time.sleep(1)
 """
 
 
+@pytest.mark.nightly
 def test_a_proxy_waits_for_the_port_of_the_one_that_was_killed_before(bed: Bed) -> None:
     program = bed.testbed["proxy"].popen([sys.executable, "-c", LISTEN, str(PORT)])
     wait_until(lambda: "listens" in program.output(), "the port is taken", timeout=20)
@@ -83,6 +84,7 @@ def test_a_proxy_waits_for_the_port_of_the_one_that_was_killed_before(bed: Bed) 
         assert process.running
 
 
+@pytest.mark.nightly(besides=("ours", "haproxy"))
 @pytest.mark.parametrize(
     ("name", "client", "wanted"),
     [
@@ -105,6 +107,7 @@ def test_a_proxy_carries_what_it_is_asked_for(
     ]
 
 
+@pytest.mark.nightly
 def test_all_that_is_measured_of_a_proxy_and_without_one(bed: Bed) -> None:
     assert tasks_found(bed, Cell("splice", "mptcp1"), *TASKS) == list(TASKS)
     assert tasks_found(bed, Cell(DIRECT, "tcp"), *TASKS) == ["get", "requests", "latency"]
@@ -122,6 +125,7 @@ def test_by_links_that_are_the_bottleneck(make_testbed: Callable[..., Testbed]) 
     assert 0 < found.rate < 1.2 * sum(SLOW) / 8
 
 
+@pytest.mark.nightly
 def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets for the proxy are received where it runs, all others elsewhere; a proxy that runs elsewhere is void."""
     if len(os.sched_getaffinity(0)) < 2:
@@ -186,7 +190,7 @@ def clients(
     """Have the clients ask on *port*; yield what waits until they have counted enough, and returns it."""
     file = program.parent / "counters"
     file.unlink(missing_ok=True)
-    argv = [
+    argv: list[str | Path] = [
         program, file, "tcp", "127.0.0.1", str(port), str(connections), str(requests), str(rate), preamble,
         "GET / HTTP/1.1\r\n\r\n",
     ]  # fmt: skip

@@ -82,6 +82,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
         stop.set()
 
 
+@pytest.mark.nightly
 def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
     """Defect: all of it was made anew each second, so that nobody could select or read on."""
     site.open()
@@ -151,6 +152,7 @@ def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) 
     site.browser.until_text("#nearby", "caps relaxed meanwhile")
 
 
+@pytest.mark.nightly
 def test_what_happens_while_the_events_of_a_time_are_asked_for_is_shown(site: Site) -> None:
     """Defect: the answer was of before, and it was not asked again."""
     site.open()

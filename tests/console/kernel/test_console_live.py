@@ -186,7 +186,7 @@ def heard(site: Site) -> Iterator[list[Heard]]:
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
     try:
-        wait_until(lambda: found, "the console sends what is now", timeout=60)
+        wait_until(lambda: bool(found), "the console sends what is now", timeout=60)
         yield found
     finally:
         over.set()

@@ -94,6 +94,7 @@ def photograph(site: Site, name: str) -> None:
     site.browser.screenshot(Path(wanted) / f"{name}.png")
 
 
+@pytest.mark.nightly(besides=("[live]",))
 @pytest.mark.parametrize("page", PAGES)
 def test_each_page_has_no_serious_fault(site: Site, page: str) -> None:
     for device in DEVICES:
@@ -319,6 +320,7 @@ def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -
     site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
 
 
+@pytest.mark.nightly
 def test_a_console_that_hangs_is_named_and_comes_back(site: Site) -> None:
     site.open("live")
     site.console.process.send_signal(signal.SIGSTOP)

@@ -225,6 +225,7 @@ def test_a_budget_that_is_used_up_is_told(watched: Watched) -> None:
     watched.prometheus.wait_for(alert_expressions()["MptcpBudgetUsedUp"])
 
 
+@pytest.mark.nightly
 def test_joins_that_the_kernel_refuses_are_told(watched: Watched) -> None:
     watched.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
     watched.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])

@@ -141,6 +141,7 @@ def test_jitter_keeps_the_order_and_loses_nothing(emulated: Emulated, direction:
     assert reordered(numbers) == 0
 
 
+@pytest.mark.nightly
 def test_a_seed_decides_what_is_lost(user_space: None) -> None:
     lossy = EmulatedPath("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
 
@@ -195,6 +196,7 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
         return channel.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
 
+@pytest.mark.nightly
 def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
     """Answers that wait on it when it goes down are lost for good; what is sent while it is down is never answered."""
     slow, count = 8.0, 20
@@ -217,6 +219,7 @@ def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emul
         ping(1, 0.05)
         return heard() > before
 
+    answered = 0
     ping(1, slow + 1)  # what resolves addresses would wait as long
 
     def lost_answers() -> bool:
@@ -233,7 +236,6 @@ def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emul
         time.sleep(slow + 0.5)
         return soon
 
-    answered = 0
     wait_until(lost_answers, "the link is down before the first answer is due", timeout=PATIENCE)
     assert client.mib()["IcmpInEchoReps"] == answered
     with hop.link_down("lan"):
@@ -267,6 +269,7 @@ def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) ->
         raise error
 
 
+@pytest.mark.nightly
 def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> None:
     slow = Direction(delay=10_000_000)
     testbed = Testbed(paths((EmulatedPath("p", slow, slow),)), emulator="user space")
@@ -354,6 +357,7 @@ def test_a_missing_header_is_reported_with_the_packages_to_install(
         pass
 
 
+@pytest.mark.nightly
 def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror")
     monkeypatch.setattr(userspace, "COMPILER_FLAGS", (*userspace.COMPILER_FLAGS, *flags))

@@ -208,11 +208,13 @@ def driver(hosts: SshHosts) -> Any:
     return process
 
 
+@pytest.mark.nightly
 def test_a_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
     driver(hosts).kill()
     # The fixture sees to the rest: programs, directories, kernel.
 
 
+@pytest.mark.nightly
 def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
     process = driver(hosts)
     process.signal(signal.SIGINT)
@@ -220,6 +222,7 @@ def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
     hosts.until_unchanged()
 
 
+@pytest.mark.nightly
 def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> None:
     process = driver(hosts)
     # Or it would see the first agent die, and leave the other hosts in order.
@@ -255,6 +258,7 @@ with SshHost(part.name, part.login, "unwilling", devices=part.devices) as host:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("dead_runs")
 def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) -> None:
     process = hosts.core.popen([sys.executable, "-c", UNWILLING, str(hosts.inventory())], name="unwilling")
@@ -288,6 +292,7 @@ def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) ->
     assert "origin" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
     process = driver(hosts)
     with (
@@ -420,6 +425,7 @@ def test_the_first_path_must_be_where_connections_open(hosts: SshHosts) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_another_user_needs_sudo_without_a_password(hosts: SshHosts, require: Any) -> None:
     require("sudo")
     with hosts.core.entered():

@@ -163,6 +163,7 @@ def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> N
     client.until_as(client.before)
 
 
+@pytest.mark.nightly
 def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
     """At each of its changes by ip(8): in turn before it, when it is noted already, and after it."""
     bin_directory = client.testbed.directory / "bin"

@@ -77,6 +77,7 @@ def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> Non
         assert client.get(CHECK, method="HEAD")[0] == 200
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
     client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
@@ -130,6 +131,7 @@ def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite
         client.until(lambda said: not any(each["capped"] for each in said["subflows"]), "the cap is gone")
 
 
+@pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: PortalSite, family: int) -> None:
     """Beside it a connection of the same client that is Multipath TCP, and has a cap."""

@@ -48,6 +48,7 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
         yield client
 
 
+@pytest.mark.nightly(besides=("262-",))
 @pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
 def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
     """Defect: who went to another address of the proxy was told of the other client's paths, caps and bytes."""

@@ -154,6 +154,7 @@ def judge(browser: Remote, *statuses: int) -> None:
     assert [said for said in complaints(browser) if not any(each in said for each in expected)] == []
 
 
+@pytest.mark.nightly(besides=("https",))
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
     host = origin.host.service_address()
@@ -274,6 +275,7 @@ def shown_report(browser: Remote, report: dict[str, object]) -> None:
     wait_until(lambda: browser.execute_script("return window.answers") > 1, "the page has asked", timeout=90)
 
 
+@pytest.mark.nightly
 def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) -> None:
     """Defects: all lines were written anew, and so read out, whenever one changed; and where too many asked at once,
     names, caps and volumes went from the page until a later look."""

@@ -17,7 +17,7 @@ from chroots import Chroot
 from deb_package import NAME, REPOSITORY, build, foreign, repacked
 from packaging.utils import canonicalize_name
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
 
 UNITS = {path.stem for path in (REPOSITORY / "systemd").glob("*.service")}
 ENABLED = {"mptcp-proxy", "mptcp-throttler"}

@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,9 @@ async def ask(rows: str, address: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    chosen = {"names": names, "echo": echo, "web": web, "relay": relay, "ask": ask}[sys.argv[1]]
-    if chosen is names:
+    if sys.argv[1] == "names":
         names(*sys.argv[2:])
     else:
-        asyncio.run(chosen(*sys.argv[2:]))  # type: ignore[arg-type]
+        programs: dict[str, Callable[..., Coroutine[Any, Any, None]]]
+        programs = {"echo": echo, "web": web, "relay": relay, "ask": ask}
+        asyncio.run(programs[sys.argv[1]](*sys.argv[2:]))

@@ -1,21 +1,51 @@
-"""The preload library, built once for each module, and a program under it."""
+"""The preload library and a program under it; a Squid with our patches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import WAYS, Preloaded, playing, preloaded_as
+from preloading import WAYS, Preloaded, marked, playing, preloaded_as
 
+from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
+from mptcp_proxy.squid import installed
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
+def squid_with_patches(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
+) -> Iterator[None]:
+    """The first Squid in PATH is one that ``./run squid`` built: its package in dist, unpacked."""
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    if (squid := installed()) is not None and squid.multipath:
+        yield
+        return
+    with (REPOSITORY / "run").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
+        if not packages and request.config.getoption("--all"):
+            # Its own lock is that of packages, and of a moment.
+            subprocess.run([REPOSITORY / "proxy/squid/build"], cwd=REPOSITORY, check=True, timeout=7200)
+            packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
+    if not packages:
+        pytest.skip("NOT TESTED: dist has no Squid with our patches; sudo ./run squid builds one, as --all does")
+    unpacked = tmp_path_factory.mktemp("squid")
+    subprocess.run(["dpkg-deb", "-x", str(packages[-1]), str(unpacked)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{unpacked}/usr/sbin:{os.environ['PATH']}")
+        yield
+
+
+@pytest.fixture(scope="module")
+def library(require: Callable[..., None]) -> Path:
     require("root", "namespaces", "mptcp", "gcc")
-    return shim.build(tmp_path_factory.mktemp("shim") / "mptcp_listen.so")
+    return shim.library()
 
 
 @pytest.fixture
@@ -23,13 +53,11 @@ def preloaded(library: Path) -> Preloaded:
     return Preloaded(library)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def preloaded_each_way(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
-) -> Preloaded:
+@pytest.fixture(scope="module", params=map(marked, WAYS))
+def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
     """The library as it is shipped, and as sanitizers watch it."""
     require("root", "namespaces", "mptcp", "gcc")
-    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
+    return preloaded_as(request.param)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -9,6 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mptcp_proxy import shim
 
@@ -28,14 +32,26 @@ REPORT = (
 )
 
 
+BUILT = Path(sys.prefix) / "built"
+"""Where libraries stay that take long to build, in the virtual environment."""
 SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 """What gcc(1) takes for -fsanitize, and what must then be loaded before the library."""
 
 
-def sanitized(target: Path, sanitizer: str = "address,undefined") -> tuple[str, ...]:
-    """Build the library with *sanitizer* to *target*, and return what is to be loaded, in its order."""
+def sanitized(sanitizer: str = "address,undefined") -> tuple[str, ...]:
+    """Build the library with *sanitizer*, once for its sources, and return what is to be loaded, in its order."""
     flags = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    subprocess.run(["gcc", *flags, *map(str, shim.SOURCES), "-ldl", "-o", str(target)], check=True)
+    sources = [path.read_bytes() for path in sorted(shim.SOURCES[0].parent.glob("*.[ch]"))]
+    target = (
+        BUILT / hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16] / "mptcp_listen.so"
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            fresh = target.with_suffix(".new")
+            subprocess.run(["gcc", *flags, *map(str, shim.SOURCES), "-ldl", "-o", str(fresh)], check=True)
+            fresh.rename(target)
     return (*map(runtime, SANITIZERS[sanitizer]), str(target))
 
 
@@ -100,8 +116,14 @@ class Preloaded:
         return json.loads(answer.stdout)
 
 
-WAYS = ("plain", *SANITIZERS)
-"""The library as it is shipped, and as each of the sanitizers watches it."""
+WAYS = ("plain", "address,undefined", "thread")
+"""The library as it is shipped, and as each of the sanitizers watches it; the last is left to the nightly tests."""
+
+
+def marked(way: str, *more: str) -> Any:
+    """Return the parameter *way*, and *more*, with the mark of ``WAYS``."""
+    found = (way, *more) if more else way
+    return pytest.param(found, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == WAYS[-1] else [])
 
 
 def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
@@ -115,10 +137,9 @@ def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
     return run
 
 
-def preloaded_as(way: str, directory: Path) -> Preloaded:
-    """Build the library in *directory* in one of ``WAYS``."""
-    target = directory / "mptcp_listen.so"
+def preloaded_as(way: str) -> Preloaded:
+    """Return the library in one of ``WAYS``."""
     if way == "plain":
-        return Preloaded(shim.build(target))
-    *before, _ = sanitized(target, way)
-    return Preloaded(target, before)
+        return Preloaded(shim.library())
+    *before, library = sanitized(way)
+    return Preloaded(Path(library), before)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_lab.testbed import LiveNode, Process
+from mptcp_lab.testbed import LiveNode, Program
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_until
 from mptcp_proxy.process import children, command
 from mptcp_proxy.squid import installed
@@ -84,13 +84,13 @@ def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") ->
     return path
 
 
-def squid(process: Process) -> int:
+def squid(process: Program) -> int:
     """Return Squid's first process below ``mptcp-proxy run``, which may just have another one check a file."""
     (pid,) = (pid for pid in children(process.pid) if b"--foreground" in command(pid))
     return pid
 
 
-def workers(process: Process) -> tuple[int, ...]:
+def workers(process: Program) -> tuple[int, ...]:
     """Return Squid's workers, and the coordinator where there are several."""
     return children(squid(process))
 
@@ -108,7 +108,7 @@ def all_workers(proxy: Proxy) -> tuple[int, ...]:
     return workers(proxy.process)
 
 
-def kids(process: Process) -> dict[str, int]:
+def kids(process: Program) -> dict[str, int]:
     """Return the same by their names, those left out that have just ended."""
     return {name.decode(): pid for pid in workers(process) if (name := command(pid).partition(b"\0")[0])}
 

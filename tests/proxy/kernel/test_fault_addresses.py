@@ -35,6 +35,7 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
     assert proxy.process.output().count(TOLD) == 1
 
 
+@pytest.mark.nightly
 def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(testbed: Testbed) -> None:
     """Defect: each of them had it reconfigured, and clients refused for a moment, once a second."""
     node = testbed["proxy"]

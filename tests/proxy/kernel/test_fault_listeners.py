@@ -91,6 +91,7 @@ def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Call
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
+@pytest.mark.nightly
 def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
     testbed: Testbed, start: Callable[..., Proxy]
 ) -> None:
@@ -112,6 +113,7 @@ def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
     assert namespace_processes(node.namespace) == ()
 
 
+@pytest.mark.nightly
 def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
@@ -142,6 +144,7 @@ def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
     assert namespace_processes(node.namespace) == ()
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     proxy = start(FOR_EVER)
     origin = start_origin(testbed["origin"], {"file": 1000})
@@ -154,6 +157,7 @@ def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed,
     assert proxy.process.output().count(said) == 1
 
 
+@pytest.mark.nightly
 def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: it was looked after a start and a reload alone."""
     needs_library()
@@ -170,6 +174,7 @@ def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: 
     assert listening(node) == 2
 
 
+@pytest.mark.nightly
 def test_a_worker_that_does_not_run_at_all_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     node, proxy = testbed["proxy"], start()
     victim = kids(proxy.process)["(squid-2)"]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,15 +147,16 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
 ) -> None:
     """Defect: a coordinator that was started anew could not bind, and who was started after that had no listener."""
     node, proxy = testbed["proxy"], start(2)
+
+    def is_served_without(name: str, victim: int) -> bool:
+        return kids(proxy.process).get(name, victim) != victim and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
+
     with traffic(testbed) as clients:
         for name in (COORDINATOR, "(squid-1)", "(squid-2)", "(squid-1)"):
             victim, moment, before = kids(proxy.process)[name], time.time(), len(clients.failed())
             os.kill(victim, signal.SIGKILL)
             wait_until(
-                lambda name=name, victim=victim: (
-                    kids(proxy.process).get(name, victim) != victim
-                    and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
-                ),
+                partial(is_served_without, name, victim),
                 f"both workers listen after the death of {name}",
                 timeout=GENEROUS,
                 process=proxy.process,
@@ -169,6 +171,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
+@pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)
@@ -176,7 +179,7 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
     with traffic(testbed) as clients:
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda n=number: reloads(proxy) > n, "the reload", timeout=GENEROUS)
+            wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=GENEROUS)
             time.sleep(2)  # the supervisor looks at the listeners a second after it
             print(f"nobody served for {clients.goes_on():.2f} s")
     # Squid closes its listener and opens another; what it had not accepted is reset.
@@ -187,6 +190,10 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
 
 def reloads(proxy: Proxy) -> int:
     return proxy.process.output().count("reload accepted")
+
+
+def has_reloaded(proxy: Proxy, times: int) -> bool:
+    return reloads(proxy) >= times
 
 
 def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
@@ -259,6 +266,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
+@pytest.mark.nightly
 def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Defect: Squid ends a worker that cannot write its line into access.log, and after a few starts it no more."""
     node = testbed["proxy"]

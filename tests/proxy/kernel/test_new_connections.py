@@ -133,6 +133,7 @@ def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
     return got, refused
 
 
+@pytest.mark.nightly(besides=("4000",))
 @pytest.mark.parametrize("instead", ["ct count over 40", "ct count over 4000"])
 def test_64_bits_of_ipv6_have_no_more_than_their_share_by_whatever_addresses(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
@@ -152,6 +153,7 @@ def test_without_the_table_all_are_taken(testbed: Testbed, proxy: Proxy) -> None
     assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPENED
 
 
+@pytest.mark.nightly(besides=("as shipped",))
 @pytest.mark.parametrize("without", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
 def test_a_path_of_a_connection_that_is_there_is_no_new_connection(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str
@@ -173,6 +175,7 @@ def refused(testbed: Testbed) -> int:
     return sum(each["counter"]["packets"] for each in rules if "counter" in each)
 
 
+@pytest.mark.nightly(besides=("joins pass",))
 @pytest.mark.parametrize(
     "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
 )

@@ -141,6 +141,7 @@ def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed,
     becomes(200)
 
 
+@pytest.mark.nightly
 def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy) -> None:
     client, node = module_testbed["client"], module_testbed["proxy"]
     for prefix, host in (("10.99.0.0/24", "10.99.0.1"), ("fd99::/64", "[fd99::1]")):

@@ -140,26 +140,32 @@ print(json.dumps(wrong))
 )
 
 
-@pytest.fixture(scope="module")
-def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
+@pytest.fixture(scope="module", params=["Debian's", "with patches"])
+def site(
+    request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
+) -> tuple[Testbed, Proxy]:
     require("squid", "gcc")
-    origin = module_testbed["origin"]
+    if request.param == "with patches":
+        request.getfixturevalue("squid_with_patches")
+    testbed = make_module_testbed()
+    origin = testbed["origin"]
     process = origin.popen(python_command(ORIGIN, origin.service_address(), str(PORT)), name="bodies")
     listening = ["ss", "-Hltn", "sport", "=", f":{PORT}"]
     wait_until(lambda: bool(origin.run(listening).stdout), "the origin listens", process=process)
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    return testbed, start_proxy(testbed["proxy"], configuration(testbed["proxy"]))
 
 
 @pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "pipelined"])
 @pytest.mark.parametrize("protocol", [TCP, MPTCP], ids=["TCP", "MPTCP"])
-def test_each_byte_arrives(module_testbed: Testbed, proxy: Proxy, protocol: int, at_once: int) -> None:
-    address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
+def test_each_byte_arrives(site: tuple[Testbed, Proxy], protocol: int, at_once: int) -> None:
+    testbed, proxy = site
+    address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
     squid = installed()
     # A client of Debian's Squid waits for ever for the end of a range that has no length (chunked-range.patch).
     of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
     before = all_workers(proxy)
-    wrong = json.loads(module_testbed["client"].run(command, timeout=240, input=wanted).stdout)
+    wrong = json.loads(testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))
     assert workers(proxy.process) == before, "a request brought Squid down"

@@ -75,6 +75,7 @@ def test_an_answer_to_what_nobody_asked_for_is_objected_to(sent: bytes, answers:
     assert [count for count, why in enumerate(said, 1) if not why] == list(range(answers, most + 1))
 
 
+@pytest.mark.nightly
 def test_what_passes_all_on_as_it_comes_is_found_out(scene: Scene) -> None:
     """Nearly all of the rows are ambiguous as they are sent; here so must be what the origin gets."""
     with scene.relaying():
@@ -112,6 +113,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 """By corpus: a line of squid.conf, what stands in its place, and some of the rows that then get something else."""
 
 
+@pytest.mark.nightly(besides=("conformance",))
 @pytest.mark.parametrize("name", MUTANTS)
 def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> None:
     squid = installed()
@@ -144,6 +146,7 @@ def weaker(scene: Scene, instead: Mapping[str, str]) -> Path:
     return config
 
 
+@pytest.mark.nightly
 def test_with_debians_own_settings_many_get_something_else(scene: Scene) -> None:
     stock = Path("/etc/squid/squid.conf").read_text().splitlines()
     served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501

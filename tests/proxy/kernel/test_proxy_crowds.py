@@ -106,6 +106,7 @@ def test_thousands_of_all_kinds_keep_nobody_from_being_served(
     are_gone(proxy)
 
 
+@pytest.mark.nightly
 def test_with_two_workers_a_client_has_the_share_of_each(testbed: Testbed, require: Callable[..., None]) -> None:
     """The kernel deals connections out by a hash, about evenly; each worker counts its own."""
     require("squid", "apache2", "gcc")

@@ -72,6 +72,7 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.nightly(besides=("fault1", "fault5"))
 @pytest.mark.parametrize(
     ("fault", "check", "status"),
     [
@@ -98,6 +99,7 @@ def test_the_remedy_corrects_the_fault(
     assert code == 0
 
 
+@pytest.mark.nightly
 def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
     require("nftables")
     node = testbed["proxy"]
@@ -114,6 +116,7 @@ def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..
     assert doctor(node)[1]["new connections"]["text"].startswith("bounded")
 
 
+@pytest.mark.nightly
 def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require: Callable[..., None]) -> None:
     require("apache2", "curl", "mptcpize")
     node = testbed["proxy"]
@@ -133,6 +136,7 @@ def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require:
     assert joins() >= 1
 
 
+@pytest.mark.nightly
 def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
     node = testbed["proxy"]
     with node.entered():
@@ -208,6 +212,7 @@ rules:
 """
 
 
+@pytest.mark.nightly
 def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, require: Callable[..., None]) -> None:
     require("htb", "nftables")
     node = testbed["proxy"]

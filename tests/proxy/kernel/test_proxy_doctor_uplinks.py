@@ -107,6 +107,7 @@ def join(testbed: Testbed, family: int) -> None:
         wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow by IPv{family}")
 
 
+@pytest.mark.nightly(besides=("NetworkManager",))
 @pytest.mark.parametrize("what", ["NetworkManager's", "another address is Squid's own"])
 def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
     make_testbed: Callable[..., Testbed], what: str
@@ -122,6 +123,7 @@ def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
     assert failing(doctor(testbed, *statements)) == set()
 
 
+@pytest.mark.nightly
 def test_a_subflow_that_nobody_answers_is_none(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: the kernel counts a subflow from its first packet on, and the doctor believed it."""
     testbed = make_testbed(RELAY)
@@ -157,6 +159,7 @@ WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
 """Whether endpoints name their interfaces, what is done besides, more statements, and what is said."""
 
 
+@pytest.mark.nightly(besides=("no route",))
 @pytest.mark.parametrize("what", WRONG)
 def test_where_it_is_not_enough_the_remedy_corrects_it(make_testbed: Callable[..., Testbed], what: str) -> None:
     dev, commands, more, said = WRONG[what]

@@ -104,6 +104,7 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.nightly(besides=("told-user",))
 @pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
 def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check said that it is good."""
@@ -113,6 +114,7 @@ def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Ori
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
+@pytest.mark.nightly(besides=("[on]",))
 @pytest.mark.parametrize("seen", ["on", "off"])
 def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin: Origin, seen: str) -> None:
     """Defect: the check said that it is good. A helper is told the address, whether rules see it or not."""

@@ -16,6 +16,7 @@ from mptcp_lab.testbed.services import program, start_origin, start_proxy, wait_
 pytestmark = pytest.mark.kernel
 
 
+@pytest.mark.nightly(besides=("two workers",))
 @pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[..., None], several: str) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
@@ -44,6 +45,7 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         assert proxy.process.stop(60) == 0
 
 
+@pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
 def test_a_library_that_was_not_loaded_is_found_out(
     testbed: Testbed, require: Callable[..., None], loads: bool

@@ -42,6 +42,7 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
     return start_proxy(node, path)
 
 
+@pytest.mark.nightly(besides=("33",))
 @pytest.mark.parametrize("edit", ["10.77.9.0/24", "10.77.9.0/33", "half-an-edi"])
 def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str

@@ -26,6 +26,7 @@ def written(pid: int) -> int:
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
+@pytest.mark.nightly(besides=("fair",))
 @pytest.mark.parametrize(("turns", "least", "most"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
 def test_nearly_all_of_a_download_is_joined(
     testbed: Testbed, require: Callable[..., None], turns: str, least: float, most: float

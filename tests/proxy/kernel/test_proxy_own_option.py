@@ -1,6 +1,6 @@
 """A Squid that opens its listeners for Multipath TCP itself: the one that ``./run squid`` builds.
 
-It is the first in PATH, or these are skipped. An unpacked package will do, for these tests and for all the others here:
+Without its package in dist, and without ``--all``, which builds that, these are skipped. All the others here with it:
 
     dpkg-deb -x dist/squid_….deb /tmp/rebuilt
     sudo PATH=/tmp/rebuilt/usr/sbin:$PATH .venv/bin/pytest tests/proxy/kernel
@@ -10,25 +10,15 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 
 import pytest
 from proxying import configuration, fetch, mptcp_listeners, tcp_listeners
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
-from mptcp_proxy.squid import installed
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
 TOLD = "Multipath TCP by its own option mptcp"
-
-
-@pytest.fixture(autouse=True)
-def _rebuilt(require: Callable[..., None]) -> None:
-    require("squid", "apache2", "curl", "mptcpize", "gcc")
-    squid = installed()
-    if squid is None or not squid.multipath:
-        pytest.skip("NOT TESTED: the first Squid in PATH has no option mptcp; ./run squid builds one that has")
 
 
 def ports_in_force(proxy: Proxy) -> list[str]:

@@ -199,6 +199,7 @@ def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, m
         assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
 
 
+@pytest.mark.nightly
 def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
     """Squid by itself waits for five minutes, for each with a descriptor."""
     begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")

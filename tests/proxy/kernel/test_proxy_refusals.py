@@ -103,6 +103,18 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly(
+    besides=(
+        "unknown directive",
+        "open proxy]",
+        "open proxy by halves",
+        "[intercept]",
+        "unknown user",
+        "unfinished",
+        "wrong netmask",
+        "rules from",
+    )
+)
 @pytest.mark.parametrize("mistake", BROKEN)
 def test_one_message_and_nothing_started(tmp_path: Path, mistake: str) -> None:
     text, message = BROKEN[mistake]

@@ -129,6 +129,7 @@ def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
     wait_until(both, "an upload takes both uplinks", timeout=DOWNLOAD)
 
 
+@pytest.mark.nightly(besides=("HTTP-eth0-silent", "HTTPS-wlan0-down"))
 @pytest.mark.parametrize("silently", [False, True], ids=["down", "silent"])
 @pytest.mark.parametrize("device", UPLINKS)
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
@@ -183,6 +184,7 @@ def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Te
     assert all((MPTCP_OPTION in kinds) == (port == 3128) for port, kinds in syns)
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family: int) -> None:
     testbed = make_testbed(RELAY)
@@ -220,6 +222,7 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)
 
 
+@pytest.mark.nightly
 def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callable[..., Testbed]) -> None:
     """connect-timeout of each, once; then they count as dead, and nobody waits for them."""
     testbed = make_testbed(RELAY)
@@ -234,6 +237,7 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
             assert {*statuses[1::2]} <= {503, DEAD}
 
 
+@pytest.mark.nightly
 def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
     """The parent by each uplink as a parent of its own: what docs/relay.md advises. The first subflow decides."""
     testbed = make_testbed(RELAY)
@@ -314,6 +318,7 @@ def test_requests_do_not_share_a_connection_to_the_parent(
     assert relayed.node.mib()["MPTcpExtMPCapableSYNTX"] - before == connections
 
 
+@pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("what", ["right", "no library", "no list"])
 def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., Testbed], what: str) -> None:
     testbed = make_testbed(RELAY)
@@ -371,6 +376,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.nightly(besides=("routes of uplinks",))
 @pytest.mark.parametrize("check", FAULTS)
 def test_the_remedy_corrects_the_fault(make_testbed: Callable[..., Testbed], check: str) -> None:
     testbed = make_testbed(RELAY)
@@ -382,9 +388,9 @@ def test_the_remedy_corrects_the_fault(make_testbed: Callable[..., Testbed], che
     # These paths are emulated: nothing drops what leaves by another uplink than its address's.
     one_path = check != "routes of uplinks"
     assert found["parent 10.77.8.2:3128"]["status"] == ("fail" if one_path else "ok")
-    for command in found[check]["remedy"].split("#")[0].split("&&"):
-        if ">>" not in command:
-            relayed.node.run(["sh", "-c", command])
+    for remedy in found[check]["remedy"].split("#")[0].split("&&"):
+        if ">>" not in remedy:
+            relayed.node.run(["sh", "-c", remedy])
     found = relayed.doctor()
     assert found[check]["status"] == "ok"
     assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: Multipath TCP with 2 subflows"
@@ -399,6 +405,7 @@ s.connect((sys.argv[1], 3128))
 """
 
 
+@pytest.mark.nightly
 def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
     make_testbed: Callable[..., Testbed],
 ) -> None:

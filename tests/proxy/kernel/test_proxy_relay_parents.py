@@ -30,6 +30,7 @@ def refused(relayed: Chain) -> bool:
     return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, DEAD)
 
 
+@pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_parent_that_comes_back_is_used_by_the_first_request(
     make_testbed: Callable[..., Testbed], workers: int
@@ -58,6 +59,7 @@ def test_a_parent_that_comes_back_is_used_by_the_first_request(
     assert "server_list" not in (relayed.relay.logs / "access.log").read_text()
 
 
+@pytest.mark.nightly
 def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: the request that had it tried was still handed to the other parent."""
     testbed = make_testbed(RELAY)
@@ -89,6 +91,7 @@ def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: 
     relayed.wait_for_served(2, 1)
 
 
+@pytest.mark.nightly
 def test_where_squid_does_not_tell_that_is_said_and_all_else_works(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, statements=["http_access deny manager"])

@@ -189,6 +189,7 @@ def test_sigterm_lets_squid_end_and_passes_its_status_on(testbed: Testbed, requi
     assert namespace_processes(node.namespace) == ()
 
 
+@pytest.mark.nightly(besides=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_right_after_the_start(testbed: Testbed, require: Callable[..., None], number: int) -> None:
     require("squid", "gcc")
@@ -260,6 +261,7 @@ def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., 
     assert process.stop(60) == 0
 
 
+@pytest.mark.nightly
 def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
     """The trouble is the host's, not the configuration's."""
     node = testbed["proxy"]
@@ -340,6 +342,7 @@ def test_a_second_proxy_of_the_same_name_is_refused(testbed: Testbed, require: C
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node)
+    assert isinstance(proxy.process, Process)
     second = node.popen(
         proxy.process.argv, name="second", mounts={"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
     )
@@ -359,6 +362,7 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def begin(config: Path) -> Process:
+        assert isinstance(first.process, Process)
         argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
         return node.popen(argv, name="second", mounts=mounts)
 

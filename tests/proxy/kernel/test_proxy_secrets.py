@@ -92,6 +92,7 @@ def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: 
     assert found == []
 
 
+@pytest.mark.nightly
 def test_users_of_tunnels_are_in_no_log_of_a_relay(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import MPTCP, TCP, WAYS, Preloaded, preloaded_as
+from preloading import MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
 HELD = 512
@@ -45,19 +45,12 @@ def until(true):
 """
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def preloaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Preloaded:
-    """The library as it is shipped, and as sanitizers watch it: there is a thread, and two that close."""
-    require("root", "namespaces", "mptcp", "gcc")
-    return preloaded_as(request.param, tmp_path_factory.mktemp("shim"))
-
-
 @pytest.fixture
-def play(preloaded: Preloaded) -> Callable[[str], Any]:
+def play(preloaded_each_way: Preloaded) -> Callable[[str], Any]:
     def run(code: str) -> Any:
         # More descriptors than the library keeps. The interpreter itself frees little at its end.
-        found = preloaded(SCENE + code, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
-        assert preloaded.stderr == ""
+        found = preloaded_each_way(SCENE + code, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        assert preloaded_each_way.stderr == ""
         return found
 
     return run

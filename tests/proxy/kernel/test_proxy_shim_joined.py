@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import WAYS, playing, preloaded_as
+from preloading import WAYS, marked, playing, preloaded_as
 
 pytestmark = pytest.mark.kernel
 TURN = 4
@@ -54,11 +54,11 @@ def put(server, data):
 """
 
 
-@pytest.fixture(scope="module", params=[("plain", "TCP"), *((way, "MPTCP") for way in WAYS)], ids="-".join)
-def play(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Any) -> Callable[..., Any]:
+@pytest.fixture(scope="module", params=[marked("plain", "TCP"), *(marked(way, "MPTCP") for way in WAYS)])
+def play(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     require("root", "namespaces", "mptcp", "gcc")
     way, protocol = request.param
-    preloaded = preloaded_as(way, tmp_path_factory.mktemp("shim"))
+    preloaded = preloaded_as(way)
     # A listener on 3128 is made one of MPTCP, by the library; that on 3130 is left as it is.
     port = 3130 if protocol == "TCP" else 3128
     return playing(preloaded, f"PORT = {port}\n{SCENE}")
@@ -184,6 +184,7 @@ tell(most=max(waited), least=min(waited))
     assert 0 <= found["least"] <= found["most"] <= 5 * TURN
 
 
+@pytest.mark.nightly(besides=("plain",))
 def test_who_goes_on_and_on_leaves_the_clients_other_connections_their_turns(play: Callable[..., Any]) -> None:
     """Defect: of 400 downloads of one client 16 went on for ever, and the others got nothing."""
     found = play("""
@@ -398,6 +399,7 @@ tell(right=sum(sent[fd] == got[fd] for fd in ends), enough=min(map(len, sent.val
 """
 
 
+@pytest.mark.nightly(besides=("plain-MPTCP-0", "undefined-MPTCP-1"))
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_written_when_comes_as_it_was_written(play: Callable[..., Any], seed: int) -> None:
     assert play(f"SEED = {seed}\n{RANDOM}") == {"right": 12, "enough": True}

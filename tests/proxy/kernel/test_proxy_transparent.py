@@ -24,6 +24,7 @@ def capabilities(pid: int) -> int:
     return int(line.split()[1], 16)
 
 
+@pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("number", [1, 2])
 def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     testbed: Testbed, require: Callable[..., None], number: int

@@ -162,6 +162,7 @@ def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(host
     assert fair < 0.75 * kernel
 
 
+@pytest.mark.nightly
 def test_a_busy_client_leaves_another_its_turns(hosts: Testbed) -> None:
     fair, kernel = in_both_orders(hosts, beside)
     print(f"median {1e3 * fair:.1f} ms, in the kernel's order {1e3 * kernel:.1f} ms")

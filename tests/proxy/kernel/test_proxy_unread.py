@@ -87,6 +87,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
     return client, proxy, origin
 
 
+@pytest.mark.nightly
 def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequence[LiveNode]) -> None:
     client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))

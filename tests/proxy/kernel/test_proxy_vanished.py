@@ -122,6 +122,7 @@ def test_an_idle_tunnel_of_a_client_that_vanished_is_closed_and_one_of_a_living_
         wait_until(lambda: sockets(proxy, "sport", "=", f":{PORT}") == 0, "nothing is left")
 
 
+@pytest.mark.nightly
 def test_a_download_of_a_client_that_vanished_is_given_up(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     process = start(testbed, download(testbed, origin))
@@ -131,6 +132,7 @@ def test_a_download_of_a_client_that_vanished_is_given_up(testbed: Testbed, orig
         wait_until(lambda: sockets(proxy, "dport", "=", ":80") == 0, "the origin is left", timeout=180)
 
 
+@pytest.mark.nightly
 def test_a_client_that_is_silent_for_less_goes_on(testbed: Testbed, origin: Origin) -> None:
     client = testbed["client"]
     process = start(testbed, download(testbed, origin))

@@ -221,6 +221,7 @@ def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
     wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)
 
 
+@pytest.mark.nightly
 def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mptcp_throttler.kernel.bpf import Bpf, Map
 from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
 from mptcp_throttler.kernel.sockets import birth, pacing
-from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_option, on_every_socket
+from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, Lines, get_option, on_every_socket
 
 _MAP_INFO = struct.Struct("=6I16s")
 """How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
@@ -69,7 +69,7 @@ def not_sent_of_all() -> dict[int, int]:
     r = Register
     bpf = Bpf()
     table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
-    body = [
+    body: Lines = [
         copy(r.R1, CONTEXT),
         call(SOCKET_COOKIE),
         store_64(r.R10, -8, r.R0),

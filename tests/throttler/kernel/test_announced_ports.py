@@ -40,6 +40,7 @@ def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_a_join_at_an_announced_port_counts_and_is_left_alone(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
         found = subflows(throttler.socket)
@@ -50,6 +51,7 @@ def test_a_join_at_an_announced_port_counts_and_is_left_alone(site: Site) -> Non
         until(lambda: list(site.entries()) == [entry(capped)])
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_a_join_at_an_announced_port_that_is_listed_is_capped(site: Site) -> None:
     settings = {"netfilter": site.backend, "listen_ports": [PORT, ANNOUNCED]}
     config = write_throttler_config(site.proxy, site.policy, settings=settings)

@@ -62,6 +62,7 @@ def capped_bytes(site: Site) -> int:
     return int(found[1])
 
 
+@pytest.mark.nightly(besides=("iptables-4", "nftables-6"))
 @pytest.mark.parametrize("family", [4, 6])
 def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: Site, family: int) -> None:
     with running(site) as throttler:
@@ -76,6 +77,7 @@ def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: 
             assert not site.entries()
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
@@ -92,6 +94,7 @@ def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -
             assert capped_bytes(site) == before
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_a_socket_that_nobody_decides_about_does_not_keep_its_small_bound(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
@@ -105,6 +108,7 @@ def test_a_socket_that_nobody_decides_about_does_not_keep_its_small_bound(site: 
             assert bounds(site) == {65_536}
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
@@ -117,6 +121,7 @@ def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: 
         until(lambda: not site.uncapped())
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_a_class_that_a_killed_throttler_left_on_a_socket_is_taken_off(site: Site) -> None:
     with ExitStack() as stack:
         with running_until_killed(site):

@@ -78,6 +78,7 @@ def near(used: int, brought: int) -> bool:
     return abs(used - brought) <= max(0.01 * brought, 65_536)
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, family: int) -> None:
     throttler = site.begin("5 GB")
@@ -88,6 +89,7 @@ def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, fa
     assert near(site.used(), brought)
 
 
+@pytest.mark.nightly
 def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
     throttler = site.begin("5 GB")
     before = site.received()

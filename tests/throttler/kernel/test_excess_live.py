@@ -108,6 +108,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, start_origin(testbed["origin"], {"small": 1000}))
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_others_capped(
     site: Site, family: int

@@ -90,6 +90,7 @@ def has_left(site: Site) -> bool:
     return not any(end.split()[0] in ADDRESSES for end in subflows(site))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
 def test_none_is_missed_and_nothing_is_kept(
     backend: str, make_module_testbed: Callable[..., Testbed], require: Any
@@ -144,13 +145,13 @@ def test_none_is_missed_and_nothing_is_kept(
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
                 # Whose fault it is shows in what each of both kernels still has.
-                ends = [
+                listings = [
                     end.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
                     for end, port in ((site.proxy, "sport"), (site.client, "dport"))
                 ]
                 status = ask(throttler.socket)
                 known = f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
-                raise AssertionError("\n".join([known, str(subflows(site)), *ends])) from late
+                raise AssertionError("\n".join([known, str(subflows(site)), *listings])) from late
             now = Joins.of(site)
             tried, taken = now.tried - before.tried, now.taken - before.taken
             last = ask(throttler.socket)["counters"]["tracker"]

@@ -170,6 +170,7 @@ def always_capped(site: Site, *more: str) -> bool:
     return found == sorted((ALWAYS, *more))
 
 
+@pytest.mark.nightly(besides=("iptables--1",))
 @pytest.mark.parametrize("days", [1, -1])
 def test_a_clock_that_is_set_by_a_day_and_back(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int
@@ -185,6 +186,7 @@ def test_a_clock_that_is_set_by_a_day_and_back(
             until(lambda before=rounds: pulse.count > before, timeout=GENEROUS)  # type: ignore[misc]
 
 
+@pytest.mark.nightly
 def test_another_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
     """Their zone is the policy's own."""
     if not FAR_AWAY.exists():

@@ -139,6 +139,7 @@ def test_with_nftables_too(scene: Scene, command: str, who: str) -> None:
     noticed(scene, command, who)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scene", ["iptables", "nftables"], indirect=True)
 def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> None:
     before = scene.count()["noticed"]

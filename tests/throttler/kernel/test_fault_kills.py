@@ -24,6 +24,7 @@ def named_classes_are_there(site: Site) -> bool:
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_no_kill_leaves_an_entry_without_its_class(site: Site) -> None:
     # From the start-up's first steps to a reload in full flight.
     moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)

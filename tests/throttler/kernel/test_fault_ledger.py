@@ -128,6 +128,7 @@ def used(site: Site) -> int:
     return sum(each["used"] for each in json.loads(shown))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
 def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
     site.policy.write_text(COUNTED)
@@ -287,6 +288,7 @@ def forget_pages(ledger: Path) -> None:
         database.execute(f"PRAGMA user_version = {version + 1}")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
 def test_damaged_pages_while_budgets_are_written(site: Site, disk: Path) -> None:
     ledger = disk / "ledger.sqlite"
@@ -309,6 +311,7 @@ def test_damaged_pages_while_budgets_are_written(site: Site, disk: Path) -> None
         assert used(site) < written + 2 * AMOUNT, "nothing counts twice"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
 def test_damaged_pages_at_the_start(site: Site, disk: Path) -> None:
     ledger = disk / "ledger.sqlite"

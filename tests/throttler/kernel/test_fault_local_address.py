@@ -127,6 +127,7 @@ def test_it_goes_alone_and_its_subflow_waits(scene: Scene) -> None:
     scene.goes_on()
 
 
+@pytest.mark.nightly
 def test_it_goes_with_its_announcement_and_its_subflow_with_it(scene: Scene) -> None:
     joined = {end for end, local in scene.subflows().items() if local == SECOND}
     scene.run(f"{ENDPOINT['del']}; {ADDRESS.format('del')}")

@@ -168,6 +168,7 @@ def start(host: Site, lack: Lack, directory: Path) -> Process:
     return process
 
 
+@pytest.mark.nightly(besides=("[HTB]", "[Multipath TCP]", "any backend", "[libbpf]", "[BPF]"))
 @pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
 def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -> None:
     before = host.state()
@@ -217,6 +218,7 @@ MISSED_BY_DOCTOR = {
 """Its lines, and what it says in them: it does not know whether a rule is for uploads, nor which backend is wanted."""
 
 
+@pytest.mark.nightly(besides=("HTB", "libpcap"))
 @pytest.mark.parametrize("name", MISSED_BY_CHECK)
 def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -> None:
     """Defect: of a kernel without HTB, without the backend that was asked for, or IFB for uploads, it said that there
@@ -244,6 +246,7 @@ def test_a_kernel_without_ifb_is_good_for_a_policy_without_uploads(host: Site, t
     assert process.wait(60) == 0, process.output()
 
 
+@pytest.mark.nightly(besides=("HTB",))
 @pytest.mark.parametrize("name", MISSED_BY_DOCTOR)
 def test_the_doctor_of_the_proxy_says_it_too(host: Site, tmp_path: Path, name: str) -> None:
     """Defect: it had no line of IFB, socket diagnostics, packet sockets and nftables at ingress; without nfnetlink

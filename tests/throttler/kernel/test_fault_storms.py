@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -142,12 +143,17 @@ def test_what_was_lost_is_made_good(site: Site, throttler: Throttler) -> None:
 def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
     process = throttler.process
     tried = []
+
+    def has(subflows: int) -> bool:
+        return len(in_the_kernel(site)) == subflows
+
     for number in range(ROUNDS):
+        count = COUNT if number < ROUNDS - 1 else 3
         process.signal(signal.SIGSTOP)
         try:
-            storm.blow(COUNT if number < ROUNDS - 1 else 3)
+            storm.blow(count)
             # Joins come a moment later.
-            wait_until(lambda n=number: len(in_the_kernel(site)) == 2 + 2 * (COUNT if n < ROUNDS - 1 else 3), "both subflows", timeout=GENEROUS)  # fmt: skip  # noqa: E501
+            wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=GENEROUS)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)

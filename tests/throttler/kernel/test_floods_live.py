@@ -164,6 +164,7 @@ def both_capped(site: Site) -> bool:
     return clients(site.entries()).count("10.77.1.2") == 2
 
 
+@pytest.mark.nightly(besides=("guessed tokens",))
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
 def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -> None:
     right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
@@ -194,6 +195,7 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
         until(lambda: honest(throttler) == [right])
 
 
+@pytest.mark.nightly
 def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> None:
     """The token is right, as every join shows it to whoever is on its path; only the HMAC is wrong."""
     right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
@@ -270,6 +272,7 @@ def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[S
     return site, start_origin(site.testbed["origin"], {"file": 100_000}), start_proxy(site.proxy, config)
 
 
+@pytest.mark.nightly
 def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site, Origin, Proxy]) -> None:
     site, origin, proxy = served
     right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}

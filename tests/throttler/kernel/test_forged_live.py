@@ -135,6 +135,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> dict[str, list[by
     }
 
 
+@pytest.mark.nightly(besides=("nftables",))
 @pytest.mark.parametrize(
     ("scene", "family"),
     [
@@ -156,6 +157,7 @@ def test_no_frame_lifts_a_cap(site: Site, scene: str, family: int) -> None:
         assert client.recv(1) == b"?"
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_no_option_of_any_subtype_and_length_lifts_a_cap(site: Site) -> None:
     """Most are malformed; of subtypes that nobody has defined, too."""
     rest = random.Random(1)
@@ -193,6 +195,7 @@ def test_no_option_of_any_subtype_and_length_lifts_a_cap(site: Site) -> None:
         assert {client: classid for client, classid in site.entries().items() if client in entries} == entries
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_known(throttler.socket))
@@ -204,6 +207,7 @@ def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
         assert before < read(throttler) < before + 100
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_nor_before_the_kernels_first_event(site: Site) -> None:
     """A throttler that has just started knows its connections from a dump alone."""
     with connection(site), link(site) as wire, running(site) as throttler:
@@ -218,6 +222,7 @@ def test_nor_before_the_kernels_first_event(site: Site) -> None:
         assert clients(site.entries()) == ["10.77.1.2"]
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_what_the_kernel_says_of_priority_counts(site: Site) -> None:
     """The client's own host asks for it; from then on the proxy sends nothing on that path while the other is well."""
     with running(site) as throttler, connection(site):
@@ -263,6 +268,7 @@ def small(make_module_testbed: Callable[..., Testbed], site: Site) -> Site:
     return Site(testbed, site.backend, site.policy, config)
 
 
+@pytest.mark.nightly(besides=("iptables",))
 def test_a_real_connection_has_its_cap_where_forged_ones_take_all_room(small: Site) -> None:
     ports = itertools.count(20_000)
     with running(small) as throttler, listening(small) as listener, link(small) as wire:
@@ -300,6 +306,7 @@ def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> S
     return Site(testbed, site.backend, policy, config)
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces: Site) -> None:
     site = two_interfaces
     address, service = site.client.address("eth0"), (site.proxy.address("wan0"), PORT)
@@ -326,6 +333,7 @@ def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces:
                         until(partial(has_its_cap, throttler, port))
 
 
+@pytest.mark.nightly(besides=("nftables",))
 def test_connections_older_than_the_daemon_leave_by_their_routes(two_interfaces: Site) -> None:
     with connection(two_interfaces), running(two_interfaces) as throttler:
         until(lambda: capped_by_interface(throttler) == {"wan0": False, "wan1": True})

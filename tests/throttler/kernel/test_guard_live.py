@@ -79,6 +79,7 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
     assert "caps relaxed" in throttler.process.output()
 
 
+@pytest.mark.nightly
 def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
     make_testbed: Callable[..., Testbed], require: Any
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
     assert all(f"connection {tokens['ethernet']}" in line for line in relaxed), relaxed
 
 
+@pytest.mark.nightly
 def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
     testbed = make_testbed()

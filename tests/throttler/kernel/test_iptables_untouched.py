@@ -23,6 +23,7 @@ def registered(site: ThrottledSite) -> str:
     return site.node.run(["sh", "-c", f"cd /proc/net; cat {' '.join(NAMES)} 2>/dev/null || :"]).stdout
 
 
+@pytest.mark.nightly
 def test_the_nftables_backend_registers_no_table_of_iptables(
     make_testbed: Callable[..., Testbed], require: Any
 ) -> None:

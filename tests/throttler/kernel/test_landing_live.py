@@ -85,6 +85,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}), settings={"verify_interval": 1})
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
@@ -135,6 +136,7 @@ def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site)
         site.stopped(successor)
 
 
+@pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Site, family: int) -> None:
     if largest_send_buffer() < MAX_BYTES:
@@ -153,6 +155,7 @@ def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Sit
         site.stopped(throttler)
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)

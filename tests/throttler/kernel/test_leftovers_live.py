@@ -28,6 +28,13 @@ ONE_PATH = 100.0
 SUBFLOW = re.compile(r"10\.77\.1\.")
 
 
+def searched(pattern: str, text: str) -> str:
+    """Return the group of *pattern* in *text*, which must be there."""
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found[1]
+
+
 @dataclass
 class Site(ThrottledSite):
     origin: Origin
@@ -56,7 +63,7 @@ class Site(ThrottledSite):
         """Return what Ethernet carries over so many *seconds*."""
 
         def acked() -> int:
-            return int(re.search(r"bytes_acked:(\d+)", self.subflows()[True])[1])
+            return int(searched(r"bytes_acked:(\d+)", self.subflows()[True]))
 
         began = time.monotonic()
         before = acked()
@@ -66,7 +73,7 @@ class Site(ThrottledSite):
 
     def waiting(self) -> dict[bool, int]:
         """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show; 0: the kernel's own."""
-        cookies = {each: int(re.search(r"\bsk:([0-9a-f]+)", line)[1], 16) for each, line in self.subflows().items()}
+        cookies = {each: int(searched(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
             found = not_sent_of_all()
         return {each: found[cookie] for each, cookie in cookies.items()}
@@ -79,6 +86,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
+@pytest.mark.nightly
 def test_a_download_that_a_killed_throttler_capped_is_as_fast_as_its_path_after_cleanup(site: Site) -> None:
     throttler = site.start(CAPPED)
     with site.download():
@@ -126,6 +134,7 @@ def test_a_successor_takes_back_what_no_policy_explains(site: Site) -> None:
         site.stopped(successor)
 
 
+@pytest.mark.nightly
 def test_what_a_subflow_began_with_is_taken_back_by_a_successor_and_by_a_stop(site: Site) -> None:
     throttler = site.start(AT_ONCE)
     with site.download():

@@ -217,6 +217,7 @@ def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> N
     site.cleanup()
 
 
+@pytest.mark.nightly
 def test_without_a_keeper_the_same_kill_costs_the_second_path(site: Site) -> None:
     """The counter-test: what the test above sees, it would not see without the keeper."""
     before = site.sysctls()
@@ -247,6 +248,7 @@ def test_a_connection_from_before_may_join_after_an_orderly_stop(site: Site) -> 
     wait_until(lambda: not site.keepers(), "the keeper ends")
 
 
+@pytest.mark.nightly
 def test_a_successor_takes_the_keeper_over_and_starts_a_new_one_for_one_that_was_killed(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
@@ -286,6 +288,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 def test_twenty_kills_leave_one_keeper_at_most_and_it_ends(site: Site, tmp_path: Path) -> None:
     before = site.sysctls()
     with site.connections():

@@ -44,11 +44,12 @@ def test_the_printed_commands_make_the_desired_state(
         async with tc.opened():
             await tc.prepare()
             await netfilter.prepare()
-            found = await tc.read_classes(), await netfilter.read_entries()
+            classes, entries = await tc.read_classes(), await netfilter.read_entries()
             await netfilter.remove()
             await tc.restore()
             netfilter.close()
-        return found
+        assert classes is not None
+        return classes, entries
 
     with proxy.entered():
         classes, entries = asyncio.run(read_back())

@@ -11,7 +11,11 @@ from throttler_site import Site, until
 
 from mptcp_throttler.kernel.scheduling import NICE
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched", "ordinary")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched", "ordinary"),
+    pytest.mark.nightly(besides=("iptables",)),
+]
 
 
 def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> None:

@@ -73,6 +73,7 @@ def there(site: Site) -> set[int]:
     return found
 
 
+@pytest.mark.nightly(besides=("iptables-4-the throttler comes", "nftables-6-the throttler is"))
 @pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_capped(

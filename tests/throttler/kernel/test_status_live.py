@@ -14,7 +14,11 @@ from throttler_site import POLICY, Site, connected, listening, running, until
 from mptcp_common.status_client import ask
 from mptcp_lab.testbed.services import Throttler
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched"),
+    pytest.mark.nightly(besides=("nftables",)),
+]
 
 SENT = 3_000_000
 ANSWER_SECONDS = 60.0

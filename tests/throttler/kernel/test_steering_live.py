@@ -87,6 +87,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
+@pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: int) -> None:
     before = site.sysctls()
@@ -156,6 +157,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
     assert site.sysctls() == before
 
 
+@pytest.mark.nightly
 def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():

@@ -31,6 +31,7 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
             found = await tc.read_classes()
             for _ in range(2):
                 await tc.restore()
+        assert found is not None
         return found
 
     with link.entered():
@@ -53,6 +54,8 @@ def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tm
             repaired = await tc.read_classes()
             await tc.delete_classes([0x10, 0x10, 0x99])
             await tc.restore()
+        assert damaged is not None
+        assert repaired is not None
         return damaged, repaired
 
     with link.entered():
@@ -200,6 +203,7 @@ def test_a_class_that_is_refused_does_not_keep_the_others(link: LiveNode, tmp_pa
             with pytest.raises(KernelError):
                 await tc.upsert_classes([impossible, *CLASSES.values()])
             found = await tc.read_classes()
+            assert found is not None
             assert CLASSES.keys() <= found.keys()
             await tc.restore()
 

@@ -18,7 +18,11 @@ from throttler_site import Site, connected, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched"),
+    pytest.mark.nightly(besides=("iptables",)),
+]
 
 WIDTH = 200
 
@@ -83,6 +87,7 @@ def test_top_explain_and_events_tell_of_a_cap(site: Site) -> None:
         assert json.loads(printed(throttler, "events", "--json", "--limit", "1"))["kind"]
 
 
+@pytest.mark.nightly(besides=("4-any",))
 @pytest.mark.parametrize("interface", ["any", "wan0"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_capture_tells_offline_what_the_daemon_decided(

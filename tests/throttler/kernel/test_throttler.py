@@ -12,9 +12,14 @@ from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import write_throttler_config
 from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched"),
+    pytest.mark.nightly(besides=("nftables",)),
+]
 
 
+@pytest.mark.nightly(besides=("fd77",))
 @pytest.mark.parametrize(("family", "ethernet"), [(4, "10.77.1.2"), (6, "fd77:1::2")])
 def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:

@@ -16,7 +16,11 @@ from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
 from mptcp_lab.testbed.system_state import differences
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched"),
+    pytest.mark.nightly(besides=("iptables",)),
+]
 
 
 def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:

@@ -88,6 +88,7 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int) -> None:
     throttler = site.start(UP)
@@ -183,8 +184,8 @@ def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: 
     require("htb", "nftables", "ifb", "nft-ingress")
     classes = {0x10: class_spec(0x10, Throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
     entries = {
-        FourTuple(*(ip_address(end).packed if isinstance(end, str) else end for end in ends)): Target(0x10, 0x10000)
-        for ends in (("10.77.8.2", 3128, "10.77.1.2", 4000), ("fd77:8::2", 3128, "fd77:1::2", 4000))
+        FourTuple(ip_address(proxy).packed, 3128, ip_address(client).packed, 4000): Target(0x10, 0x10000)
+        for proxy, client in (("10.77.8.2", "10.77.1.2"), ("fd77:8::2", "fd77:1::2"))
     }
     table = NftTable.upload(Ownership(), ["wan0"])
     commands = [*upload_device(classes, Ownership()), *(f"nft '{each}'" for each in table.commands(entries))]

@@ -50,6 +50,7 @@ def hooked(host: LiveNode) -> list[str]:
     return sorted(name.strip('" ') for each in devices for name in each.split(","))
 
 
+@pytest.mark.nightly(besides=("interfaces0", "interfaces4"))
 @pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
 def test_other_interfaces_after_a_kill_have_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
     """Defect: u1's stayed, or was refused (before Linux 6.4), or u0 stayed hooked in the chain of u1."""

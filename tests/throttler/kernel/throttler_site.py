@@ -219,7 +219,7 @@ def both_known(path: Path) -> bool:
     return [[each["state"] for each in connection["subflows"]] for connection in shown] == [["active", "active"]]
 
 
-def until(holds: Callable[[], bool], timeout: float = 60) -> None:
+def until(holds: Callable[[], object], timeout: float = 60) -> None:
     """Wait until *holds*, which must be within *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not holds():

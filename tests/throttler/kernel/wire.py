@@ -124,6 +124,7 @@ class Link:
             if answer is not None and answer.destination_port == client[1] and answer.options:
                 break
         (option,) = [each for each in answer.options if isinstance(each, options.MpCapable)]
+        assert option.sender_key is not None
         keys = MpCapable(sender_key=self._random.getrandbits(64), receiver_key=int.from_bytes(option.sender_key, "big"))
         ack = (answer.sequence + 1) & 0xFFFFFFFF
         self.send(self.frame(client, flags="A", ack=ack, options=[tcp_option(keys)]))

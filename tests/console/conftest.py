@@ -1,1 +1,0 @@
-"""Makes this folder importable, so that unit and kernel tests share the fake throttler and the browser."""

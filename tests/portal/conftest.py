@@ -1,1 +1,0 @@
-"""Makes this folder importable, so that its tests find what they share."""

@@ -1,1 +1,0 @@
-"""Makes this folder importable, so that the kernel tests find what they share."""
