@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("mptcp_throttler.runtime.daemon", "mptcp_throttler.config.host", "mptcp_throttler.views.ask"),
     ),
     "mptcp-proxy": ("mptcp_proxy.cli", ("mptcp_proxy.supervisor", "mptcp_proxy.doctor.report")),
+    "mptcp-console": ("mptcp_console.cli", ("mptcp_console.service",)),
 }
 """Of each command, the module with its ``main``, and what it imports later."""
 _CLONE_NEWNS, _MS_REC, _MS_SLAVE, _MNT_DETACH, _PR_SET_NAME = 0x20000, 0x4000, 0x80000, 2, 15
