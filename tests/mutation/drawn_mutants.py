@@ -1,0 +1,219 @@
+"""Mutants of the product's pure Python, drawn at random with a kept seed, and which tests kill them.
+
+    .venv/bin/python tests/mutation/drawn_mutants.py [--number 100] [--seed 46]
+
+The modules are those of the import contract "The pure core does no I/O". cosmic-ray makes the mutants. Each is tried in
+a copy of the checkout with the tests that cover its line: first those of the gate, then, if it survived, those of
+``--all``. Prints a line for each and, last, a JSON object: how many each of both killed, and which survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+from coverage import CoverageData
+
+CHECKOUT = Path(__file__).parents[2]
+COMPONENTS = ("common", "console", "portal", "proxy", "throttler")
+TESTED = tuple(f"tests/{component}/unit" for component in COMPONENTS)
+PURE = "The pure core does no I/O"
+NEEDS_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
+"""Operators that have to be told of which variables."""
+LONGEST = 300
+"""Seconds until a mutant under which tests do not end is killed by that."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    module: str
+    line: int
+    operator: str
+    occurrence: int
+
+
+def modules() -> list[Path]:
+    """Return the files of the pure core, by the contract in pyproject.toml."""
+    tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]
+    (contract,) = (each for each in tools["importlinter"]["contracts"] if each["name"] == PURE)
+    impure = {line.partition(" -> ")[0] for line in contract["ignore_imports"]}
+    found = []
+    for name in contract["source_modules"]:
+        place = CHECKOUT / name.split("_")[1].split(".")[0] / name.replace(".", "/")
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+        found += [file for file in files if dotted(file) not in impure]
+    return found
+
+
+def dotted(file: Path) -> str:
+    return ".".join(file.relative_to(CHECKOUT).with_suffix("").parts[1:])
+
+
+def without_annotations(source: str) -> str:
+    """Return what *source* does: annotations are never evaluated, and docstrings seldom."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if isinstance(getattr(node, name, None), ast.expr):
+                setattr(node, name, ast.Constant(None))
+    return ast.dump(tree)
+
+
+def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
+    """Yield the mutants of *file* in lines that are *covered*."""
+    nodes = list(ast_nodes(get_ast(file.read_text())))
+    for name in sorted(set(operator_names()) - NEEDS_NAMES):
+        operator = get_operator(name)()
+        places = [place for node in nodes for place in operator.mutation_positions(node)]
+        for occurrence, ((line, _), _) in enumerate(places):
+            if line in covered:
+                yield Mutant(str(file.relative_to(CHECKOUT)), line, name, occurrence)
+
+
+def mutated(mutant: Mutant, source: str) -> str | None:
+    """Return *source* with *mutant* in it; None where that does the same."""
+    text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
+    return None if text is None or without_annotations(text) == without_annotations(source) else text
+
+
+def change(mutant: Mutant) -> str:
+    """Return what *mutant* makes of its line."""
+    source = (CHECKOUT / mutant.module).read_text()
+    before, after = (text.splitlines()[mutant.line - 1].strip() for text in (source, mutated(mutant, source) or source))
+    return f"{before} -> {after}"
+
+
+def drawn(found: list[Mutant], number: int, seed: int) -> list[Mutant]:
+    """Return *number* of those *found*, at random, that do something else."""
+    order = random.Random(seed).sample(found, len(found))
+    different = (each for each in order if mutated(each, (CHECKOUT / each.module).read_text()) is not None)
+    return list(islice(different, number))
+
+
+def copied(directory: Path) -> Path:
+    """Return a copy of what git has of the checkout, changes included."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True, check=True
+    )
+    for name in listed.stdout.decode().splitlines():
+        if (CHECKOUT / name).is_file():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(CHECKOUT / name, directory / name)
+    return directory
+
+
+def pytest(copy: Path, *arguments: str, timeout: float | None = None) -> int:
+    """Run pytest in *copy*, with its own sources; return its exit status."""
+    path = os.pathsep.join(str(copy / each) for each in (*COMPONENTS, "bench"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    with (copy / "pytest.log").open("w") as log:
+        return subprocess.run(
+            command, cwd=copy, env=environment, stdout=log, stderr=log, check=False, timeout=timeout
+        ).returncode
+
+
+def covering(copy: Path) -> dict[str, dict[int, set[str]]]:
+    """Return the tests that pass through each line of each file, the nightly ones among them."""
+    sources = (f"--cov={copy / component}" for component in COMPONENTS)
+    options = ("--all", "-n", str(os.cpu_count()), *sources, "--cov-context=test", "--cov-report=")
+    if pytest(copy, *options, *TESTED) != 0:
+        raise RuntimeError(f"tests fail without a mutant:\n{(copy / 'pytest.log').read_text()[-4000:]}")
+    data = CoverageData(str(copy / ".coverage"))
+    data.read()
+    return {
+        str(Path(file).relative_to(copy)): {
+            line: {each.partition("|")[0] for each in contexts if each}
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+
+
+def in_the_gate(copy: Path) -> set[str]:
+    pytest(copy, "--collect-only", *TESTED)
+    return {line for line in (copy / "pytest.log").read_text().splitlines() if "::" in line}
+
+
+def is_killed(copy: Path, mutant: Mutant, tests: set[str], *options: str) -> bool:
+    """Say whether one of *tests* fails where *mutant* is in *copy*."""
+    file = copy / mutant.module
+    source = file.read_text()
+    try:
+        file.write_text(mutated(mutant, source) or source)
+        return pytest(copy, "-x", *options, *sorted(tests), timeout=LONGEST) != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        file.write_text(source)
+
+
+def tried(number: int, seed: int) -> dict[str, Any]:
+    """Try so many mutants; return how many the gate and all tests killed, and which survived."""
+    with tempfile.TemporaryDirectory() as parent:
+        copies: Queue[Path] = Queue()
+        for each in range(os.cpu_count() or 1):
+            copies.put(copied(Path(parent) / str(each)))
+        first = copies.queue[0]
+        tests, gate = covering(first), in_the_gate(first)
+        found = [
+            mutant
+            for file in modules()
+            for mutant in mutants(file, set(tests.get(str(file.relative_to(CHECKOUT)), ())))
+        ]
+        chosen = drawn(found, number, seed)
+
+        def killers(mutant: Mutant) -> str:
+            copy, there = copies.get(), tests[mutant.module][mutant.line]
+            try:
+                if there & gate and is_killed(copy, mutant, there & gate):
+                    return "gate"
+                return "all" if is_killed(copy, mutant, there, "--all") else "none"
+            finally:
+                copies.put(copy)
+
+        by: dict[str, list[Mutant]] = defaultdict(list)
+        with ThreadPoolExecutor(copies.qsize()) as pool:
+            for mutant, killed in zip(chosen, pool.map(killers, chosen), strict=True):
+                by[killed].append(mutant)
+                print(f"{killed:5} {mutant.module}:{mutant.line} {mutant.operator} {change(mutant)}", flush=True)
+    return {
+        "mutants": number,
+        "of": len(found),
+        "seed": seed,
+        "gate": len(by["gate"]),
+        "all": len(by["gate"]) + len(by["all"]),
+        "survivors of the gate": [{**asdict(each), "change": change(each)} for each in (*by["all"], *by["none"])],
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=46)
+    options = parser.parse_args(arguments)
+    print(json.dumps(tried(options.number, options.seed), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
