@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -34,16 +33,19 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
-    for _ in range(2):
-        begun = now
-        over = []
-        while now < begun + 2 * UNOPENED:
-            if watch.look(os.getpid()) == BLIND:
-                over.append(now)
-            assert not watch.deserted(os.getpid())
-            now += 1
-        assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
-        watch.expect_change(found)
+    # In the place of Squid, with no process of ours below it.
+    with subprocess.Popen(["sleep", "60"]) as squid:
+        for _ in range(2):
+            begun = now
+            over = []
+            while now < begun + 2 * UNOPENED:
+                if watch.look(squid.pid) == BLIND:
+                    over.append(now)
+                assert not watch.deserted(squid.pid)
+                now += 1
+            assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
+            watch.expect_change(found)
+        squid.kill()
     assert told.count("READY=1") == 1
     assert told[-1] == f"STATUS={BLIND}"
     assert capsys.readouterr().err.count(BLIND) == 1
