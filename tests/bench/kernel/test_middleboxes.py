@@ -11,7 +11,7 @@ from mptcp_bench.experiments import middleboxes
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.middleboxes_judging import PLACES
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
 PLAIN = "plain TCP"
 BOXES = {
     "nothing": dict.fromkeys(PLACES, "two subflows"),
@@ -29,7 +29,6 @@ def found(require: Callable[..., None]) -> Findings:
     return middleboxes.run(Console(quiet=True), 1, False, {"behaviour": ",".join(BOXES)})
 
 
-@pytest.mark.nightly
 def test_each_does_what_it_is_named_after(found: Findings) -> None:
     outcomes = {(each["behaviour"], each["place"]): each["outcome"] for each in found.data["downloads"]}
     for behaviour, places in BOXES.items():

@@ -57,6 +57,7 @@ def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: 
         assert site.get("/api/history")["step"]
 
 
+@pytest.mark.nightly
 def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
     """Defect: asyncio waits a minute for it."""
     require("openssl")

@@ -72,7 +72,7 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.nightly(besides=("fault1", "fault5"))
+@pytest.mark.nightly(besides=("fault5",))
 @pytest.mark.parametrize(
     ("fault", "check", "status"),
     [

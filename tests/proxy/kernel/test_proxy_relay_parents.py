@@ -75,6 +75,7 @@ def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_test
     relayed.wait_for_served(2, 2)
 
 
+@pytest.mark.nightly
 def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: Callable[..., Testbed]) -> None:
     """As docs/relay.md advises: with a limit of 2 it counts as alive until a second request has waited as well."""
     testbed = make_testbed(RELAY)

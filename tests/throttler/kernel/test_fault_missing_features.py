@@ -168,7 +168,7 @@ def start(host: Site, lack: Lack, directory: Path) -> Process:
     return process
 
 
-@pytest.mark.nightly(besides=("[HTB]", "[Multipath TCP]", "any backend", "[libbpf]", "[BPF]"))
+@pytest.mark.nightly(besides=("[HTB]", "any backend", "[BPF]"))
 @pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
 def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -> None:
     before = host.state()

@@ -16,7 +16,11 @@ from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.usefixtures("untouched"),
+    pytest.mark.nightly(besides=("iptables",)),
+]
 
 USER = 64123
 CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon,+sys_nice"
