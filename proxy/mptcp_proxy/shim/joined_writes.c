@@ -151,16 +151,14 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	*wait = false;
 	if (number_joined == MOST_HELD || broken[fd] || !waits_to_write(fd))
 		return NULL;
-	if (is_header(bytes, size)) {
-		room = BEGINNING;
-	} else if (is_piece(size)) {
-		room = room_of(fd, &writable);
-		*wait = !writable && is_fresh(fd);
-		if (*wait || room < 2 * (PIECE + FRAMING))
-			return NULL;
-	} else {
+	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;
-	}
+	room = room_of(fd, &writable);
+	*wait = !writable && is_fresh(fd);
+	if (*wait || room < 2 * (PIECE + FRAMING))
+		return NULL;
+	if (is_header(bytes, size) && room > BEGINNING)
+		room = BEGINNING;
 	joined = spare != NULL ? spare : malloc(sizeof *joined);
 	if (joined == NULL)
 		return NULL;
