@@ -308,7 +308,9 @@ class History(RuleBasedStateMachine):
                 self.become_quiet()
             # For whom no class is left keeps the cap that it had; others may wait for the class of that one.
             while self.refused or (wanted := self.wanted()) is None:
-                del self.connections[next(iter(self.refused or self.connections))]
+                token = next(iter(self.refused or self.connections))
+                del self.connections[token]
+                self.undecided.add(token)
                 self.become_quiet()
             compare(self.planner, wanted)
         finally:
