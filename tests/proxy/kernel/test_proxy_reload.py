@@ -261,7 +261,6 @@ def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., 
     assert process.stop(60) == 0
 
 
-@pytest.mark.nightly
 def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
     """The trouble is the host's, not the configuration's."""
     node = testbed["proxy"]
