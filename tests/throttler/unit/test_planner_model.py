@@ -304,8 +304,7 @@ class History(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            for _ in range(3):
-                self.become_quiet()
+            self.become_quiet()
             # For whom no class is left keeps the cap that it had; others may wait for the class of that one.
             while self.refused or (wanted := self.wanted()) is None:
                 token = next(iter(self.refused or self.connections))
@@ -328,7 +327,14 @@ class History(RuleBasedStateMachine):
         return planner
 
     def become_quiet(self) -> None:
-        """Everybody is decided, every transition is complete, and what is idle is so for long."""
+        """Everybody is decided, every transition is complete, and what is idle is so for long.
+
+        Three times, for what was idle may have had the classes that others needed.
+        """
+        for _ in range(3):
+            self.become_quieter()
+
+    def become_quieter(self) -> None:
         planner = self.planner
         # Who is decided anew is as in a policy that comes into force: those that have ended first.
         self.enforcing = True
