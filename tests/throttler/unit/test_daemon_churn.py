@@ -11,14 +11,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from examples import examples
 from fake_kernel import FakeKernel
 from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 
 CLIENTS, BATCH = 8, 50
-WARM_UP, COUNT, ROUNDS = 300, examples(1_000), 3
+WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
 """Connections of two subflows each, before the first round and in a round, and rounds."""
 OVER = 60.0
 """Seconds after which a connection that ended is forgotten by everybody, its entries included."""
