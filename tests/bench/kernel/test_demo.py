@@ -110,7 +110,7 @@ def test_each_run_of_the_demo_with_a_broken_throttler_fails(monkeypatch: pytest.
     assert [main(["demo", "--output", str(tmp_path / str(number))]) for number in range(RUNS)] == [1] * RUNS
 
 
-@pytest.mark.nightly(besides=("the cap is on the other path",))
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("shipped", "broken"),
     [

@@ -62,7 +62,7 @@ def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch
     throttler.process.stop()
 
 
-@pytest.mark.nightly(besides=("a guard that does nothing",))
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", MISSES)
 def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     sound = guard._policy
@@ -79,6 +79,7 @@ def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: 
     misses(missed, fault, MISSES[fault])
 
 
+@pytest.mark.nightly
 def test_guard_of_a_dead_throttler_is_refused(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     dying_after_load(monkeypatch)
     with pytest.raises(TestbedError, match=r"^\[proxy\] ask .*status\.sock"):

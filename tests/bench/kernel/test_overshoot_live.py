@@ -53,7 +53,7 @@ def sockets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bed, "wait_until_quiet", waiting)
 
 
-@pytest.mark.nightly(besides=("throttler dead",))
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", MISSES)
 def test_overshoot(work: overshoot.Work, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setattr(overshoot, "REPEATED", SECONDS)
