@@ -186,7 +186,9 @@ def tried(number: int, seed: int) -> dict[str, Any]:
         chosen = drawn(found, number, seed)
 
         def killers(mutant: Mutant) -> str:
-            copy, there = copies.get(), tests[mutant.module][mutant.line]
+            copy, of_lines = copies.get(), tests[mutant.module]
+            # A line that runs when the module is loaded is every test's of that module.
+            there = of_lines[mutant.line] or set().union(*of_lines.values())
             try:
                 if there & gate and is_killed(copy, mutant, there & gate):
                     return "gate"
