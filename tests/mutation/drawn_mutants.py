@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -90,9 +90,12 @@ def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:
-    """Return *source* with *mutant* in it; None where that does the same."""
+    """Return *source* with *mutant* in it; None where that does the same, or is no Python."""
     text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
-    return None if text is None or without_annotations(text) == without_annotations(source) else text
+    try:
+        return None if text is None or without_annotations(text) == without_annotations(source) else text
+    except SyntaxError:
+        return None
 
 
 def change(mutant: Mutant) -> str:
@@ -157,13 +160,15 @@ def in_the_gate(copy: Path) -> set[str]:
     return {line for line in (copy / "pytest.log").read_text().splitlines() if "::" in line}
 
 
-def is_killed(copy: Path, mutant: Mutant, tests: set[str], *options: str) -> bool:
-    """Say whether one of *tests* fails where *mutant* is in *copy*."""
+def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bool:
+    """Say whether one of *tests*, tried in this order, fails where *mutant* is in *copy*."""
+    if not tests:
+        return False
     file = copy / mutant.module
     source = file.read_text()
     try:
         file.write_text(mutated(mutant, source) or source)
-        return pytest(copy, "-x", *options, *sorted(tests), timeout=LONGEST) != 0
+        return pytest(copy, "-x", *options, *tests, timeout=LONGEST) != 0
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -184,13 +189,16 @@ def tried(number: int, seed: int) -> dict[str, Any]:
             for mutant in mutants(file, set(tests.get(str(file.relative_to(CHECKOUT)), ())))
         ]
         chosen = drawn(found, number, seed)
+        lines = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
 
         def killers(mutant: Mutant) -> str:
             copy, of_lines = copies.get(), tests[mutant.module]
-            # A line that runs when the module is loaded is every test's of that module.
-            there = of_lines[mutant.line] or set().union(*of_lines.values())
+            # A line that runs when the module is loaded is every test's of that module. A test that passes through
+            # few other lines is the likeliest to look at this one.
+            there = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
+            there.sort(key=lines.__getitem__)
             try:
-                if there & gate and is_killed(copy, mutant, there & gate):
+                if is_killed(copy, mutant, [test for test in there if test in gate]):
                     return "gate"
                 return "all" if is_killed(copy, mutant, there, "--all") else "none"
             finally:

@@ -134,6 +134,7 @@ class TestQuestions:
             steps += event == "line"
             return trace
 
+        before = sys.gettrace()
         sys.settrace(trace)
         try:
             for _ in range(100):
@@ -141,7 +142,7 @@ class TestQuestions:
                 assert len(questions.take(now)) <= 2
                 assert questions.pause(now) is not None
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
         assert steps < 100 * 60
 
     def test_what_was_dropped_is_not_kept(self) -> None:
