@@ -42,10 +42,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "mptcp_listen.h"
@@ -190,9 +192,6 @@ static int accepted(int listener, int fd, const struct sockaddr *address, const 
 		listens[listener] = true;
 	if (fd < 0)
 		in_vain = true;
-	/* Squid would take it that the listener is of no use any more (TcpAcceptor.cc): it is to try again. */
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-		errno = EAGAIN;
 	if (fd < 0 || fd >= DESCRIPTORS || !client_of(address, *length < room ? *length : room, &client))
 		return fd;
 	forget_client(fd);
@@ -210,26 +209,41 @@ static int accepted(int listener, int fd, const struct sockaddr *address, const 
 	return fd;
 }
 
+/* Where *fd* is none for want of descriptors, Squid would take it that the listener is of no use any more (TcpAcceptor.cc): it
+ * is to try again, and, as it does so at once, after a pause. */
+static int or_later(int fd)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const struct timespec pause = { .tv_nsec = 1000000 };
+
+	if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
+		return fd;
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO, "mptcp_listen: new clients have to wait, no descriptor is free: %s (said once)\n",
+			strerror(errno));
+	nanosleep(&pause, NULL);
+	errno = EAGAIN;
+	return -1;
+}
+
 int accept(int fd, struct sockaddr *address, socklen_t *length)
 {
-	socklen_t room;
+	socklen_t room = length != NULL ? *length : 0;
+	int got;
 
 	start();
-	if (!fair || address == NULL || length == NULL)
-		return real_accept(fd, address, length);
-	room = *length;
-	return accepted(fd, real_accept(fd, address, length), address, length, room);
+	got = or_later(real_accept(fd, address, length));
+	return fair && address != NULL && length != NULL ? accepted(fd, got, address, length, room) : got;
 }
 
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 {
-	socklen_t room;
+	socklen_t room = length != NULL ? *length : 0;
+	int got;
 
 	start();
-	if (!fair || address == NULL || length == NULL)
-		return real_accept4(fd, address, length, flags);
-	room = *length;
-	return accepted(fd, real_accept4(fd, address, length, flags), address, length, room);
+	got = or_later(real_accept4(fd, address, length, flags));
+	return fair && address != NULL && length != NULL ? accepted(fd, got, address, length, room) : got;
 }
 
 /* The descriptor is in no client's epoll any more, or never was; the lock is held. Returns the client's epoll if it was

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
 TURN = 4
@@ -105,10 +106,13 @@ tell(places=places, served=len(served), after=epolls() - before)
     assert found == {"places": 63, "served": 400, "after": 0}
 
 
-def test_a_program_out_of_descriptors_may_try_again(play: Callable[..., Any]) -> None:
-    """Defect: Squid takes EMFILE of accept(2) for the end of its listener."""
-    found = play("""
-import resource
+@pytest.mark.parametrize("turns", ["fair", "kernel"])
+def test_a_program_out_of_descriptors_may_try_again(preloaded: Preloaded, turns: str) -> None:
+    """Defects: Squid takes EMFILE of accept(2) for the end of its listener, and tried again without a pause."""
+    found = preloaded(
+        SCENE
+        + """
+import resource, time
 waiting = socket(AF_INET, SOCK_STREAM); waiting.connect(("127.0.0.1", 3130))
 listeners[3130].setblocking(False)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -118,12 +122,18 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (here, hard))
 try:
     while True: filled.append(os.dup(0))
 except OSError: pass
-try: listeners[3130].accept(); said = "accepted"
-except OSError as error: said = errno.errorcode[error.errno]
+said, began = set(), time.monotonic()
+for _ in range(50):
+    try: listeners[3130].accept(); said.add("accepted")
+    except OSError as error: said.add(errno.errorcode[error.errno])
+took = time.monotonic() - began
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-tell(said=said, then=listeners[3130].accept()[0].fileno() > 0)
-""")
-    assert found == {"said": "EAGAIN", "then": True}
+tell(said=list(said), paused=took > 0.05, then=listeners[3130].accept()[0].fileno() > 0)
+""",
+        turns=turns,
+    )
+    assert found == {"said": ["EAGAIN"], "paused": True, "then": True}
+    assert preloaded.stderr.count("no descriptor is free") == preloaded.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("number", "least", "most"), [(1, 450, 600), (100, 0, 250)])
