@@ -171,6 +171,14 @@ bool is_clients(int fd)
 	return fair && place_at(fd) != 0;
 }
 
+void share_place(int fd, int copy)
+{
+	pthread_mutex_lock(&clients_lock);
+	place_of[copy] = place_of[fd];
+	clients[place_of[copy]].number++;
+	pthread_mutex_unlock(&clients_lock);
+}
+
 /* At the first client: the program may raise its limit before. */
 static void count_places(void)
 {
@@ -268,7 +276,7 @@ void forget_client(int fd)
 		return;
 	if (fd == event_loop) {
 		for (int each = 0; each < DESCRIPTORS; each++)
-			send_held(each);
+			send_held(each, false);
 		end_turns();
 	}
 	if (fd < DESCRIPTORS) {
@@ -427,6 +435,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 	start();
 	if (!fair || epoll != event_loop)
 		return real_epoll_wait(epoll, events, most, timeout);
+	close_ended();
 	count = go_on(events, most, &timeout);
 	if (count > 0)
 		return count;

@@ -13,7 +13,8 @@
  *
  * Nothing is held of a connection for whose EPOLLOUT Squid does not wait. No more is held than half of what the kernel has
  * room for, so that it takes all at once. Where it does not, for it is out of memory, Squid may not write until it has
- * taken the rest; and a connection that is closed meanwhile is reset, for its client must not take what it has for all.
+ * taken the rest. A connection that is closed meanwhile is kept, by another descriptor, until it has. If the kernel takes
+ * nothing of it for REST_SECONDS it is reset, for its client must not mistake what it has for all.
  *
  * An error in sending is found when the program writes or reads the next time, as it is with what the kernel holds; and
  * from then on nothing is held. A forked child sends nothing of what its parent holds.
@@ -44,6 +45,9 @@
 #define BEGINNING 16384
 /* Connections of which something is held, at the most; what Squid writes to others goes to the kernel as it is. */
 #define MOST_HELD 256
+#ifndef REST_SECONDS
+#define REST_SECONDS 60
+#endif
 
 EXPORTED ssize_t write(int fd, const void *bytes, size_t size);
 
@@ -54,6 +58,7 @@ struct joined {
 	bool more;		 /* what was written last is probably not the last of it */
 	bool late;		 /* there was no room for its event in the last turn */
 	bool waits;		 /* the kernel has not taken all, and says when it can */
+	time_t until;		 /* when this is given up; 0 as long as the program has not closed it */
 	size_t first, end, room; /* where in the bytes that begins which is held, where it ends, and where it must end */
 	char bytes[JOINED];
 };
@@ -62,6 +67,8 @@ static struct joined *joined_of[DESCRIPTORS], *all_joined[MOST_HELD], *spare;
 static int number_joined;	     /* of all_joined[] */
 static atomic_int number_waiting;    /* of these, those that wait; looked at without the lock */
 static bool broken[DESCRIPTORS];     /* to send what was held of it: the kernel is to say so */
+static int ended[MOST_HELD];	     /* closed by the program, of which nothing is held any more */
+static atomic_int number_ended;	     /* looked at without the lock */
 
 void resolve_write(void)
 {
@@ -79,6 +86,13 @@ static void drop(struct joined *joined)
 		free(joined);
 }
 
+/* The program has closed this one, and its rest is sent, or never will be. */
+static void end(struct joined *joined)
+{
+	ended[number_ended++] = joined->fd;
+	drop(joined);
+}
+
 static void wait_for_room(struct joined *joined, bool waits)
 {
 	if (joined->waits == waits)
@@ -91,6 +105,7 @@ static void wait_for_room(struct joined *joined, bool waits)
 /* Give the kernel what is held. False, with errno, where it has not taken all of it, and waits, or is dropped. */
 static bool send_joined(struct joined *joined)
 {
+	size_t before = joined->first;
 	int why = 0;
 
 	while (joined->first < joined->end && why == 0) {
@@ -104,11 +119,31 @@ static bool send_joined(struct joined *joined)
 	}
 	took(joined->fd, why == 0);
 	wait_for_room(joined, why == EAGAIN);
+	if (why == EAGAIN && joined->until != 0 && joined->first > before)
+		joined->until = now() + REST_SECONDS;
 	broken[joined->fd] = why != 0 && why != EAGAIN;
-	if (why != EAGAIN)
+	if (why != EAGAIN && joined->until != 0)
+		end(joined);
+	else if (why != EAGAIN)
 		drop(joined);
 	errno = why;
 	return why == 0;
+}
+
+/* A client that is told of the end must not mistake what it has for all. */
+static void reset_at_close(int fd)
+{
+	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
+
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+/* The client of a closed connection has taken nothing for too long. */
+static void give_up_rest(struct joined *joined)
+{
+	wait_for_room(joined, false);
+	reset_at_close(joined->fd);
+	end(joined);
 }
 
 /* How much the kernel takes of a socket at once, to be on the safe side: what it counts is more than the bytes. And whether
@@ -165,6 +200,7 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	spare = NULL;
 	joined->fd = fd;
 	joined->more = joined->waits = joined->late = false;
+	joined->until = 0;
 	joined->first = joined->end = 0;
 	joined->room = room < JOINED ? room : JOINED;
 	joined->place = number_joined++;
@@ -227,8 +263,11 @@ int go_on_with_joined(struct epoll_event *events, int most)
 	for (int i = number_joined - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 
-		if (joined->waits)
+		if (joined->waits) {
+			if (joined->until != 0 && now() >= joined->until)
+				give_up_rest(joined);
 			continue;
+		}
 		if (!joined->more || !waits_to_write(joined->fd)) {
 			send_joined(joined);
 		} else if (count < most && may_serve(joined->fd)) {
@@ -255,6 +294,8 @@ int without_rests(struct epoll_event *events, int count)
 		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? joined_of[fd] : NULL;
 
 		if (joined != NULL && joined->waits) {
+			if (joined->until != 0)
+				events[i].events = 0;
 			send_joined(joined);
 			if (joined_of[fd] != NULL || !waits_to_write(fd))
 				events[i].events &= ~EPOLLOUT;
@@ -266,16 +307,49 @@ int without_rests(struct epoll_event *events, int count)
 	return left;
 }
 
-void send_held(int fd)
+/* Keep what the kernel has not taken of a connection that the program closes, with a descriptor of the library's own. */
+static bool keep_rest(struct joined *joined)
 {
-	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
+	int copy = copy_of(joined->fd);
+
+	if (copy < 0)
+		return false;
+	share_place(joined->fd, copy);
+	wait_for_room(joined, false);
+	joined_of[joined->fd] = NULL;
+	joined_of[copy] = joined;
+	joined->fd = copy;
+	joined->until = now() + REST_SECONDS;
+	wait_for_room(joined, true);
+	return true;
+}
+
+bool send_held(int fd, bool keep)
+{
+	bool kept = false;
 
 	if (!is_clients(fd))
-		return;
+		return false;
 	pthread_mutex_lock(&events_lock);
-	if (joined_of[fd] != NULL && !send_joined(joined_of[fd]) && joined_of[fd] != NULL)
-		setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+	if (joined_of[fd] != NULL && !send_joined(joined_of[fd]) && joined_of[fd] != NULL) {
+		kept = keep && keep_rest(joined_of[fd]);
+		if (!kept)
+			reset_at_close(fd);
+	}
 	pthread_mutex_unlock(&events_lock);
+	return kept;
+}
+
+void close_ended(void)
+{
+	while (number_ended > 0) {
+		int fd;
+
+		pthread_mutex_lock(&events_lock);
+		fd = ended[--number_ended];
+		pthread_mutex_unlock(&events_lock);
+		close(fd);
+	}
 }
 
 void forget_joined(int fd)

@@ -9,7 +9,8 @@
  * something else comes, it is given up with that unread: then the kernel resets it (MP_FASTCLOSE). What is still to
  * be sent is waited for, as long as the client takes it.
  *
- * Held are KEPT connections at the most, each for SECONDS; all others are closed as they always were. So are those
+ * Held are KEPT connections at the most, each for SECONDS, where the hard limit of descriptors leaves room beyond the soft
+ * one (mptcp-proxy sees to that); all others are closed as they always were. So are those
  * which their client has closed already, as most are, those with something unread, which the kernel resets by itself,
  * and those that are to be reset (SO_LINGER with 0). A forked child only drops its copies.
  */
@@ -39,6 +40,8 @@
 #endif
 
 #define KEPT 512
+/* Descriptors for these, and for those of which joined_writes.c has a rest. */
+#define COPIES (KEPT + 256)
 #define SECONDS 60
 /* Most clients close within milliseconds of the proxy. One look for all of these takes less than one for each, as long
  * as there is room for more. */
@@ -58,6 +61,7 @@ static struct kept {
 static int number_kept; /* of these */
 static int watched = -1; /* epoll(7), with the index into kept[] */
 static bool failed;	 /* there is no thread, and will be none */
+static int first_copy, end_of_copies; /* the descriptors of the library's own */
 
 void resolve_close(void)
 {
@@ -65,7 +69,7 @@ void resolve_close(void)
 	owner = getpid();
 }
 
-static time_t now(void)
+time_t now(void)
 {
 	struct timespec time;
 
@@ -165,14 +169,34 @@ static bool is_watching(void)
 	return !failed;
 }
 
-/* A descriptor far from those that the program counts on, for it takes the lowest first. */
-static int copy_of(int fd)
+/* Squid asked for its limit at its start, and does not count these: they are beyond it. */
+static void make_room(void)
 {
 	struct rlimit limit;
+	rlim_t most;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 4 * KEPT)
-		return -1;
-	return fcntl(fd, F_DUPFD_CLOEXEC, (int)limit.rlim_cur - 2 * KEPT);
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= DESCRIPTORS)
+		return;
+	most = limit.rlim_cur + COPIES;
+	first_copy = limit.rlim_cur;
+	limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : most;
+	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
+		end_of_copies = limit.rlim_cur;
+}
+
+int copy_of(int fd)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int copy = -1;
+
+	pthread_once(&once, make_room);
+	if (first_copy < end_of_copies)
+		copy = fcntl(fd, F_DUPFD_CLOEXEC, first_copy);
+	if (copy >= end_of_copies) {
+		real_close(copy);
+		copy = -1;
+	}
+	return copy;
 }
 
 static void keep(int fd)
@@ -202,8 +226,7 @@ int close(int fd)
 	int saved = errno;
 
 	start();
-	send_held(fd);
-	if (listen_ports != NULL && owner == getpid() && is_open(fd))
+	if (!send_held(fd, true) && listen_ports != NULL && owner == getpid() && is_open(fd))
 		keep(fd);
 	forget_client(fd);
 	errno = saved;

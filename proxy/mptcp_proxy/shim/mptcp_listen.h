@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -71,7 +72,7 @@ const char *swap(int fd);
  * Where all places are taken clients share them, and are one here. Nobody can choose with whom: a random number decides. */
 #define CLIENTS 64
 
-/* More than the descriptors that Debian's Squid may have; what is beyond is nobody's. */
+/* More than the descriptors that Debian's Squid may have, and those of the library; what is beyond is nobody's. */
 #define DESCRIPTORS 65536
 
 /* Of fair_turns.c: do clients take turns, and is *fd* one that there may be a place for? Is it a client's, and in which
@@ -80,6 +81,9 @@ bool has_turns(int fd);
 bool is_clients(int fd);
 uint16_t place_at(int fd);
 int tell_kernel(int fd, int what, uint32_t events);
+
+/* A *copy* of the client's descriptor *fd* is the same client's. */
+void share_place(int fd, int copy);
 
 /* The descriptor *fd* is about to be closed: it is no client's any more. */
 void forget_client(int fd);
@@ -121,8 +125,16 @@ int go_on_with_joined(struct epoll_event *events, int most);
 /* Not held: of *count* events leave those that are the program's, and not the library's own. Returns how many are left. */
 int without_rests(struct epoll_event *events, int count);
 
-/* Not held: send what is held of *fd*, which is about to be closed; where the kernel does not take all, that resets it. */
-void send_held(int fd);
+/* Not held: send what is held of *fd*, which is about to be closed. Where the kernel does not take all, and the rest may be
+ * kept, it is sent later, and true returned; otherwise that resets the connection. */
+bool send_held(int fd, bool keep);
+
+/* Not held: close what the program has closed, and whose rest is sent. */
+void close_ended(void);
+
+/* Of late_writes.c: seconds since some moment; and another descriptor of *fd*, beyond those that the program counts; -1 if there is none. */
+time_t now(void);
+int copy_of(int fd);
 
 /* More was ready of a client than Squid was given in this turn of its event loop. */
 bool turn_was_cut(void);

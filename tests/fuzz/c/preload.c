@@ -24,6 +24,16 @@
 
 #include <time.h>
 
+/* As mptcp-proxy has it: there is room for the library's own descriptors. */
+__attribute__((constructor)) static void lower_limit(void)
+{
+	struct rlimit limit;
+
+	assert(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = limit.rlim_max / 2 < 4096 ? limit.rlim_max / 2 : 4096;
+	assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
 static int pauses;
 
 /* Counts the pauses of the part below, and takes no time. */
@@ -348,11 +358,7 @@ static void try_closes(const uint8_t *data, size_t size)
 	const struct timespec pause = { .tv_nsec = 100 * 1000 };
 	time_t begin;
 	int servers[PAIRS] = { 0 }, clients[PAIRS] = { 0 };
-	struct rlimit limit;
 
-	getrlimit(RLIMIT_NOFILE, &limit);
-	limit.rlim_cur = limit.rlim_max < 8 * KEPT ? limit.rlim_max : 8 * KEPT;
-	assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	start();
 	listen_ports = "1"; /* else close(2) is the kernel's own */
 	for (size_t i = 0; i < size && i < 64; i++) {
@@ -369,7 +375,7 @@ static void try_closes(const uint8_t *data, size_t size)
 	for (begin = now(); held() > 0; nanosleep(&pause, NULL))
 		assert(now() < begin + 8);
 	for (int i = 0; i < PAIRS; i++)
-		assert(fcntl((int)limit.rlim_cur - 2 * KEPT + i, F_GETFD) == -1);
+		assert(first_copy == 0 || fcntl(first_copy + i, F_GETFD) == -1);
 	listen_ports = NULL;
 }
 

@@ -116,6 +116,8 @@ class Preloaded:
         return json.loads(answer.stdout)
 
 
+DESCRIPTORS = "ulimit -Sn 4096; ulimit -Hn 8192"
+"""As mptcp-proxy has it: there is room for the library's own beyond those of the program."""
 WAYS = ("plain", "address,undefined", "thread")
 """The library as it is shipped, and as each of the sanitizers watches it; the last is left to the nightly tests."""
 
@@ -130,7 +132,7 @@ def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
     """Return what runs code after *scene*, with fair turns, and takes it that nothing is said on standard error."""
 
     def run(code: str, turns: str | None = "fair") -> Any:
-        found = preloaded(scene + code, turns=turns, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        found = preloaded(scene + code, turns=turns, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0")
         assert preloaded.stderr == ""
         return found
 

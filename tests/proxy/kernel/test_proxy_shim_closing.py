@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preloading import MPTCP, TCP, Preloaded
+from preloading import DESCRIPTORS, MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
 HELD = 512
@@ -48,8 +48,8 @@ def until(true):
 @pytest.fixture
 def play(preloaded_each_way: Preloaded) -> Callable[[str], Any]:
     def run(code: str) -> Any:
-        # More descriptors than the library keeps. The interpreter itself frees little at its end.
-        found = preloaded_each_way(SCENE + code, setup="ulimit -n 8192", ASAN_OPTIONS="detect_leaks=0")
+        # The interpreter itself frees little at its end.
+        found = preloaded_each_way(SCENE + code, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0")
         assert preloaded_each_way.stderr == ""
         return found
 
@@ -161,3 +161,18 @@ for _, server in pairs: server.close()
 tell(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
 """)
     assert found == {"alive": True, "held": HELD, "threads": 1}
+
+
+@pytest.mark.parametrize(("beyond", "held"), [(0, 0), (40, 40)])
+def test_none_of_the_programs_descriptors_is_taken(play: Callable[[str], Any], beyond: int, held: int) -> None:
+    """Defect: Squid counted on those that were held, and accepted nothing more when there were none."""
+    found = play(f"""
+import resource
+pairs = [connect() for _ in range(100)]
+soft = 2 * len(pairs) + 50
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft + {beyond}))
+for _, server in pairs: server.close()
+held = [int(each) for each in os.listdir("/proc/self/fd") if int(each) >= soft]
+tell(held=len(held), left=sockets() - len(held) - len(pairs) - 1)
+""")
+    assert found == {"held": held, "left": 0}

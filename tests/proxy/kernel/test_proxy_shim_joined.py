@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import WAYS, marked, playing, preloaded_as
+from preloading import WAYS, Preloaded, marked, playing, preloaded_as
+
+from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
 TURN = 4
@@ -337,17 +341,83 @@ tell(lost=[answers for answers in range(10, 25) if not answered(answers)])
     assert found == {"lost": []}
 
 
-def test_who_did_not_get_all_is_reset_and_not_told_that_it_was_all(play: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("meanwhile", ["", "os.dup(0)", "server, client_too = connect()"])
+def test_a_closed_connection_gets_the_rest_when_the_kernel_has_room(play: Callable[..., Any], meanwhile: str) -> None:
+    """Defect: it was reset, with what the kernel had already."""
     found = play(f"""{NO_ROOM}
 os.close(server.detach())
+{meanwhile}
+got, said, until = b"", None, time.monotonic() + 20
+while said is None and time.monotonic() < until:
+    try:
+        more = client.recv(9999)
+        got += more
+        if not more: said = "the end"
+    except BlockingIOError: turn(0.001)
+    except OSError as error: said = errno.errorcode[error.errno]
+tell(all=got == b"".join(sent), said=said)
+""")
+    assert found == {"all": True, "said": "the end"}
+
+
+def test_a_closed_connection_whose_client_takes_nothing_is_reset(tmp_path: Path, require: Any) -> None:
+    """After a minute, which is a second here: its client must not mistake what it has for all. Its epoll goes, too."""
+    require("root", "namespaces", "mptcp", "gcc")
+    library = tmp_path / "mptcp_listen.so"
+    flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(library))
+    subprocess.run(["gcc", *flags, *map(str, shim.SOURCES)], check=True)
+    found = playing(Preloaded(library), f"PORT = 3128\n{SCENE}")(f"""{NO_ROOM}
+os.close(server.detach())
+mine = len(os.listdir("/proc/self/fd"))
+for _ in range(30): turn(0.1)
+left = mine - len(os.listdir("/proc/self/fd"))
 client.setblocking(True); client.settimeout(5)
 got, said = b"", "the end"
 try:
     while more := client.recv(9999): got += more
 except OSError as error: said = errno.errorcode[error.errno]
-tell(all=got == b"".join(sent), said=said)
+tell(all=got == b"".join(sent), said=said, left=left)
 """)
-    assert found == {"all": False, "said": "ECONNRESET"}
+    assert found == {"all": False, "said": "ECONNRESET", "left": 2}
+
+
+@pytest.mark.nightly(besides=("plain",))
+def test_all_that_was_written_comes_before_the_end(play: Callable[..., Any]) -> None:
+    """Connections are closed with something held, while the kernel has little room and clients are late."""
+    found = play("""
+rng, right, ends = random.Random(1), 0, {}
+def finish(server, client, sent, got, closed):
+    global right
+    while True:
+        try: more = client.recv(rng.choice([100, 5000, 1 << 20]))
+        except BlockingIOError: return False
+        except OSError: return True
+        got += more
+        if not more:
+            right += closed[0] and bytes(got) == bytes(sent); return True
+for n in range(400):
+    server, client = connect(f"127.0.0.{2 + n % 3}", OUT)
+    client.setsockopt(SOL_SOCKET, SO_RCVBUF, rng.choice([4096, 8192, 65536, 1 << 20]))
+    server.setsockopt(SOL_SOCKET, SO_SNDBUF, rng.choice([1, 16384, 65536, 1 << 20]))
+    ends[server.fileno()] = server, client, bytearray(), bytearray(), [False]
+    for _ in range(rng.randrange(60)):
+        for fd in turn():
+            if fd in ends and not ends[fd][4][0] and rng.random() < 0.9:
+                data = rng.choice([HEADER, PIECE, PIECE, PIECE, b"b" * 3000])
+                said = put(ends[fd][0], data)
+                if isinstance(said, int): ends[fd][2].extend(data[:said])
+    if rng.random() < 0.5: server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
+    # What is closed keeps its number until another has it.
+    ends[-1 - n] = ends.pop(server.fileno())
+    os.close(server.detach()); ends[-1 - n][4][0] = True
+    if n % 7 == 0: ends = {fd: each for fd, each in ends.items() if not finish(*each)}
+until = time.monotonic() + 60
+while ends and time.monotonic() < until:
+    turn(0.001)
+    ends = {fd: each for fd, each in ends.items() if not finish(*each)}
+tell(right=right, left=len(ends))
+""")
+    assert found == {"right": 400, "left": 0}
 
 
 def test_a_client_that_has_gone_is_found_out_as_it_always_was(play: Callable[..., Any]) -> None:
