@@ -79,8 +79,8 @@ test("caps came or went", () => {
 test("what came of a rule that was tried", () => {
   const tried = {rule: "night", kind: "throttle", matched: true, failed: null, until: null};
   assert.equal(words.triedText(tried, NOW, "UTC"), "matches");
-  assert.equal(words.triedText({...tried, failed: "lifted: the last usable subflow", until: Date.UTC(2026, 10, 20, 13) / 1000}, Date.UTC(2026, 10, 20) / 1000, "UTC"),
-    "matches; lifted: the last usable subflow; until 13:00 (UTC)");
+  assert.equal(words.triedText({...tried, failed: "lifted: the last usable path", until: Date.UTC(2026, 10, 20, 13) / 1000}, Date.UTC(2026, 10, 20) / 1000, "UTC"),
+    "matches; lifted: the last usable path; until 13:00 (UTC)");
   assert.equal(words.triedText({...tried, matched: false, failed: "outside its hours", until: NOW}, NOW, "UTC"), "outside its hours");
   assert.equal(words.triedText({...tried, matched: false}, NOW, "UTC"), "does not match");
 });

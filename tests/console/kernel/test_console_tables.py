@@ -60,11 +60,11 @@ def test_bytes_are_those_of_both_directions_as_in_top(site: tuple[World, Console
 
 def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Console, Browser]) -> None:
     world, running, chromium = site
-    lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable subflow"}
+    lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable path"}
     try:
         world.tried = [lifted | {"until": None}]
         chromium.open(f"{running.url}/#connection/{TOKEN}")
-        chromium.until_text("#explained .tried", "spare matches; lifted: the last usable subflow")
+        chromium.until_text("#explained .tried", "spare matches; lifted: the last usable path")
         world.tried = []
         world.tell("applied", "something", token=TOKEN)
         chromium.until_text("#explained", "No rule is for this direction.")

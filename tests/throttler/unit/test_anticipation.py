@@ -1,4 +1,4 @@
-"""Which connections are decided as if they had two subflows, and what is remembered of their clients."""
+"""Which connections are decided as if they had two paths, and what is remembered of their clients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Clients:
         self.anticipation.forget(token, now)
 
     def subflows(self, token: int, now: float) -> int:
-        return self.anticipation.subflows(self.open[token], now)
+        connection = self.open[token]
+        active = sum(each.state is SubflowState.ACTIVE for each in connection.subflows)
+        return self.anticipation.paths(connection, active, now)
 
     def pass_by(self, now: float) -> list[int]:
         """Decide anew what is due, as the daemon does."""

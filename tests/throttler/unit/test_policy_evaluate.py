@@ -117,6 +117,35 @@ def test_one_subflow_is_left_alone() -> None:
     ]
 
 
+ONE_PATH = {
+    "IPv4 and IPv6 of one uplink": (subflow(ETHERNET, initial=True), subflow("fd77:1::2")),
+    "two addresses of the proxy": (subflow(ETHERNET, initial=True), subflow(ETHERNET, port=40001)),
+    "a backup beside": (subflow(ETHERNET), subflow("fd77:1::2"), subflow(LTE, backup=True)),
+}
+
+
+@pytest.mark.parametrize("flows", ONE_PATH.values(), ids=ONE_PATH)
+@pytest.mark.parametrize("when", ["{}", "{min_subflows: 2}", "{min_paths: 1}"])
+def test_several_subflows_on_the_only_path_are_left_alone(flows: tuple[Subflow, ...], when: str) -> None:
+    """Defect: all were capped, for ever, with no other path to go to."""
+    subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
+    assert [capped for path, capped, _ in lines(subject, *flows) if path == "ethernet"] == [False, False]
+    beside = [*flows, subflow(WIFI)]
+    assert [capped for path, capped, _ in lines(subject, *beside) if path == "ethernet"] == [True, True]
+    subject = policy(
+        f"- {{name: x, when: {when}, lift_last: false, throttle: {{rate: 5 Mbit/s, share: connection}}}}\n"
+    )
+    assert {capped for _, capped, _ in lines(subject, *flows)} == {when != "{}" or len(flows) > 2}
+
+
+def test_subflows_on_no_path_are_on_one_and_without_paths_each_counts() -> None:
+    rule = "- {name: x, throttle: {rate: 5 Mbit/s}}\n"
+    elsewhere = subflow(LTE), subflow("10.77.4.2")
+    assert [capped for _, capped, _ in lines(policy(rule), *elsewhere)] == [False, False]
+    assert [capped for _, capped, _ in lines(policy(rule), subflow(ETHERNET), subflow(LTE))] == [True, True]
+    assert [capped for _, capped, _ in lines(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
+
+
 @pytest.mark.parametrize("state", [state for state in SubflowState if state is not SubflowState.ACTIVE])
 def test_only_active_subflows_count_and_get_a_verdict(state: SubflowState) -> None:
     assert lines(SPARE, subflow(ETHERNET), subflow(WIFI, state=state)) == [
@@ -127,7 +156,7 @@ def test_only_active_subflows_count_and_get_a_verdict(state: SubflowState) -> No
 
 def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:
     """RFC 8684: a backup subflow carries nothing while a regular one is there, so Ethernet is all there is."""
-    lifted = "cap of rule spare-ethernet lifted: the last usable subflow"
+    lifted = "cap of rule spare-ethernet lifted: the last usable path"
     assert lines(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
         ("ethernet", False, lifted),
         ("backup", False, "no rule matches"),
@@ -185,6 +214,7 @@ def test_first_match_wins_and_none_exempts() -> None:
     ("when", "why"),
     [
         ("{min_subflows: 4}", "only 2 active subflows (needs 4)"),
+        ("{min_paths: 3, min_subflows: 2}", "only 2 active subflows (needs 3)"),
         ("{min_subflows: 1, max_subflows: 1}", "2 active subflows (at most 1)"),
         ("{clients: [192.0.2.0/24]}", "no active subflow comes from its clients"),
         ("{hours: [13:00-14:00]}", "outside its hours"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, time
 from ipaddress import ip_address, ip_network
@@ -35,14 +36,24 @@ def plain_paths(subject: Policy, each: Subflow) -> list[str]:
     ]
 
 
+def plain_count(subject: Policy, active: Iterable[Subflow]) -> int:
+    """How many paths: subflows on none are on one more."""
+    return len({tuple(plain_paths(subject, each)) for each in active})
+
+
 def plain_rule(subject: Policy, each: Subflow, active: tuple[Subflow, ...], now: float) -> Rule | None:
     names = plain_paths(subject, each)
     local = datetime.fromtimestamp(now, subject.time_zone)
+    paths = plain_count(subject, active)
     addresses = [ip_address(other.four_tuple.remote) for other in active]
     for rule in subject.rules:
         if (
             (rule.paths is None or set(rule.paths) & set(names))
-            and rule.least(Kind.THROTTLE) <= len(active)
+            and (
+                rule.min_paths or (1 if rule.min_subflows or rule.throttle is None else min(2, rule.max_subflows or 2))
+            )
+            <= paths
+            and (rule.min_subflows or 1) <= len(active)
             and (rule.max_subflows is None or len(active) <= rule.max_subflows)
             and (rule.clients is None or any(a in prefix for a in addresses for prefix in rule.clients))
             and (rule.windows is None or is_open(rule.windows, local))
@@ -74,7 +85,8 @@ RULES = st.builds(
     name=st.just("rule"),
     paths=maybe(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(tuple)),
     throttle=maybe(st.builds(Throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
-    min_subflows=st.integers(1, 3),
+    min_paths=maybe(st.integers(1, 3)),
+    min_subflows=maybe(st.integers(1, 3)),
     max_subflows=maybe(st.integers(1, 4)),
     clients=maybe(PREFIXES),
     windows=maybe(
@@ -148,7 +160,7 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
         rule = plain_rule(subject, each, active, now)
         assert verdict.rule == rule
         assert verdict.path == next(iter(plain_paths(subject, each)), None)
-        lifted = rule is not None and rule.lift_last and usable == [each]
+        lifted = rule is not None and rule.lift_last and each in usable and plain_count(subject, usable) == 1
         if rule is None or rule.throttle is None or lifted:
             assert (verdict.scope, verdict.throttle) == (None, None)
         else:
@@ -167,13 +179,13 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
 @settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
-    """What lift_last promises: a capped subflow always has another usable one beside it."""
+    """What lift_last promises: a capped subflow always has another usable one, on another path, beside it."""
     subject = replace(subject, rules=tuple(replace(rule, lift_last=True) for rule in subject.rules))
     capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
-    regular = {each.four_tuple for each in whole.active if not each.backup}
-    usable = regular or {each.four_tuple for each in whole.active}
-    for four_tuple in capped:
-        assert usable - {four_tuple}
+    usable = [each for each in whole.active if not each.backup] or whole.active
+    for each in whole.active:
+        if each.four_tuple in capped and each in usable:
+            assert any(plain_paths(subject, other) != plain_paths(subject, each) for other in usable)
 
 
 @settings(max_examples=examples(150), deadline=None)

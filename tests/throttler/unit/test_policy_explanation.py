@@ -185,7 +185,7 @@ def test_until_when_is_what_a_walk_by_minutes_finds(
 
 def test_a_cap_that_is_lifted_says_why() -> None:
     subject = policy("- {name: all, when: {min_subflows: 1}, throttle: {rate: 6 Mbit/s}}\n")
-    assert tried(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable subflow")]
+    assert tried(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable path")]
     assert tried(subject, subflow(ETHERNET), subflow(WIFI)) == [("all", True, None)]
 
 

@@ -118,7 +118,7 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
           - {name: a, throttle: none}
           - {name: b, throttle: none, when: {min_subflows: 2}}
         """)
-    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+    assert [rule.least_subflows(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
           - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
           - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
         """)
-    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+    assert [rule.least_subflows(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(

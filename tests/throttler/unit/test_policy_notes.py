@@ -23,7 +23,8 @@ def warnings(text: str) -> list[str]:
     [
         (f"name: x, {CAP}", f"name: y, {CAP}"),
         ("name: x, throttle: none", f"name: y, {CAP}, paths: [a]"),
-        (f"name: x, {CAP}, paths: [a, b]", f"name: y, {CAP}, paths: [b], when: {{min_subflows: 3}}"),
+        (f"name: x, {CAP}, paths: [a, b]", f"name: y, {CAP}, paths: [b], when: {{min_paths: 3}}"),
+        (f"name: x, {CAP}, when: {{min_subflows: 2}}", f"name: y, {CAP}"),
         (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [10.7.0.0/16]}}"),
         (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}, when: {{days: [mon]}}"),
         (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
@@ -40,7 +41,7 @@ def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> 
     [
         (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}"),
         (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}, paths: [a, b]"),
-        (f"name: x, {CAP}", f"name: y, {CAP}, when: {{min_subflows: 1}}, lift_last: false"),
+        (f"name: x, {CAP}", f"name: y, {CAP}, when: {{min_subflows: 3}}, lift_last: false"),
         (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}"),
         (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}"),
         (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [11.0.0.0/8]}}"),
@@ -55,10 +56,17 @@ def test_a_rule_that_can_be_reached_is_not(earlier: str, later: str) -> None:
 def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
     when = "when: {min_subflows: 1, max_subflows: 1}"
     assert warnings(rules(f"name: x, {CAP}, {when}")) == [
-        'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is the last usable '
-        "one, so its cap is lifted; write lift_last: false to cap it"
+        'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is on the last usable '
+        "path, so its cap is lifted; write lift_last: false to cap it"
     ]
     assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
+
+
+def test_a_path_told_by_address_ids_is_warned_of() -> None:
+    text = f"version: 1\npaths: {{lte: {{remote_ids: [1]}}}}\nrules:\n  - {{name: x, {CAP}, paths: [lte]}}\n"
+    assert [each.partition(",")[0] for each in warnings(text)] == [
+        'policy.yaml:4: warning: rules[0]: path "lte" is told by remote_ids'
+    ]
 
 
 EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
@@ -66,6 +74,21 @@ EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
 
 def notes(text: str) -> list[str]:
     return [str(note) for note in check_policy(text, "policy.yaml").notes]
+
+
+@pytest.mark.parametrize(
+    ("path", "when", "noted"),
+    [
+        ("interfaces: [wan0]", "{}", ['policy.yaml:4: note: rules[0]: rule "x" waits for subflows on two paths']),
+        ("interfaces: [wan1]", "{}", []),
+        ("interfaces: [wan0]", "{min_subflows: 2}", []),
+        ("clients: [10.1.0.0/16]", "{}", []),
+    ],
+)
+def test_a_rule_that_waits_for_two_paths_where_there_is_one_is_noted(path: str, when: str, noted: list[str]) -> None:
+    text = f"version: 1\npaths: {{wan: {{{path}}}}}\nrules:\n  - {{name: x, {CAP}, when: {when}}}\n"
+    found = check_policy(text, "policy.yaml", ["wan0"]).notes
+    assert [str(each).partition(",")[0] for each in found] == noted
 
 
 def test_rules_for_different_questions_leave_each_other_alone() -> None:

@@ -10,7 +10,7 @@ from test_daemon import PATHS, running, scenario
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.views.rule_words import MOST_PREFIXES, rules_in_words
 
-SECOND = ", from the second active subflow on"
+SECOND = ", once there are subflows on two paths"
 EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"
 
 
@@ -85,7 +85,7 @@ def test_every_rule_of_every_example_does_something(file: Path) -> None:
         (
             "throttle: {rate: 5 Mbit/s}, lift_last: false, guard: false",
             [],
-            [f"cap of 5 Mbit/s, on the last usable subflow too, never relaxed by the guard{SECOND}"],
+            [f"cap of 5 Mbit/s, on the last usable path too, never relaxed by the guard{SECOND}"],
         ),
     ],
 )

@@ -1,9 +1,9 @@
-"""Which connections are decided as if their second subflow stood already. Pure: times are arguments.
+"""Which connections are decided as if they had a subflow on a second path already. Pure: times are arguments.
 
-A rule that asks for two active subflows would leave alone what a connection sends before the second one stands: three
-round trips, in which a short download is over. So a young connection with one subflow is *anticipated* to have two,
-unless its client is known to have a single path. One that has no second subflow after a while is decided as what it
-is, and what is known of its client says so.
+A rule that asks for two paths would leave alone what a connection sends before the second one stands: three
+round trips, in which a short download is over. So a young connection on one path is *anticipated* to have two,
+unless its client is known to have a single path. One that has no second path after a while is decided as what it
+is, and what is known of its client says so. A second subflow is, below, one on a second path.
 
 A client is the address from which its connections begin. What is known of it comes from its last connections alone:
 
@@ -21,10 +21,10 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 
-from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.mptcp.model import Connection
 
 ANTICIPATED = 2
-"""Subflows with which an anticipated connection is decided."""
+"""Paths with which an anticipated connection is decided."""
 WINDOW_SECONDS = 0.14
 """For how long a connection is anticipated: a few round trips, and what a client with a single path loses at the most
 but for the time until its congestion window has grown."""
@@ -130,9 +130,8 @@ class Anticipation:
         flips, self._flips = self._flips, {}
         return flips
 
-    def subflows(self, connection: Connection, now: float) -> int:
-        """Return with how many active subflows *connection* is to be decided: as many as it has, or more."""
-        active = sum(1 for each in connection.subflows if each.state is SubflowState.ACTIVE)
+    def paths(self, connection: Connection, active: int, now: float) -> int:
+        """Return with how many paths *connection* is to be decided: the *active* ones that it has, or more."""
         token = connection.token
         if token in self._settled:
             return self._lost(token, self._settled[token], active, now)
@@ -200,7 +199,7 @@ class Anticipation:
         return self._windows[0][0] if self._windows else None
 
     def _lost(self, token: int, young: _Young | None, active: int, now: float) -> int:
-        """Return with how many subflows a connection is decided that had two.
+        """Return with how many paths a connection is decided that had two.
 
         One that lost a subflow as soon as it had it, as joins over a crowded path do, is anticipated for
         ``LONG_WINDOW_SECONDS`` or longer, if its client brings two.

@@ -7,6 +7,7 @@ Whether two rules can catch the same subflow is answered with yes where it canno
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from mptcp_throttler.policy.model import Direction, Kind, Mode, Network, PathMatch, Policy, Rule
@@ -19,7 +20,15 @@ Finding = tuple[int, str]
 
 def warnings(policy: Policy) -> Iterator[Finding]:
     """Yield what is probably not meant."""
+    by_ids = {path.name for path in policy.paths if path.remote_ids is not None}
     for index, rule in enumerate(policy.rules):
+        for name in sorted(by_ids.intersection(rule.paths or ())):
+            by_ids.remove(name)
+            yield (
+                index,
+                f'path "{name}" is told by remote_ids, which name no uplink: the first subflow of a connection always '
+                "has 0, and clients number the others anew; write the uplink's prefixes under clients",
+            )
         asked = list(_asked(rule))
         shadows = {question: _shadow(policy, index, *question) for question in asked}
         by = [shadow.name for shadow in dict.fromkeys(shadows.values()) if shadow is not None]
@@ -38,8 +47,8 @@ def warnings(policy: Policy) -> Iterator[Finding]:
         if rule.throttle is not None and rule.lift_last and rule.max_subflows == 1:
             yield (
                 index,
-                f'rule "{rule.name}" never caps anything: the only active subflow is the last usable '
-                "one, so its cap is lifted; write lift_last: false to cap it",
+                f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
+                "path, so its cap is lifted; write lift_last: false to cap it",
             )
         if _exempts(rule):
             for kind, other in _beside(policy, index):
@@ -59,6 +68,21 @@ def notes(policy: Policy) -> Iterator[Finding]:
                     index,
                     f'the {kind.value} of rule "{other.name}" below holds beside rule "{rule.name}"; to exempt from it '
                     f'what this rule catches, add "{kind.value}: none"',
+                )
+
+
+def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
+    """Yield which rules wait for two paths where all that leaves by *interfaces*, those that are shaped, is on one."""
+    only = policy.paths[0] if len(policy.paths) == 1 else None
+    if only is None or interfaces is None or replace(only, interfaces=None) != PathMatch(only.name):
+        return
+    if frozenset(interfaces) <= (only.interfaces or frozenset()):
+        for index, rule in enumerate(policy.rules):
+            if any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
+                yield (
+                    index,
+                    f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
+                    "paths by their clients, or write when: {min_subflows: 2}",
                 )
 
 
@@ -120,7 +144,8 @@ def _leaves_nothing(earlier: Rule, later: Rule, kind: Kind) -> bool:
     """Return whether *earlier* catches every subflow that *later* could."""
     return (
         (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
-        and earlier.least(kind) <= later.least(kind)
+        and earlier.least_paths(kind) <= later.least_paths(kind)
+        and earlier.least_subflows(kind) <= later.least_subflows(kind)
         and (
             earlier.max_subflows is None
             or (later.max_subflows is not None and later.max_subflows <= earlier.max_subflows)
@@ -157,7 +182,7 @@ def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind) -> bool:
     """Return whether both can hold for one subflow at once."""
-    least = max(min(one.least(each) for each in Kind if one.answers(each)), other.least(kind))
+    least = max(min(one.least_subflows(each) for each in Kind if one.answers(each)), other.least_subflows(kind))
     most = min((each.max_subflows for each in (one, other) if each.max_subflows is not None), default=least)
     directions = one.directions & other.directions
     return (

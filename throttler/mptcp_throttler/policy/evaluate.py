@@ -5,8 +5,12 @@ that depend only on a subflow, or on what its connection is like, are kept.
 
 Cap, budget and steering are three questions, each asked for itself and in each direction for itself. The first rule
 decides that answers it, ``none`` included, and catches the subflow, and whose conditions the connection meets. Then the
-cap is lifted again from a subflow that is the last usable one: usable is an active subflow that is not backup, or is
+cap is lifted again from a subflow on the last usable path: usable is an active subflow that is not backup, or is
 backup while no other kind is left (RFC 8684, 3.3.8: a backup subflow carries data only when there is no regular one).
+
+Subflows are on different paths where they are on different ones of the policy's ``paths``, or one of them on none: what
+a cap keeps from one of two subflows over one uplink has nowhere else to go. A policy without ``paths`` cannot tell
+uplinks apart; there each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -52,8 +56,13 @@ def evaluate(policy: Policy, connection: Connection, now: float, expected: int =
     """Return one verdict for each active subflow of *connection*, in their order, on what is sent to the client;
     then, where any rule of *policy* is for uploads, one for each on what comes from it.
 
-    Caps are decided as if *expected* subflows were active, where that is more than are (``policy.anticipation``)."""
+    Caps are decided as if there were subflows on *expected* paths, where those are more (``policy.anticipation``)."""
     return _compiled(policy).evaluate(connection, now, expected)
+
+
+def count_paths(policy: Policy, connection: Connection) -> int:
+    """Return on how many paths active subflows of *connection* are."""
+    return _compiled(policy).count_paths(connection)
 
 
 _last: CompiledPolicy | None = None
@@ -86,10 +95,17 @@ class _Situation(NamedTuple):
     """The rules whose condition on clients is met by any active subflow of the connection, as bits."""
     active: int
     """How many subflows of the connection are."""
+    paths: int
+    """On how many paths these are."""
     expected: int
-    """How many are expected to be soon, if those are more; caps are decided with these."""
+    """On how many they are expected to be soon, if those are more; caps are decided with these."""
     last: bool
-    """It is the last usable one."""
+    """It is on the last usable path."""
+
+    def counted(self, kind: Kind) -> tuple[int, int]:
+        """Return how many paths and active subflows count for *kind*."""
+        more = self.expected - self.paths if kind is Kind.THROTTLE else 0
+        return self.paths + more, self.active + more
 
 
 class View(NamedTuple):
@@ -97,20 +113,29 @@ class View(NamedTuple):
 
     clients: int
     active: int
+    paths: int
     expected: int
-    last: Subflow | None
+    last: Sequence[Subflow]
+    """The subflows on the last usable path; empty while there are others."""
 
     @classmethod
-    def of(cls, active: Sequence[Subflow], facts: Iterable[_Facts], expected: int) -> View:
+    def of(cls, active: Sequence[Subflow], facts: Sequence[_Facts], expected: int, knows_paths: bool) -> View:
         clients = 0
         for each in facts:
             clients |= each.rule_bits
-        usable = [subflow for subflow in active if not subflow.backup] or active
-        expected = max(expected, len(active))
-        return cls(clients, len(active), expected, usable[0] if len(usable) == 1 and expected == len(active) else None)
+        on = [each.path_bits for each in facts] if knows_paths else range(len(active))
+        paths = len(set(on))
+        expected = max(expected, paths)
+        last: Sequence[Subflow] = ()
+        if expected == paths:
+            regular = {path for subflow, path in zip(active, on, strict=True) if not subflow.backup}
+            if len(regular or set(on)) == 1:
+                last = [subflow for subflow in active if not (regular and subflow.backup)]
+        return cls(clients, len(active), paths, expected, last)
 
     def situation(self, subflow: Subflow, path_bits: int) -> _Situation:
-        return _Situation(path_bits, self.clients, self.active, self.expected, subflow is self.last)
+        last = any(subflow is each for each in self.last)
+        return _Situation(path_bits, self.clients, self.active, self.paths, self.expected, last)
 
 
 class _Answer(NamedTuple):
@@ -151,14 +176,14 @@ class _CompiledPath:
 class _CompiledRule:
     """One rule as it answers one question, with everything that does not depend on the subflow worked out."""
 
-    __slots__ = ("client_bit", "exempts", "index", "least", "most", "path_bits", "rule")
+    __slots__ = ("client_bit", "exempts", "index", "least_paths", "least_subflows", "most", "path_bits", "rule")
 
     def __init__(self, index: int, rule: Rule, policy: Policy, kind: Kind) -> None:
         bit_of = {path.name: 1 << position for position, path in enumerate(policy.paths)}
         self.index = index
         self.rule = rule
         self.exempts = kind in rule.exempts
-        self.least = rule.least(kind)
+        self.least_paths, self.least_subflows = rule.least_paths(kind), rule.least_subflows(kind)
         self.most: float = math.inf if rule.max_subflows is None else rule.max_subflows
         self.path_bits = None if rule.paths is None else sum({bit_of[name] for name in rule.paths})
         self.client_bit = 0 if rule.clients is None else 1 << index
@@ -232,17 +257,28 @@ class CompiledPolicy:
                 )
         return tuple(verdicts)
 
-    def _views(self, active: Sequence[Subflow], expected: int) -> tuple[list[_Facts], View, View | None]:
-        """Return the facts of each of *active*, the view of all, and that of those which the kernel has: None where
-        these are all or none."""
-        facts = [
+    def count_paths(self, connection: Connection) -> int:
+        """Return on how many paths active subflows of *connection* are."""
+        active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
+        return self._view(active, self._facts_of(active), 0).paths
+
+    def _facts_of(self, active: Iterable[Subflow]) -> list[_Facts]:
+        return [
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
             for each in active
         ]
-        seen, kernels = View.of(active, facts, expected), None
+
+    def _view(self, active: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> View:
+        return View.of(active, facts, expected, bool(self.policy.paths))
+
+    def _views(self, active: Sequence[Subflow], expected: int) -> tuple[list[_Facts], View, View | None]:
+        """Return the facts of each of *active*, the view of all, and that of those which the kernel has: None where
+        these are all or none."""
+        facts = self._facts_of(active)
+        seen, kernels = self._view(active, facts, expected), None
         confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
         if 0 < len(confirmed) < len(active):
-            kernels = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
+            kernels = self._view([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
         return facts, seen, kernels
 
     def _asked(self, situation: _Situation, direction: Direction) -> _Answer:
@@ -264,7 +300,7 @@ class CompiledPolicy:
         elif rule.throttle is None:
             reason = f"{before}exempted by rule {rule.name}"
         elif rule.lift_last and situation.last:
-            reason = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
+            reason = f"{before}cap of rule {rule.name} lifted: the last usable path"
         else:
             throttle = rule.throttle
             if throttle.share is Share.PATH:
@@ -274,8 +310,8 @@ class CompiledPolicy:
             verb = "would cap" if self.policy.dry_run else "caps"
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{situation.active} {_subflows(situation.active)} active"
-            if situation.expected > situation.active:
-                active = f"{active}, {situation.expected} anticipated"
+            if situation.expected > situation.paths:
+                active = f"{active}, {situation.counted(Kind.THROTTLE)[1]} anticipated"
             dry = " (dry run)" if self.policy.dry_run else ""
             reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
         found: dict[Kind, _CompiledRule | None] = {}
@@ -304,11 +340,13 @@ class CompiledPolicy:
     ) -> tuple[_CompiledRule | None, _CompiledRule | None]:
         """Return the rule that decides, if any, and the first that would have, had its conditions been met."""
         passed_over: _CompiledRule | None = None
+        paths, subflows = situation.counted(kind)
         for each in self._rules[direction][kind]:
             if each.path_bits is not None and not each.path_bits & situation.path_bits:
                 continue
             if (
-                each.least <= (situation.expected if kind is Kind.THROTTLE else situation.active)
+                each.least_paths <= paths
+                and each.least_subflows <= subflows
                 and situation.active <= each.most
                 and each.client_bit & situation.clients == each.client_bit
                 and self._open[each.index]
@@ -369,8 +407,12 @@ def _why_not(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
 
 def failed_condition(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
     """Return in words which condition of a rule, that did not decide although it catches the subflow, is not met."""
-    if (situation.expected if kind is Kind.THROTTLE else situation.active) < rule.least:
-        return f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least})"
+    paths, subflows = situation.counted(kind)
+    if subflows < rule.least_subflows:
+        return f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least_subflows})"
+    if paths < rule.least_paths:
+        on = "one path" if situation.paths == 1 else f"{situation.paths} paths"
+        return f"{situation.active} active subflows on {on} (needs {rule.least_paths})"
     if situation.active > rule.most:
         return f"{situation.active} active subflows (at most {rule.most})"
     if rule.client_bit & situation.clients != rule.client_bit:

@@ -67,7 +67,7 @@ class ExplainedPolicy(CompiledPolicy):
                     yield Tried(each.rule.name, kind, False, failed, until, since)
                     continue
                 lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
-                why = "lifted: the last usable subflow" if lifted else None
+                why = "lifted: the last usable path" if lifted else None
                 yield Tried(each.rule.name, kind, True, why, self._until(each.rule, now), self._since(each.rule, now))
                 break
 

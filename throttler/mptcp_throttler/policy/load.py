@@ -74,6 +74,7 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     policy = _policy(section, text)
     warnings = [*_unused_budgets(section, document), *_of_rules(composition.warnings(policy), document)]
     found = [*composition.notes(policy), *composition.per_interface(policy, interfaces)]
+    found += composition.on_one_path(policy, interfaces)
     notes = _of_rules(found, document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
@@ -130,6 +131,7 @@ def _rule(rule: RuleSection, budgets: dict[str, Budget]) -> Rule:
         name=rule.name,
         paths=None if paths is None else tuple(paths),
         throttle=None if rule.throttle is None else throttle_of(rule.throttle),
+        min_paths=when.min_paths,
         min_subflows=when.min_subflows,
         max_subflows=when.max_subflows,
         clients=None if when.clients is None else tuple(when.clients),

@@ -189,14 +189,15 @@ class Rule:
     paths: tuple[str, ...] | None
     """Names of paths; None for any subflow."""
     throttle: Throttle | None
+    min_paths: int | None = None
+    """None, and no ``min_subflows`` either: what is usual for the kind, see :meth:`least_paths`."""
     min_subflows: int | None = None
-    """None: what is usual for the kind, see :meth:`least`."""
     max_subflows: int | None = None
     clients: tuple[Network, ...] | None = None
     """The rule applies only to connections of which some subflow comes from one of these prefixes."""
     windows: tuple[Window, ...] | None = None
     lift_last: bool = True
-    """Lift the cap of ``throttle`` when the subflow is the last usable one of its connection."""
+    """Lift the cap of ``throttle`` when the subflow is on the last usable path of its connection."""
     directions: frozenset[Direction] = DOWN_ONLY
     """The rule catches subflows in these, in each for itself."""
     guard: bool = True
@@ -212,17 +213,21 @@ class Rule:
         """Whether a subflow that this rule catches is not asked about in later rules."""
         return kind in self.exempts or getattr(self, kind.value) is not None
 
-    def least(self, kind: Kind) -> int:
-        """Return the least number of active subflows with which the rule answers.
+    def least_paths(self, kind: Kind) -> int:
+        """Return the least number of paths on which active subflows must be for the rule to answer.
 
-        What a path carries counts from the first subflow on; and an exemption that began with the second one would
+        What a path carries counts from the first subflow on; and an exemption that began with the second path would
         leave the first to later rules.
         """
-        if self.min_subflows is not None:
-            return self.min_subflows
+        if self.min_paths is not None or self.min_subflows is not None:
+            return self.min_paths or 1
         always = kind is Kind.BUDGET or kind in self.exempts
         always = always or (kind is Kind.STEER and self.steer is not None and self.steer.mode is Mode.SMALLEST_DELAY)
         return 1 if always else min(2, self.max_subflows or 2)
+
+    def least_subflows(self, kind: Kind) -> int:
+        """Return the least number of active subflows with which the rule answers."""
+        return max(self.min_subflows or 1, self.least_paths(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,7 @@ class Policy:
     dry_run: bool = False
     guard: Guard = Guard()
     anticipate: bool = True
-    """A young connection is decided as if its second subflow stood (``policy.anticipation``)."""
+    """A young connection is decided as if it had a subflow on a second path (``policy.anticipation``)."""
     text: str = field(default="", compare=False, repr=False)
     """What it was made of, for who wants to change it: the file may be another by now."""
 

@@ -97,11 +97,17 @@ class PathSection(Section):
 class WhenSection(Section):
     """When the rule applies. All conditions must hold."""
 
+    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have active subflows on at least this many of `paths`; all that are on none "
+        "are on one more. Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for "
+        "`none`, and with `max_subflows: 1`.",
+        examples=[2],
+    )
     min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
-        description="The connection must have at least this many active subflows. "
-        "Default 2; 1 for budgets, for `none`, and with `max_subflows: 1`.",
-        examples=[2],
+        description="The connection must have at least this many active subflows, on whatever paths. Default 1.",
+        examples=[3],
     )
     max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
@@ -132,9 +138,10 @@ class WhenSection(Section):
     @field_validator("max_subflows")
     @classmethod
     def _leaves_room(cls, most: int, info: ValidationInfo) -> int:
-        least = info.data.get("min_subflows")
-        if least is not None and most < least:
-            raise ValueError(f"{most} is below min_subflows, which is {least}")
+        for key in ("min_paths", "min_subflows"):
+            least = info.data.get(key)
+            if least is not None and most < least:
+                raise ValueError(f"{most} is below {key}, which is {least}")
         return most
 
 
@@ -158,8 +165,8 @@ class RuleSection(Section):
     )
     when: WhenSection | None = Field(
         default=None,
-        description="When the rule applies. Default: while the connection has at least two active subflows.",
-        examples=[{"min_subflows": 2}],
+        description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
+        examples=[{"min_paths": 2}],
     )
     throttle: ThrottleOrNone = Field(
         default=None,
@@ -169,7 +176,7 @@ class RuleSection(Section):
     )
     lift_last: bool = Field(
         default=True,
-        description="Lift the cap from a subflow while it is the last usable one of its connection.",
+        description="Lift the cap from a subflow while it is on the last usable path of its connection.",
         examples=[True],
     )
     direction: Annotated[str, one_of(*DIRECTIONS)] = Field(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.anticipation import Anticipation
-from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
 from mptcp_throttler.policy.other_ports import without_other_ports
 from mptcp_throttler.runtime import garbage
@@ -169,12 +169,12 @@ class Decisions:
             yield verdicts
 
     def expected(self, connection: Connection, now: float) -> int:
-        """Return with how many subflows caps are decided."""
+        """Return with how many paths caps are decided."""
         before = self.anticipation.next_due
-        subflows = self.anticipation.subflows(connection, now)
+        paths = self.anticipation.paths(connection, count_paths(self.policy, connection), now)
         if self.anticipation.next_due != before:
             self._wake.set()
-        return subflows if self.policy.anticipate else 0
+        return paths if self.policy.anticipate else 0
 
 
 def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:

@@ -102,7 +102,9 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
         if rule.paths is not None and path.name not in rule.paths:
             continue
         conditional = (
-            rule.clients is not None or rule.max_subflows is not None or rule.least(Kind.THROTTLE) > ANTICIPATED
+            rule.clients is not None
+            or rule.max_subflows is not None
+            or rule.least_subflows(Kind.THROTTLE) > ANTICIPATED
         )
         return (None if conditional or rule.throttle is None else rule), number
     return None, 0

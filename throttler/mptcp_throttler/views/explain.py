@@ -33,7 +33,7 @@ Steps = Callable[[Connection], Iterable[tuple[Verdict, ...]]]
 def explain(
     known: Known, ring: EventRing, taken: float, steps: Steps, expected: Callable[[Connection], int], request: Request
 ) -> dict[str, Any]:
-    """Return the answer. The policy in force was *taken* then; *expected* says with how many subflows a connection is
+    """Return the answer. The policy in force was *taken* then; *expected* says with how many paths a connection is
     decided."""
     policy = ExplainedPolicy(known.policy)
     found = sorted(_asked_for(known, request), key=lambda each: each.since, reverse=True)

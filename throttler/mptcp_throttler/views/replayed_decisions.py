@@ -9,7 +9,7 @@ from mptcp_common.units import approximate_size
 from mptcp_throttler.mptcp.captured import Captured
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import Anticipation
-from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.views.preview import steered_reason
 from mptcp_throttler.views.replayed import Caps, Carried, Entry, InForce, Totals
@@ -122,7 +122,7 @@ class ReplayedDecisions:
                     yield self._end_cap(key, now, token)
 
     def _evaluate(self, connection: Connection, now: float) -> tuple[Verdict, ...]:
-        expected = self._anticipation.subflows(connection, now)
+        expected = self._anticipation.paths(connection, count_paths(self._policy, connection), now)
         verdicts = evaluate(self._policy, connection, now, expected if self._policy.anticipate else 0)
         return self._budgets.apply(connection, verdicts, now)
 

@@ -71,6 +71,8 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
         yield "uploads" if rule.directions == {Direction.UP} else "downloads and uploads"
     if rule.clients is not None:
         yield _clients(rule.clients)
+    if rule.min_paths is not None:
+        yield f"active subflows on at least {counted(rule.min_paths, 'path')}"
     if rule.min_subflows is not None:
         yield f"at least {counted(rule.min_subflows, 'active subflow')}"
     if rule.max_subflows is not None:
@@ -81,7 +83,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
 
 def _does(rule: Rule) -> Iterator[str]:
     if rule.throttle is not None:
-        last = "" if rule.lift_last else ", on the last usable subflow too"
+        last = "" if rule.lift_last else ", on the last usable path too"
         guard = "" if rule.guard else ", never relaxed by the guard"
         yield f"cap of {cap_in_words(rule.throttle)}{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
     if rule.budget is not None:
@@ -94,8 +96,9 @@ def _does(rule: Rule) -> Iterator[str]:
 
 
 def _from_the_second(rule: Rule, kind: Kind) -> str:
-    """Return what holds of a rule that does not say from how many subflows on."""
-    return ", from the second active subflow on" if rule.min_subflows is None and rule.least(kind) > 1 else ""
+    """Return what holds of a rule that does not say from how many paths or subflows on."""
+    says = rule.min_paths is not None or rule.min_subflows is not None
+    return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
 
 
 def cap_in_words(throttle: Throttle) -> str:
