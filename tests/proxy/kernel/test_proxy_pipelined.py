@@ -1,0 +1,72 @@
+"""Pipelined answers: a client that reads late gets all of them, though Squid closes behind the last one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy
+
+pytestmark = pytest.mark.kernel
+SIZES = {"small": 300, "piece": 3000, "pieces": 9000}
+CONNECTIONS = int(os.environ.get("MPTCP_PIPELINED", "3000"))
+"""Of these the library as it was lost some three."""
+CLIENT = dedent("""
+    import json, random, selectors, socket, sys, time
+
+    origin, proxy, names, number, kind = json.loads(sys.argv[1])
+    rng, lost, done, now = random.Random(kind), [], 0, time.monotonic
+    def begin():
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind)
+        if rng.random() < 0.9: client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        client.connect(tuple(proxy))
+        answers = rng.choice([1, rng.randrange(5, 40)])
+        some = rng.choices([*names, *6 * names[1:2]], k=answers)
+        asked = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in some]
+        # The last has no body.
+        asked.append(f"HEAD {origin}/{names[0]} HTTP/1.1\\r\\nHost: o\\r\\nConnection: close\\r\\n\\r\\n")
+        client.sendall("".join(asked).encode())
+        client.setblocking(False)
+        return client, answers + 1, bytearray(), now() + rng.choice([0] + 6 * [0.8])
+    waiting, begun = [], 0
+    while done < number:
+        while begun < number and len(waiting) < 150:
+            waiting.append(begin()); begun += 1
+        left = []
+        for each in waiting:
+            client, answers, got, late = each
+            if now() < late:
+                left.append(each); continue
+            try: more = client.recv(65536)
+            except BlockingIOError: left.append(each); continue
+            except OSError: more = b""
+            if more:
+                got += more; left.append(each)
+            else:
+                client.close(); done += 1
+                if (here := got.count(b"HTTP/1.1 200 ")) != answers: lost.append((here, answers))
+        waiting = left
+        time.sleep(0.002)
+    print(json.dumps(lost))
+""")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [pytest.param(6, id="TCP"), pytest.param(262, id="MPTCP")])
+def test_no_answer_is_lost(testbed: Testbed, require: Callable[..., None], kind: int) -> None:
+    """Defect: of 690 such connections 8 to 23 were reset before all answers had arrived."""
+    require("squid", "apache2", "gcc")
+    host = testbed["proxy"]
+    origin = start_origin(testbed["origin"], SIZES)
+    start_proxy(host, configuration(host, "workers 1"))
+    address = (host.service_address(4), PROXY_PORT)
+    asked = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
+    answer = testbed["client"].run([sys.executable, "-c", CLIENT, asked], timeout=3600)
+    assert json.loads(answer.stdout) == []
