@@ -62,6 +62,20 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             why += f"; a user that a helper names is nobody while external_acl_type {names} is not told who the client"
             why += ' is (ask "external NAME" of one that is, in the same rule)'
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
+    rules = list(access_rules(statements, "http_access"))
+    if (
+        served.rule is None
+        and rules
+        and rules[-1].words[1] == "deny"
+        and [*map(str.lower, names_of(rules[-1]))] != ["all"]
+    ):
+        yield Problem(
+            f"{' '.join(rules[-1].words)}: as the last rule it lets in whatever no rule matches",
+            rules[-1].file,
+            rules[-1].number,
+            allowed="http_access allow for those who are to be served, then: http_access deny all",
+            warning=True,
+        )
     for directive, source, remedy, matters in (
         (
             "follow_x_forwarded_for",

@@ -7,7 +7,7 @@ Squid ends at a directive that it does not know. Its release notes name those th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..problem import Problem
@@ -15,6 +15,15 @@ from .source import PhysicalLine, Statement
 
 _ALWAYS = {"request_entities": (6, "on")}
 """A directive, the first version without it, and the value by which every version from there on acts."""
+
+_GONE = {
+    7: frozenset(
+        {"ident_lookup_access", "ident_timeout", "acl ident", "acl ident_regex", "esi_parser", "mcast_miss_addr"}
+    ),
+    8: frozenset({"acl src_as", "acl dst_as", "as_whois_server"}),
+}
+"""Directives, and types of acl, that a version and later ones lack (its release notes, "Removed directives"): they end
+at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +43,7 @@ def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: st
 
     Where the version is not known ("unknown"), everything stays.
     """
-    number = re.match(r"\d+", version)
-    major = int(number[0]) if number else 0
+    major = _major(version)
     notes, problems, gone = [], [], set[int]()
     for statement in said:
         since, value = _ALWAYS.get(statement.directive, (major + 1, ""))
@@ -57,3 +65,19 @@ def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: st
             )
     kept = tuple(replace(line, text="") if index in gone else line for index, line in enumerate(lines))
     return Suited(kept, tuple(notes), tuple(problems))
+
+
+def gone_problems(said: Sequence[Statement], version: str) -> Iterator[Problem]:
+    """Yield a warning for each statement with which Squid *version* starts and a later one will not."""
+    for statement in said:
+        kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
+        for since, names in _GONE.items():
+            found = names & {statement.directive, kind}
+            if found and _major(version) < since:
+                lacks = f"Squid {since} and later have no {next(iter(found))}, and do not start"
+                yield Problem(f"{' '.join(statement.words)}: {lacks}", statement.file, statement.number, warning=True)
+
+
+def _major(version: str) -> int:
+    number = re.match(r"\d+", version)
+    return int(number[0]) if number else 0

@@ -23,7 +23,7 @@ from ..problem import Problem, errors
 from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
-from .by_version import suited
+from .by_version import gone_problems, suited
 from .check_header import check_header_problems
 from .complaints import complaints
 from .doubts import doubts, nested_branches
@@ -137,6 +137,7 @@ def check(
             *nested_branches(everything),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
             *for_squid.problems,
+            *gone_problems(said, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)

@@ -48,6 +48,19 @@ _ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration
 _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 # configuration.check has said so already, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
+# Squid leaves the statement out and goes on.
+_IGNORED = re.compile(r"\. Ignoring\.")
+_CAUSES = (
+    (
+        re.compile(r"ACL not found: to_linklocal"),
+        "built into Squid 6 and later; for this one: acl to_linklocal dst 169.254.0.0/16 fe80::/10",
+    ),
+    (
+        re.compile(r"Unknown http_port option '(?:ssl-bump|generate-host-certificates|dynamic_cert_mem_cache_size)"),
+        "this Squid is built without OpenSSL; Debian's other one is: apt install squid-openssl",
+    ),
+)
+"""What Squid says where it lacks something, and what helps."""
 _PREFIX = re.compile(r"^(?:ERROR: |FATAL: |WARNING: |Warning: |\w+: (?=expecting|unknown|Bad ))+")
 
 _HINTS = {
@@ -164,7 +177,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)
-    warning = not _ERROR.search(whole) or bool(_NOT_BUILT_IN.search(whole))
+    warning = not _ERROR.search(whole) or bool(_NOT_BUILT_IN.search(whole) or _IGNORED.search(whole))
     if unknown := _UNKNOWN.search(whole):
         near = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -178,7 +191,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         f"{_shortened(statement)}{'; '.join(informative or details[:1])}",
         file,
         number,
-        allowed="" if warning else _allowed(statement),
+        allowed="" if warning else next((helps for said, helps in _CAUSES if said.search(whole)), _allowed(statement)),
         warning=warning,
     )
 

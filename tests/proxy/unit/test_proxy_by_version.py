@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Suited, suited
+from mptcp_proxy.configuration.by_version import Suited, gone_problems, suited
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
@@ -57,3 +57,21 @@ def test_the_shipped_file_needs_it_once() -> None:
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "said"),
+    [
+        ("acl who ident joe", "5.7", "Squid 7 and later have no acl ident"),
+        ("ident_timeout 10 seconds", "6.13", "Squid 7 and later have no ident_timeout"),
+        ("acl as src_as 1241", "7.1", "Squid 8 and later have no acl src_as"),
+        ("acl who ident joe", "7.1", None),
+        ("acl ident src 10.0.0.0/8", "5.7", None),
+    ],
+)
+def test_what_a_later_version_does_not_start_with_is_warned_of(text: str, version: str, said: str | None) -> None:
+    lines = [PhysicalLine("squid.conf", 1, text)]
+    found = list(gone_problems(list(statements(lines, "n")), version))
+    assert [str(each) for each in found] == (
+        [f"squid.conf:1: warning: {text}: {said}, and do not start"] if said else []
+    )

@@ -54,6 +54,23 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
             "squid.conf:1: zzqx: there is no such directive",
         ),
         (
+            "http_access deny to_linklocal",
+            ["FATAL: ACL not found: to_linklocal", BUNGLED],
+            "squid.conf:1: http_access deny to_linklocal: ACL not found: to_linklocal (allowed: built into Squid 6 and"
+            " later; for this one: acl to_linklocal dst 169.254.0.0/16 fe80::/10)",
+        ),
+        (
+            "http_port 3128 ssl-bump",
+            ["FATAL: Unknown http_port option 'ssl-bump'.", BUNGLED],
+            "squid.conf:1: http_port 3128 ssl-bump: Unknown http_port option 'ssl-bump'. (allowed: this Squid is built"
+            " without OpenSSL; Debian's other one is: apt install squid-openssl)",
+        ),
+        (
+            "cache_dir null /tmp",
+            ["WARNING: This proxy does not support the 'null' cache type. Ignoring."],
+            "squid.conf:1: warning: cache_dir null /tmp: This proxy does not support the 'null' cache type. Ignoring.",
+        ),
+        (
             "cache_peer x",
             [BUNGLED],
             "squid.conf:1: cache_peer x: not well formed",

@@ -244,7 +244,14 @@ def test_open_proxies(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("texts", CLOSED)
 def test_closed_proxies(texts: list[str]) -> None:
-    assert list(open_proxy_problems(parse(*texts))) == []
+    assert [each for each in open_proxy_problems(parse(*texts)) if not each.warning] == []
+
+
+@pytest.mark.parametrize(("last", "warned"), [("deny !users", True), ("deny all", False), ("deny All", False)])
+def test_a_file_that_lets_in_what_it_does_not_deny_says_so(last: str, warned: bool) -> None:
+    found = open_proxy_problems(parse("acl users proxy_auth REQUIRED", "http_access deny bad", f"http_access {last}"))
+    said = ["squid.conf:3: warning: http_access deny !users: as the last rule it lets in whatever no rule matches"]
+    assert [str(each).partition(" (")[0] for each in found] == said * warned
 
 
 def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
