@@ -16,9 +16,11 @@ A send buffer only grows: the program asks first what the socket has, for which 
 The kernel takes it over into the connection's buffer, the sum of its subflows', at once (subflow_write_space,
 net/mptcp/subflow.c). Half of it may be at most net.core.wmem_max; where that leaves too little, none is set.
 
-The same program sets TCP_USER_TIMEOUT (tcp(7)) when a subflow is accepted, which an MPTCP socket refuses: the data of a
-client that vanished would wait for a quarter of an hour, in a larger send buffer if it has one. What else a subflow
-begins with is in ``birth``.
+The same program sets TCP_USER_TIMEOUT (tcp(7)) while a subflow retransmits, which an MPTCP socket refuses: the data of
+a client that vanished would wait for a quarter of an hour, in a larger send buffer if it has one. Not while it is
+idle: there the option takes the place of the number of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c);
+and not while the client's window is closed: Squid ends a download that is paused. What a subflow begins with is in
+``birth``.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20
 """Bytes. Less than that was no help, and the socket could not have more after the cap either."""
 ROUND_TRIPS = Calls(flag=1 << 3, operation=12)
+RETRANSMISSION_TIMEOUTS = Calls(flag=1 << 0, operation=8)
 _VALUE = struct.Struct("=III")
 """Bytes/s, bytes that may wait (0: the kernel's own), and half of the send buffer, which is how SO_SNDBUF is set; 0
 leaves that."""
@@ -79,8 +82,7 @@ _MAP_LOOKUP = 1
 _SOL_SOCKET, _SO_SNDBUF, _SO_MAX_PACING_RATE = 1, 7, 47
 _IPPROTO_TCP, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 18, 25
 USER_TIMEOUT = 300.0
-"""Seconds for which data may go unacknowledged until a subflow is closed. It ends one whose client reads nothing, too,
-a download that is paused, and is therefore no shorter than Squid's write_timeout (conf/squid.conf)."""
+"""Seconds for which data may go unacknowledged until a subflow is closed."""
 
 
 class BpfSocketPacing:
@@ -96,23 +98,26 @@ class BpfSocketPacing:
             log.info("net.core.wmem_max is %d: caps of less than 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
         self._htb_major = ownership.htb_major
-        always = _user_timeout(user_timeout)
+        others = {RETRANSMISSION_TIMEOUTS: _user_timeout(user_timeout)}
         self._births: Births | None = None
         self._iterator: int | None = None
 
         def accepted(bpf: Bpf) -> Lines:
             self._births = Births(bpf)
-            return [*always, *on_accept(self._births.map.descriptor)]
+            return on_accept(self._births.map.descriptor)
 
         def at_round_trip(descriptor: int) -> Lines:
-            return [*end_of_class(ownership.htb_major), *_body(descriptor, end_of_small_bound())]
+            return [*_user_timeout(0), *end_of_class(ownership.htb_major), *_body(descriptor, end_of_small_bound())]
+
+        def without_births(descriptor: int) -> Lines:
+            return [*_user_timeout(0), *_body(descriptor)]
 
         try:
-            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, at_round_trip, ports, accepted)
+            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, at_round_trip, ports, accepted, others=others)
         except KernelError as error:
             # Linux before 5.19 does not tell a subflow from plain TCP.
             self._births = None
-            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, _body, ports, lambda _: always)
+            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, without_births, ports, others=others)
             log.warning("%s; short downloads under a cap use the other paths less", error)
         self._limits = KnownMap(self._program.bpf, self._program.map)
 
@@ -219,7 +224,7 @@ def _body(descriptor: int, without: Iterable[Instruction | str] = ()) -> Lines:
 
 
 def _user_timeout(seconds: float) -> Lines:
-    """Set it on an accepted socket."""
+    """Set it on the socket; 0 is the kernel's own."""
     r = Register
     return [
         number(r.R1, round(1000 * seconds)),

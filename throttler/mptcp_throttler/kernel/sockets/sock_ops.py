@@ -6,10 +6,13 @@ at each of them runs a body. Only sockets that were accepted while it ran ask. I
 
 from __future__ import annotations
 
+import functools
+import operator
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mptcp_throttler.kernel.bpf import Bpf
 from mptcp_throttler.kernel.bpf_code import (
@@ -72,8 +75,11 @@ class SockOps:
         body: Callable[[int], Lines],
         listen_ports: Iterable[int],
         on_accept: Callable[[Bpf], Lines] = lambda _: [],
+        *,
+        others: Mapping[Calls, Lines] = MappingProxyType({}),
     ) -> None:
-        """*body* is given the map's descriptor; what *on_accept* returns is run for each accepted socket.
+        """*body* is given the map's descriptor; what *on_accept* returns is run for each accepted socket, and *others*
+        at calls of other kinds.
 
         Raises KernelError where the kernel, or our rights, forbid it.
         """
@@ -81,7 +87,7 @@ class SockOps:
         try:
             self.map = self.bpf.hash_map(name, self.key.size, value.size, MAX_ENTRIES)
             accepted = on_accept(self.bpf)
-            lines = program(calls, body(self.map.descriptor), _namespace_cookie(), listen_ports, accepted)
+            lines = program(calls, body(self.map.descriptor), _namespace_cookie(), listen_ports, accepted, others)
             self.program = self.bpf.attach_sock_ops(name, assemble(lines))
         except BaseException:
             self.bpf.close()
@@ -119,14 +125,21 @@ def on_every_socket(body: Lines) -> Lines:
 
 
 def program(
-    calls: Calls, body: Lines, namespace: int, listen_ports: Iterable[int], on_accept: Iterable[Instruction | str] = ()
+    calls: Calls,
+    body: Lines,
+    namespace: int,
+    listen_ports: Iterable[int],
+    on_accept: Iterable[Instruction | str] = (),
+    others: Mapping[Calls, Lines] = MappingProxyType({}),
 ) -> Lines:
-    """Return the program that runs *body* at *calls* of sockets accepted on *listen_ports* in a network namespace.
+    """Return the program that runs *body* at *calls* of sockets accepted on *listen_ports* in a network namespace, and
+    *others* at theirs.
 
     Without ports it does that for the sockets that ask for the call already, and nothing to those that are accepted.
     """
     r = Register
     ports = list(listen_ports)
+    flags = functools.reduce(operator.or_, (each.flag for each in others), calls.flag)
     accepted: Lines = [
         jump_unless(r.R7, _PASSIVE_ESTABLISHED, END),
         load_32(r.R8, CONTEXT, _LOCAL_PORT),
@@ -135,7 +148,7 @@ def program(
         "accepted",
         copy(r.R1, CONTEXT),
         load_32(r.R2, CONTEXT, _CALLBACK_FLAGS),
-        bits_or(r.R2, calls.flag),
+        bits_or(r.R2, flags),
         call(_SET_CALLBACK_FLAGS),
         *on_accept,
     ]
@@ -146,8 +159,10 @@ def program(
         jump_unless_same(r.R0, r.R1, END),
         load_32(r.R7, CONTEXT, _OP),
         jump_if(r.R7, calls.operation, "called"),
+        *(jump_if(r.R7, each.operation, f"called {each.operation}") for each in others),
         *(accepted if ports else ()),
         jump(END),
+        *(line for each, lines in others.items() for line in (f"called {each.operation}", *lines, jump(END))),
         "called",
         *body,
         END,
