@@ -66,7 +66,11 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     squid = installed()
     checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
-    yield from _throttler_findings(throttler_settings, head, no_answer, _ports_of_clients(checked), str(configuration))
+    ports = _ports_of_clients(checked)
+    endpoints = reading.listed("ip", "-j", "mptcp", "endpoint", "show")
+    yield kernel.endpoints(endpoints, {each.address for each in listening_now() if each.port in ports})
+    ports |= {each["port"] for each in endpoints if each.get("port") and each.get("signal")}
+    yield from _throttler_findings(throttler_settings, head, no_answer, ports, str(configuration))
 
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -12,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mptcp_common.reasons import reason
 
@@ -113,14 +111,6 @@ def _outgoing(checked: Checked, places: Places) -> list[str]:
     return found
 
 
-def _json(*command: str) -> list[dict[str, Any]]:
-    try:
-        answer: list[dict[str, Any]] = json.loads(reading.output(*command) or "[]")
-    except json.JSONDecodeError:
-        return []
-    return answer
-
-
 def _limit() -> int | None:
     match = re.search(r"subflows (\d+)", reading.output("ip", "mptcp", "limits", "show"))
     return int(match[1]) if match else None
@@ -130,13 +120,15 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     """Return the addresses of what has a default route, and the endpoints from which subflows are opened."""
     device_of = {
         str(address["local"]): str(link["ifname"])
-        for link in _json("ip", "-j", "address", "show")
+        for link in reading.listed("ip", "-j", "address", "show")
         for address in link.get("addr_info", ())
         if address.get("scope") == "global"
     }
     gateway_of = {}
     for family in (4, 6):
-        for device, gateway in relay.gateways(_json("ip", "-j", f"-{family}", "route", "show", "default")).items():
+        for device, gateway in relay.gateways(
+            reading.listed("ip", "-j", f"-{family}", "route", "show", "default")
+        ).items():
             gateway_of[family, device] = gateway
     every = [Uplink(address, device) for address, device in device_of.items()]
     candidates = [
@@ -151,7 +143,7 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
             id=int(each["id"]),
             bound=str(each.get("dev", "")),
         )
-        for each in _json("ip", "-j", "mptcp", "endpoint", "show")
+        for each in reading.listed("ip", "-j", "mptcp", "endpoint", "show")
         if each.get("subflow") or each.get("fullmesh")
     ]
     return candidates, endpoints
@@ -172,19 +164,21 @@ def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
 
 def _device(to: str, uplink: Uplink, bound: str) -> str:
     """Return by which interface subflows from *uplink* that are *bound* to one leave; empty where there is no route."""
-    found = _json("ip", "-j", "route", "get", to, "from", uplink.address)
+    found = reading.listed("ip", "-j", "route", "get", to, "from", uplink.address)
     device = str(found[0].get("dev", "")) if found else ""
     if bound in ("", device):
         return device
     # By "fibmatch" there has to be a route: without one by that interface IPv4 takes all the world for its neighbours.
     # To IPv6 an interface is a wish where there is a source; what depends on the source was found above.
     source = ("from", uplink.address) if uplink.family == 4 else ()
-    return bound if _json("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
+    return bound if reading.listed("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
 
 def _tables() -> frozenset[int]:
     """Return the routing tables that something is in, those of the kernel's own names left out."""
-    routes = [each for family in "46" for each in _json("ip", "-j", f"-{family}", "route", "show", "table", "all")]
+    routes = [
+        each for family in "46" for each in reading.listed("ip", "-j", f"-{family}", "route", "show", "table", "all")
+    ]
     tables = {str(each.get("table", "")) for each in routes}
     return frozenset(int(table) for table in tables if table.isdigit())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from mptcp_common.units import counted
 
@@ -26,7 +27,7 @@ SYSCTLS = (
 SEND_BUFFER = 2 << 20
 """What net.core.wmem_max is to allow: half of the largest buffer that the throttler gives a subflow (socket(7))."""
 _SOCKET = "kernel MPTCP"
-_LIMITS = "path manager"
+_LIMITS, _ENDPOINTS = "path manager", "endpoints"
 _BY_MULTIPATH = {
     Role.PROXY: "congestion control towards clients",
     Role.RELAY: "congestion control towards parents",
@@ -142,6 +143,45 @@ def path_manager_limits(text: str) -> Finding:
             "ip mptcp limits set subflows 8   # at each boot: mptcp-proxy.service does it",
         )
     return ok(_LIMITS, f"up to {counted(subflows, 'additional subflow')} for each connection")
+
+
+def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) -> Finding:
+    """*found*: what ``ip -j mptcp endpoint show`` prints; *listening*: the addresses on which the proxy's ports are, as
+    ss(8) prints them."""
+    opening = [each for each in found if each.get("subflow") or each.get("fullmesh")]
+    everywhere = {"*", "0.0.0.0", "[::]"} & set(listening)
+    unheard = [
+        each
+        for each in found
+        if each.get("signal")
+        and not each.get("port")
+        and not everywhere
+        and not {each["address"], f"[{each['address']}]"} & set(listening)
+    ]
+    if opening:
+        return warn(
+            _ENDPOINTS,
+            f"the proxy opens subflows to its clients from {_addresses(opening)}",
+            "clients are behind NATs and firewalls, and the throttler caps no subflow that the proxy opened",
+            _deleting(opening),
+        )
+    if unheard and listening:
+        return warn(
+            _ENDPOINTS,
+            f"clients are told of {_addresses(unheard)}, where the proxy does not listen",
+            "each connection's join to such an address is answered by a reset",
+            f"{_deleting(unheard)}   # or have an http_port there",
+        )
+    said = f"clients are told of {_addresses(found)}" if found else "clients are told of no other address"
+    return ok(_ENDPOINTS, said)
+
+
+def _addresses(endpoints: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(each["address"] + (f" port {each['port']}" if each.get("port") else "") for each in endpoints)
+
+
+def _deleting(endpoints: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"ip mptcp endpoint delete id {each['id']}" for each in endpoints)
 
 
 def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES, FOR_UPLOADS, OF_KERNEL
 from mptcp_common.throttler_trial import IPTABLES_THERE, Results, in_fresh_namespace
@@ -43,6 +45,15 @@ def output(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout
+
+
+def listed(*command: str) -> list[dict[str, Any]]:
+    """Return the JSON list that a command prints; an empty one where it prints none."""
+    try:
+        answer: list[dict[str, Any]] = json.loads(output(*command) or "[]")
+    except json.JSONDecodeError:
+        return []
+    return answer
 
 
 def mptcp_error() -> int | None:

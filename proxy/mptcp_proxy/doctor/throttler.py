@@ -82,7 +82,8 @@ def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ..
 
 
 def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
-    """Yield whether the throttler looks at all ports of *squid_conf*, unless one of both is not known.
+    """Yield whether the throttler looks at all ports of *squid_conf* and those that the kernel announces, unless one of
+    both is not known.
 
     The file of the one does not name that of the other: who gives the proxy another port may not think of it.
     """
@@ -96,7 +97,7 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
     names, looked_at, together = (", ".join(map(str, sorted(each))) for each in every)
     yield warn(
         _PORTS,
-        f"{squid_conf} has {names}, and the throttler looks at {looked_at} alone",
+        f"{squid_conf} or an announced address has {names}, and the throttler looks at {looked_at} alone",
         f"no client of {names} is capped",
         f"have {names} in listen_ports of {settings}, as in listen_ports: [{together}]; "
         "systemctl restart mptcp-throttler",

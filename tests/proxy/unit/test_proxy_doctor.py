@@ -26,6 +26,31 @@ from mptcp_proxy.squid import Squid, describe
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
+HEARD = {"address": "192.0.2.1", "id": 1, "signal": True}
+ON_A_PORT = {"address": "192.0.2.9", "port": 4000, "id": 2, "signal": True}
+OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "listening", "status", "words"),
+    [
+        ([], {"*"}, OK, "no other address"),
+        ([HEARD, ON_A_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
+        ([HEARD], {"*"}, OK, "192.0.2.1"),
+        ([HEARD], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1, where the proxy does not listen"),
+        ([{**HEARD, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
+        # The proxy does not run.
+        ([HEARD], set(), OK, "192.0.2.1"),
+        ([HEARD, OPENING], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
+    ],
+)
+def test_endpoints(endpoints: list[dict[str, Any]], listening: set[str], status: Status, words: str) -> None:
+    finding = kernel.endpoints(endpoints, listening)
+    assert finding.status is status
+    assert words in finding.text
+    assert is_complete(finding)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "words", "remedy"),
     [
@@ -137,13 +162,17 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
     ("head", "text", "words"),
     [
         # As shipped, with another port in squid.conf.
-        (None, "", "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
-        (HEAD, "", "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
+        (None, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
+        (HEAD, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
         (None, ELSEWHERE, None),
         # Of a version from before it told its ports.
         (HEAD, ELSEWHERE, None),
         # It reads its settings when it starts, and has not been started since they were changed.
-        (HEAD | {"listen_ports": [3128]}, ELSEWHERE, "/etc/squid.conf has 3129, and the throttler looks at 3128 alone"),
+        (
+            HEAD | {"listen_ports": [3128]},
+            ELSEWHERE,
+            "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone",
+        ),
         (HEAD | {"listen_ports": [3128, 3129]}, "", None),
     ],
 )

@@ -17,6 +17,8 @@ def run(options: argparse.Namespace) -> int:
 
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import host_problems, stacked_interfaces
+    from mptcp_throttler.config.settings import with_announced_ports
+    from mptcp_throttler.kernel.mptcp_pm.endpoints import announced_ports
     from mptcp_throttler.kernel.state_lock import AlreadyRunning
     from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
@@ -24,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.runtime.memory import keep_large_objects_apart
 
     keep_large_objects_apart()
-    settings = read_settings(options.config)
+    settings = with_announced_ports(read_settings(options.config), announced_ports())
     policy = policy_with_warnings(settings.policy, settings)
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)

@@ -7,8 +7,8 @@ comes in; reading the file, and the policy file it names, is the caller's busine
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -259,6 +259,13 @@ def load_settings(text: str, source: str) -> Settings:
         source=source,
         lines={str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1},
     )
+
+
+def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
+    """Return *settings* with the ports at which clients are told to join among those whose subflows are throttled."""
+    ownership = settings.ownership
+    ports = tuple(dict.fromkeys((*ownership.listen_ports, *announced)))
+    return replace(settings, ownership=replace(ownership, listen_ports=ports))
 
 
 def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
