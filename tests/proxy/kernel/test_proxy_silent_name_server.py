@@ -1,0 +1,43 @@
+"""A name server that does not answer: how long a client waits for Squid to say so."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration, fetch
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import start_proxy
+
+pytestmark = pytest.mark.kernel
+SERVERS = ("127.0.0.8", "127.0.0.9")
+MOST = 14.0
+"""Seconds; dns_timeout is 8, and Squid looks at it when it would ask once more."""
+
+
+@pytest.mark.nightly(besides=("fair-1",))
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("turns", ["fair", "kernel"])
+def test_a_silent_name_server_is_given_up(
+    testbed: Testbed, require: Callable[..., None], turns: str, servers: int
+) -> None:
+    """Defect: it took 15 to 20 seconds, with a dns_timeout of 10."""
+    require("squid", "curl", "gcc")
+    host, silent = testbed["proxy"], []
+    with host.entered():
+        for address in SERVERS[:servers]:
+            silent.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            silent[-1].bind((address, 53))
+    config = configuration(host, f"dns_nameservers {' '.join(SERVERS[:servers])}")
+    proxy = start_proxy(host, config, arguments=("--turns", turns))
+    began = time.monotonic()
+    answer = fetch(testbed["client"], "http://nobody.example/", proxy.url())
+    took = time.monotonic() - began
+    for each in silent:
+        each.close()
+    print(f"{took:.1f} s")
+    assert answer.status == 503
+    assert 8 <= took < MOST
