@@ -105,20 +105,36 @@ static void give_up(struct kept *each)
 	number_kept--;
 }
 
-/* Something came, or the client closed. */
-static void look_at(struct kept *each)
+/* Something came, or the client closed: is this one to be given up? The lock, for which close(2) waits, is not held: what
+ * came may be much. */
+static bool is_over(int fd)
 {
 	char dropped[65536];
 	int waiting = 0;
-	ssize_t size = recv(each->fd, dropped, 1, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t size = recv(fd, dropped, 1, MSG_PEEK | MSG_DONTWAIT);
 
 	if (size < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (size <= 0 || ioctl(fd, SIOCOUTQ, &waiting) != 0 || waiting <= 0)
+		return true;
+	while (recv(fd, dropped, sizeof dropped, MSG_DONTWAIT) == (ssize_t)sizeof dropped)
+		;
+	return false;
+}
+
+/* Only the thread gives one up, so that the descriptor stays what it is. */
+static void look_at(struct kept *each)
+{
+	int fd;
+
+	pthread_mutex_lock(&lock);
+	fd = each->fd;
+	pthread_mutex_unlock(&lock);
+	if (fd <= 0 || !is_over(fd))
 		return;
-	if (size > 0 && ioctl(each->fd, SIOCOUTQ, &waiting) == 0 && waiting > 0)
-		while (recv(each->fd, dropped, sizeof dropped, MSG_DONTWAIT) == (ssize_t)sizeof dropped)
-			;
-	else
-		give_up(each);
+	pthread_mutex_lock(&lock);
+	give_up(each);
+	pthread_mutex_unlock(&lock);
 }
 
 static void *watch(void *unused)
@@ -133,10 +149,9 @@ static void *watch(void *unused)
 		int count = epoll_wait(watched, events, KEPT, 1000);
 		time_t time = now();
 
-		pthread_mutex_lock(&lock);
 		for (int i = 0; i < count; i++)
-			if (kept[events[i].data.u32].fd > 0)
-				look_at(&kept[events[i].data.u32]);
+			look_at(&kept[events[i].data.u32]);
+		pthread_mutex_lock(&lock);
 		for (int i = 0; i < KEPT && time > last; i++)
 			if (kept[i].fd > 0 && time >= kept[i].until)
 				give_up(&kept[i]);

@@ -8,8 +8,8 @@
  *
  * So where a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it has the event in the next
  * turn, and once more in the one after it. If it still waits then, or if the kernel took less than it was given, the kernel
- * is asked as it always was. These events are for what the last turn began; each client has his share of MOST of them
- * before the kernel is asked for others'. What the program changes is told to the kernel before that, so that what it takes
+ * is asked as it always was. These events are for what the last turn began; each client has his share of MOST of them,
+ * and so many are for what is no client's, before the kernel is asked for others'. What the program changes is told to the kernel before that, so that what it takes
  * back in the meantime costs nothing: it stops to wait for an idle connection to the origin, and waits for its answer.
  *
  * A descriptor of which nothing is known (it may still be connecting) is the kernel's to say. What is here is of the program's
@@ -32,7 +32,8 @@
 #define MOST (4 * TURN)
 #define ODD (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP)
 
-pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Recursive: who reports a fault in here, in a signal's handler, may close what it has. */
+pthread_mutex_t events_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static struct interest {
 	uint32_t wanted, asked; /* of epoll(7): by the program, and of the kernel */
@@ -80,13 +81,19 @@ static void tell_later(int fd)
 	interests[fd].changed = true;
 }
 
+/* Where the kernel has no memory for it, or the user too many of them, it is tried again at the next turn. */
 static void tell_changes(void)
 {
+	int left = 0;
+
 	for (int i = 0; i < number_changed; i++) {
-		interests[changed_ones[i]].changed = false;
-		tell(changed_ones[i]);
+		int fd = changed_ones[i];
+
+		interests[fd].changed = tell(fd) != 0 && (errno == ENOMEM || errno == ENOSPC);
+		if (interests[fd].changed)
+			changed_ones[left++] = fd;
 	}
-	number_changed = 0;
+	number_changed = left;
 }
 
 static void begin_to_wait(int fd)
@@ -188,7 +195,7 @@ bool may_serve(int fd)
 {
 	int place = place_at(fd);
 
-	return place == 0 || (given < MOST && given_to[place] < share);
+	return place == 0 ? given_to[0] < MOST : given < MOST && given_to[place] < share;
 }
 
 /* Add the events of fresh ones to *count*; those of which it is not known whether they may write are the kernel's from now

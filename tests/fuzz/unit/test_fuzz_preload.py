@@ -78,11 +78,11 @@ MUTANTS = [
     ("may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
     ("joined_writes.c", "number_waiting -= joined_of[fd]->waits;", ";"),
     ("late_writes.c", "real_close(each->fd);", ";"),
-    ("late_writes.c", "\t\tgive_up(each);", "return;"),
+    ("late_writes.c", "give_up(each);", ";"),
     ("late_writes.c", "return real_close(fd);", "return 0;"),
 ]
 """File, a statement or an expression in it, and what is there in the mutant."""
-LATE = ("\t\tevents |= EPOLLOUT;", "\t\tgive_up(each);", "all_joined[joined->place]->place = joined->place;")
+LATE = ("\t\tevents |= EPOLLOUT;", "give_up(each);", "all_joined[joined->place]->place = joined->place;")
 """In these something is waited for that does not come."""
 
 

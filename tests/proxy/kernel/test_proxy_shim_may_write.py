@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import Preloaded, playing
 
 pytestmark = pytest.mark.kernel
+FULL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+/* The kernel has no memory for so many changes as $FULL says. */
+int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+	int (*next)(int, int, int, struct epoll_event *) = dlsym(RTLD_NEXT, "epoll_ctl");
+	int left = getenv("FULL") != NULL ? atoi(getenv("FULL")) : 0;
+	char text[16];
+
+	if (left == 0)
+		return next(epoll, what, fd, event);
+	snprintf(text, sizeof text, "%d", left - 1);
+	setenv("FULL", text, 1);
+	errno = ENOMEM;
+	return -1;
+}
+"""
 SCENE = """
 import select, time
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
@@ -193,3 +219,58 @@ there.send(b"?")
 tell(got=turn())
 """)
     assert found == {"got": {}}
+
+
+def test_what_is_no_clients_is_not_served_for_ever_either(play: Callable[..., Any]) -> None:
+    """Defect: an origin that took all that it was written kept the kernel from being asked for clients."""
+    found = play("""
+asking, client = connect(IN, "127.0.0.2")
+origin, other = socketpair(); origin.setblocking(False); loop.register(origin, OUT)
+turn(); put(origin, b"x"); client.sendall(b"?")
+for turns in range(200):
+    if asking.fileno() in turn(): break
+    put(origin, b"x"); other.recv(9)
+tell(turns=turns)
+""")
+    assert found["turns"] < 40
+
+
+def test_a_change_for_which_the_kernel_has_no_memory_is_told_again(tmp_path: Path, preloaded: Preloaded) -> None:
+    """Defect: it was never told, and Squid waited for an event for ever."""
+    full = tmp_path / "full.so"
+    (tmp_path / "full.c").write_text(FULL)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(full), str(tmp_path / "full.c")], check=True)
+    library = Preloaded(preloaded.library)
+    library.preload = f"{preloaded.library} {full}"
+    found = playing(library, SCENE)("""
+server, client = connect(IN)
+turn()
+client.sendall(b"?")
+loop.modify(server, 0)
+os.environ["FULL"] = "3"
+loop.modify(server, IN); loop.modify(server, OUT); fill(server)
+told = []
+for _ in range(8):
+    told.append(known(server)); turn()
+tell(first=told[0], last=told[-1])
+""")
+    assert found == {"first": 1, "last": 4}
+
+
+def test_a_fault_in_the_library_is_reported(preloaded: Preloaded) -> None:
+    """Squid's handler closes its listeners, which took the lock that was held."""
+    found = playing(preloaded, SCENE)("""
+import ctypes
+server, client = connect(IN | OUT)
+turn()
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+def handle(number):
+    listener.close(); server.close()
+    print(json.dumps("reported"), flush=True)
+    os._exit(0)
+handler = HANDLER(handle)
+libc = ctypes.CDLL(None)
+libc.signal(11, handler)
+libc.write(server.fileno(), ctypes.c_void_p(16), 4096)
+""")
+    assert found == "reported"
