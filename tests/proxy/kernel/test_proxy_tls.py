@@ -1,0 +1,72 @@
+"""TLS in Squid, towards clients (https_port) and from a relay to its parent, with all that the preload library does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import relaying
+from proxying import configuration, curl, fetch, mptcp_listeners
+
+from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed.services import start_origin, start_proxy, start_relay
+
+pytestmark = pytest.mark.kernel
+PORT, SIZE = 3129, 3_000_000
+
+
+def certificate(node: LiveNode) -> Path:
+    """Make one for the node's address that nobody else signed, with its key in the same file."""
+    address = node.service_address(4)
+    path = node.directory / "tls.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={address}"]
+    files = ["-addext", f"subjectAltName=IP:{address}", "-keyout", str(path), "-out", str(path) + ".crt"]
+    subprocess.run([*command, *files], check=True, capture_output=True)
+    with path.open("a") as file:
+        file.write(Path(f"{path}.crt").read_text())
+    path.chmod(0o644)
+    return path
+
+
+def test_clients_of_a_tls_port_have_multipath_tcp_and_whole_answers(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    require("squid", "apache2", "curl", "gcc")
+    host, client = testbed["proxy"], testbed["client"]
+    origin = start_origin(testbed["origin"], {"file": SIZE})
+    config = configuration(host, f"https_port {PORT} tls-cert={certificate(host)}", "workers 1")
+    proxy = start_proxy(host, config)
+    assert any(each.endswith(f":{PORT}") for each in mptcp_listeners(host))
+    by_tls = f"https://{host.service_address(4)}:{PORT}"
+    insecure = ("--proxy-insecure",)
+    for tunnel in (False, True):
+        url = origin.url("file", port=443 if tunnel else 80)
+        answer = fetch(client, url, by_tls, mptcp=True, tunnel=tunnel, options=insecure)
+        assert (answer.status, answer.sha256) == (200, origin.digests["file"])
+    # Clients that go in mid-transfer, and then one that stays.
+    for _ in range(3):
+        options = ("-m", "1", "--limit-rate", "500k", "-o", "/dev/null", *insecure)
+        ended = client.run(curl(origin.url("file"), by_tls, mptcp=True, tunnel=False, options=options), check=False)
+        assert ended.returncode == 28
+    assert fetch(client, origin.url("file"), by_tls, mptcp=True, options=insecure).sha256 == origin.digests["file"]
+    assert "no longer" not in proxy.process.output()
+
+
+def test_a_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "gcc")
+    testbed = make_testbed(RELAY)
+    host, node = testbed["proxy"], testbed["relay"]
+    origin = start_origin(testbed["origin"], {"file": SIZE})
+    pem = certificate(host)
+    start_proxy(host, configuration(host, f"https_port {PORT} tls-cert={pem}"))
+    address = host.service_address(4)
+    parent = f"cache_peer {address} parent {PORT} 0 no-query no-digest default tls tls-cafile={pem}.crt name=proxy"
+    relay = start_relay(node, relaying.configuration(node, parent))
+    for tunnel in (False, True):
+        url = origin.url("file", port=443 if tunnel else 80)
+        answer = fetch(testbed["client"], url, relay.url(), tunnel=tunnel)
+        assert (answer.status, answer.sha256) == (200, origin.digests["file"])
+    counted = node.run(["nstat", "-asz", "MPTcpExtMPCapableSYNACKRX"]).stdout.splitlines()[-1].split()
+    assert int(counted[1]) >= 2, "Multipath TCP is what the parent was reached by"
