@@ -60,6 +60,11 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
     def received() -> int:
         return int(testbed["client"].counters()["wlan0"].received)
 
+    def given() -> int:
+        """Return the rate of the relaxed cap."""
+        (connection,) = seen()["connections"]
+        return max(each["rate"] or 0 for each in connection["subflows"])
+
     def relaxed() -> bool:
         """Whether it is, and why, by one answer: with the next, a trial may have begun."""
         (connection,) = seen()["connections"]
@@ -73,6 +78,8 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(relaxed, "the cap is relaxed")
+        # Defect: the whole of Ethernet was opened. It is what Wi-Fi, of 30 Mbit/s, gave.
+        assert 10_000_000 < given() < 33_000_000
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
@@ -148,8 +155,13 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
     def seen() -> dict[str, Any]:
         return throttler.status()
 
+    def rate() -> int:
+        (connection,) = seen()["connections"]
+        (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
+        return ethernet["upload"]["rate"] or 0
+
     def in_force() -> bool:
-        return seen()["counters"]["upload_entries"] == 1 and [each["rate"] for each in seen()["classes"]] == [5_000_000]
+        return seen()["counters"]["upload_entries"] == 1 and rate() == 5_000_000
 
     def sent() -> int:
         return int(testbed["client"].counters()["wlan0"].sent)
@@ -162,7 +174,7 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
         return (
             (connection["relaxed"] or "").startswith("upload: it got ")
             and "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
-            and found["counters"]["upload_entries"] == 0
+            and 10_000_000 < ethernet["upload"]["rate"] < 33_000_000
         )
 
     wait_until(in_force, "the cap is in force")
@@ -171,6 +183,6 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(relaxed, "the cap is relaxed and its entry is gone")
+        wait_until(relaxed, "the cap is relaxed")
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     wait_until(in_force, "the cap is in force again")

@@ -71,7 +71,10 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
     down, free_, up = scene.run(2)
-    assert down.throttle is None
+    # What Wi-Fi once gave and does not any more, and headers: not the whole path.
+    assert down.throttle is not None
+    assert 28 * MBIT < down.throttle.ceil < 32 * MBIT
+    assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
     assert down.reason.startswith("cap of rule cap relaxed: it got ")
     assert "its uncapped path from 10.77.2.2 alone once gave " in down.reason
     assert (free_, up) == scene.verdicts[1:]
@@ -115,7 +118,8 @@ def test_uploads_are_guarded_by_themselves() -> None:
     uploads[1].rate = 1 * MBIT
     down, _, up, _ = go_on(1.5, owed=400_000)
     assert down == scene.verdicts[0]
-    assert up.throttle is None
+    assert up.throttle is not None
+    assert 25 * MBIT < up.throttle.ceil < 32 * MBIT
     assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
     assert scene.effects == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
@@ -253,4 +257,5 @@ def test_of_a_rules_cap_and_a_budgets_the_tightest_that_is_not_guarded_holds_whi
     relaxed = scene.run(2)[0].throttle
     unguarded = [rate for rate, guarded in rates.items() if not guarded]
     holds = min(unguarded, default=None) if rates[min(rates)] else min(rates)
-    assert (None if relaxed is None else relaxed.rate) == holds
+    assert relaxed is not None
+    assert relaxed.rate == holds if holds is not None else relaxed.rate > 25 * MBIT

@@ -84,6 +84,7 @@ class Scene:
         self.detector = UploadDegradationDetector(guard or Guard())
         self.now = 0.0
         self.changes: list[float] = []
+        """When caps were relaxed, or were no longer."""
         for each in uploads:
             caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
             self.detector.watch_caps(each.number, (each.ends["wifi"],), caps)
@@ -94,8 +95,10 @@ class Scene:
             for each in self.uploads:
                 each.go_on(TICK)
             sockets = [socket for each in self.uploads for socket in each.sockets]
+            before = self.detector.relaxed()
             for changed in self.detector.observe(sampled(self.now, sockets)):
-                self.changes += [self.now] * len(changed)
+                assert set(changed) >= self.detector.relaxed() ^ before
+            self.changes += [self.now] * len(self.detector.relaxed() ^ before)
 
     def until_relaxed(self, most: float, number: int = 1) -> float:
         began = self.now

@@ -15,7 +15,8 @@ began to be backlogged, the path has to be seen well again before it can be said
 seconds pass. A path that was well until the backlog began has degraded, and is waited for no longer: on a fast path
 too little waits to count, until the path gets slow.
 
-Once this held for ``Guard.after`` seconds the caps are relaxed. They come back when the path is well again, which
+Once this held for ``Guard.after`` seconds the caps are relaxed: the capped subflows may carry what the uncapped ones
+lack of the baseline, and no more, which follows what those get. The caps come back when the path is well again, which
 shows while they are relaxed, or as a trial after ``Guard.retry`` seconds unless it is plain that the path is as it
 was. Each time the pause doubles.
 
@@ -44,6 +45,8 @@ MAX_TOTAL = 0.8
 """Part of the baseline. A connection that gets as much in all is not degraded."""
 GRACE = 2.5
 """Seconds."""
+LACKS_MORE, LACKS_LESS = 1.1, 0.7
+"""Parts of what a connection may have over its capped paths, beyond which that is measured anew."""
 TRIAL = 5.0
 """Seconds. A degradation so soon after a cap came back doubles the next pause."""
 MAX_IDLE_SAMPLES = 3
@@ -62,6 +65,8 @@ class Relaxation:
     """What the connection got, bits/s."""
     baseline: int
     """What that path alone once gave, bits/s."""
+    lacking: int
+    """What its uncapped paths give less than that, bits/s, and what it may have over the others."""
 
 
 class Candidate:
@@ -211,7 +216,7 @@ class DegradationDetector:
         return found.keys()
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
-        """Take *samples*, a slice at a time; yield the connections whose relaxation began or ended."""
+        """Take *samples*, a slice at a time; yield the connections whose relaxation began, changed or ended."""
         if not self._connections:
             return
         now, sockets, complete = samples
@@ -270,7 +275,8 @@ class DegradationDetector:
                 continue
             before = candidate.relaxation
             self._judge(token, connection, candidate, now)
-            if (candidate.relaxation is None) != (before is None):
+            after = candidate.relaxation
+            if before is not after and (before is None or after is None or before.lacking != after.lacking):
                 changed.add(token)
             if candidate.may_go(now):
                 self._drop_candidate(token, connection)
@@ -309,6 +315,7 @@ class DegradationDetector:
             candidate.not_degraded()
             return
         path, rate, span = found
+        lacking = _lacking(connection, candidate, path.baseline)
         read = _read(connection, candidate, now)
         if candidate.degraded_since is None or candidate.suspected is not path:
             candidate.degraded_since = read - max(0.0, span - WINDOW)
@@ -316,7 +323,9 @@ class DegradationDetector:
         if read - candidate.degraded_since < self.guard.after or path.complete < candidate.suspected_since:
             return
         candidate.lengthen_pause(self.guard)
-        candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), round(path.baseline))
+        candidate.relaxation = Relaxation(
+            now + candidate.pause, path.address, round(rate), round(path.baseline), lacking
+        )
         candidate.not_degraded()
         candidate.healthy_since = None
 
@@ -333,6 +342,9 @@ class DegradationDetector:
             candidate.healthy_since = read - max(0.0, _span(connection, candidate) - WINDOW)
         seen_well = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
+            lacking = _lacking(connection, candidate, relaxation.baseline)
+            if not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking:
+                candidate.relaxation = replace(relaxation, lacking=lacking)
             return
         still_degraded = not seen_well and path is not None and path.degraded
         if still_degraded and self._is_backlogged(token, connection, candidate, now):
@@ -412,6 +424,11 @@ class DegradationDetector:
         if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
             return None
         return best, total, span
+
+
+def _lacking(connection: GuardedConnection, candidate: Candidate, baseline: float) -> int:
+    """Return what the uncapped subflows give less than *baseline*, bits/s; at least MIN_RATE."""
+    return round(max(MIN_RATE, baseline - sum(each.rate for each in _uncapped(connection, candidate))))
 
 
 def _uncapped(connection: GuardedConnection, candidate: Candidate) -> list[History]:

@@ -1,4 +1,7 @@
-"""The guard: takes caps off connections whose uncapped paths have degraded. Pure.
+"""The guard: relaxes the caps of connections whose uncapped paths have degraded. Pure.
+
+A relaxed cap is one of the connection's own, with the rate that it lacks (``stages.degradation``): the whole capped
+path would be more than it lost, and a path that only seems to have degraded costs no more than it seems to lack.
 
 Downloads (``stages.degradation``) and uploads (``stages.upload_degradation``) are guarded each for itself.
 """
@@ -10,14 +13,18 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
-from mptcp_common.units import format_rate
+from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.stages.degradation import DegradationDetector, Kept, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
+HEADERS: Final = 1.06
+"""A cap counts them, what is lacking does not: at most so much more, with full segments."""
+RELAXED: Final = ""
+"""In place of a path's name, which is never empty, in the key of a relaxed cap."""
 KEPT_OF_EACH: Final = 3
 """What detectors keep of one connection at the most: as a download and as an upload, and of its demand."""
 
@@ -78,24 +85,26 @@ class GuardStage:
         self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
         self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
         """Of each guarded connection, by its token, the rules whose caps are guarded."""
+        self._relaxed: set[tuple[int, Direction]] = set()
+        """Of which it was told that their caps are."""
         self._retired: list[Kept] = []
         """What earlier detectors kept of connections."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
         self._retired += [*self._down.kept(), *self._up.kept()]
+        self._relaxed.clear()
         self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* without the caps that are relaxed."""
+        """Return *verdicts* with the caps that are relaxed so far as they are."""
         del now
         self._free_some()
         token = connection.token
         guarded = {each.direction for each in verdicts if _guarded(each)} if self._down.guard.enabled else ()
         for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
             if direction not in guarded:
-                detector.forget(token)
-                self._rules.pop((token, direction), None)
+                self._forget(token, direction, detector)
                 continue
             there = [each for each in verdicts if each.direction is direction]
             names = [each.rule.name for each in there if each.rule is not None and _guarded(each)]
@@ -107,15 +116,19 @@ class GuardStage:
                 self._up.watch_caps(token, uncapped, _caps(there))
             relaxation = detector.relaxation(token)
             if relaxation is not None:
-                verdicts = tuple([_relaxed(each, relaxation, direction) for each in verdicts])
+                verdicts = tuple([_relaxed(each, relaxation, direction, token) for each in verdicts])
         return verdicts
 
     def forget(self, token: int) -> None:
         """Connection *token* has ended."""
         self._free_some()
         for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
-            detector.forget(token)
-            self._rules.pop((token, direction), None)
+            self._forget(token, direction, detector)
+
+    def _forget(self, token: int, direction: Direction, detector: DegradationDetector) -> None:
+        detector.forget(token)
+        self._rules.pop((token, direction), None)
+        self._relaxed.discard((token, direction))
 
     def _free_some(self) -> None:
         """Free what earlier detectors kept of a connection: ten thousand at once would take as long as the loop may be
@@ -138,16 +151,20 @@ class GuardStage:
             for changed in detector.observe(samples):
                 if detector not in (self._down, self._up):
                     return  # a policy came into force between two slices
-                yield Outcome(changed, [self._effect(detector, token) for token in changed])
+                yield Outcome(changed, [each for token in changed for each in self._effects(detector, token)])
 
-    def _effect(self, detector: DegradationDetector, token: int) -> Effect:
-        rules = self._rules.get((token, Direction.UP if detector is self._up else Direction.DOWN), ())
-        relaxation = detector.relaxation(token)
+    def _effects(self, detector: DegradationDetector, token: int) -> Iterator[Effect]:
+        """Yield what is to be told of a connection; nothing where only the rate of a relaxed cap changed."""
+        guarded = token, Direction.UP if detector is self._up else Direction.DOWN
+        rules, relaxation = self._rules.get(guarded, ()), detector.relaxation(token)
         if relaxation is None:
+            self._relaxed.discard(guarded)
             self.counters.resumptions += 1
-            return Resumed(token, rules)
-        self.counters.relaxations += 1
-        return Relaxed(token, rules, self._told(detector, relaxation))
+            yield Resumed(token, rules)
+        elif guarded not in self._relaxed:
+            self._relaxed.add(guarded)
+            self.counters.relaxations += 1
+            yield Relaxed(token, rules, self._told(detector, relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
@@ -168,7 +185,8 @@ class GuardStage:
 def _reason(relaxation: Relaxation) -> str:
     path = ip_address(relaxation.path)
     got, once = (format_rate(round(rate, -4)) for rate in (relaxation.rate, relaxation.baseline))
-    return f"it got {got} in all; its uncapped path from {path} alone once gave {once}"
+    lacking = format_rate(round(relaxation.lacking, -4))
+    return f"it got {got} in all; its uncapped path from {path} alone once gave {once}, of which it lacks {lacking}"
 
 
 def _guarded(verdict: Verdict) -> bool:
@@ -183,14 +201,19 @@ def _caps(verdicts: Iterable[Verdict]) -> dict[FourTuple, Capped]:
     }
 
 
-def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction) -> Verdict:
+def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
     if verdict.direction is not direction or not _guarded(verdict):
         return verdict
     assert verdict.rule is not None
+    assert verdict.throttle is not None
+    rate = max(verdict.throttle.ceil, min(HIGHEST_RATE, round(HEADERS * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
     beside = verdict.beside
-    if beside is None or beside.rule.guard:
-        return replace(verdict, scope=None, throttle=None, reason=reason, beside=None)
+    if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
+        scope = ScopeKey(verdict.rule.name, Share.CONNECTION, (token, RELAXED), direction)
+        throttle = replace(verdict.throttle, rate=rate, ceil=rate, burst=None, share=Share.CONNECTION)
+        held = beside if beside is not None and not beside.rule.guard else None
+        return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
     # A looser cap that is not guarded still holds.
     reason = f"{reason}; {beside.reason}"
     return replace(verdict, rule=beside.rule, scope=beside.scope, throttle=beside.throttle, reason=reason, beside=None)
