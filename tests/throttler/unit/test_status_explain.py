@@ -253,13 +253,15 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         detector = scene.daemon._guard._down
         candidate = Candidate()
-        candidate.relaxation = Relaxation(time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000, 9_000_000)
+        candidate.relaxation = Relaxation(
+            time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000, 9_000_000, 0.0
+        )
         detector._candidates[7] = candidate
         relaxed = time.time()
         scene.daemon._effects.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.daemon._decisions.decide([7])
         wifi = explained(scene, token="7")[0]
-        assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 9.54 Mbit/s", True)
+        assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
         assert stage["stage"] == "guard"
         assert stage["what"].startswith("cap of rule cap-a relaxed: it got 100 kbit/s in all;")

@@ -16,7 +16,8 @@ seconds pass. A path that was well until the backlog began has degraded, and is 
 too little waits to count, until the path gets slow.
 
 Once this held for ``Guard.after`` seconds the caps are relaxed: the capped subflows may carry what the uncapped ones
-lack of the baseline, and no more, which follows what those get. The caps come back when the path is well again, which
+lack of the baseline, and no more: all of it at first, for rates lag behind; then what they give is taken off, once in a
+window. The caps come back when the path is well again, which
 shows while they are relaxed, or as a trial after ``Guard.retry`` seconds unless it is plain that the path is as it
 was. Each time the pause doubles.
 
@@ -67,6 +68,8 @@ class Relaxation:
     """What that path alone once gave, bits/s."""
     lacking: int
     """What its uncapped paths give less than that, bits/s, and what it may have over the others."""
+    measured: float
+    """When that was found."""
 
 
 class Candidate:
@@ -315,7 +318,6 @@ class DegradationDetector:
             candidate.not_degraded()
             return
         path, rate, span = found
-        lacking = _lacking(connection, candidate, path.baseline)
         read = _read(connection, candidate, now)
         if candidate.degraded_since is None or candidate.suspected is not path:
             candidate.degraded_since = read - max(0.0, span - WINDOW)
@@ -324,7 +326,7 @@ class DegradationDetector:
             return
         candidate.lengthen_pause(self.guard)
         candidate.relaxation = Relaxation(
-            now + candidate.pause, path.address, round(rate), round(path.baseline), lacking
+            now + candidate.pause, path.address, round(rate), round(path.baseline), round(path.baseline), now
         )
         candidate.not_degraded()
         candidate.healthy_since = None
@@ -343,8 +345,9 @@ class DegradationDetector:
         seen_well = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
             lacking = _lacking(connection, candidate, relaxation.baseline)
-            if not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking:
-                candidate.relaxation = replace(relaxation, lacking=lacking)
+            differs = not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking
+            if differs and not 0 <= now - relaxation.measured < WINDOW:
+                candidate.relaxation = replace(relaxation, lacking=lacking, measured=now)
             return
         still_degraded = not seen_well and path is not None and path.degraded
         if still_degraded and self._is_backlogged(token, connection, candidate, now):

@@ -21,8 +21,8 @@ from mptcp_throttler.stages.degradation import DegradationDetector, Kept, Relaxa
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
-HEADERS: Final = 1.06
-"""A cap counts them, what is lacking does not: at most so much more, with full segments."""
+HEADROOM: Final = 1.06 * 1.1
+"""A cap counts headers, what is lacking does not: 6 % with full segments. And a path is not filled all the time."""
 RELAXED: Final = ""
 """In place of a path's name, which is never empty, in the key of a relaxed cap."""
 KEPT_OF_EACH: Final = 3
@@ -206,7 +206,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
         return verdict
     assert verdict.rule is not None
     assert verdict.throttle is not None
-    rate = max(verdict.throttle.ceil, min(HIGHEST_RATE, round(HEADERS * relaxation.lacking)))
+    rate = max(verdict.throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
     beside = verdict.beside
     if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
