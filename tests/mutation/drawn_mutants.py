@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from queue import Queue
+from threading import Lock
 from typing import Any
 
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -39,6 +40,8 @@ TESTED = tuple(f"tests/{component}/unit" for component in COMPONENTS)
 PURE = "The pure core does no I/O"
 NEEDS_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
 """Operators that have to be told of which variables."""
+PARSING = Lock()
+"""ast counts how deep it is for all threads together (Python 3.11)."""
 LONGEST = 900
 """Seconds until a mutant under which tests do not end is killed by that."""
 
@@ -91,11 +94,12 @@ def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
 
 def mutated(mutant: Mutant, source: str) -> str | None:
     """Return *source* with *mutant* in it; None where that does the same, or is no Python."""
-    text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
-    try:
-        return None if text is None or without_annotations(text) == without_annotations(source) else text
-    except SyntaxError:
-        return None
+    with PARSING:
+        text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
+        try:
+            return None if text is None or without_annotations(text) == without_annotations(source) else text
+        except SyntaxError:
+            return None
 
 
 def change(mutant: Mutant) -> str:

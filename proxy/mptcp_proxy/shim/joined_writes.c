@@ -348,7 +348,7 @@ void close_ended(void)
 		pthread_mutex_lock(&events_lock);
 		fd = ended[--number_ended];
 		pthread_mutex_unlock(&events_lock);
-		close(fd);
+		close_at_once(fd);
 	}
 }
 

@@ -236,6 +236,12 @@ static void keep(int fd)
 	pthread_mutex_unlock(&lock);
 }
 
+void close_at_once(int fd)
+{
+	forget_client(fd);
+	real_close(fd);
+}
+
 int close(int fd)
 {
 	int saved = errno;

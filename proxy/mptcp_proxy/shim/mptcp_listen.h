@@ -136,6 +136,9 @@ void close_ended(void);
 time_t now(void);
 int copy_of(int fd);
 
+/* Close a descriptor of the library's own, without waiting for its client. */
+void close_at_once(int fd);
+
 /* More was ready of a client than Squid was given in this turn of its event loop. */
 bool turn_was_cut(void);
 
