@@ -63,12 +63,8 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             why += ' is (ask "external NAME" of one that is, in the same rule)'
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
-    if (
-        served.rule is None
-        and rules
-        and rules[-1].words[1] == "deny"
-        and [*map(str.lower, names_of(rules[-1]))] != ["all"]
-    ):
+    decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
+    if served.rule is None and rules and rules[-1].words[1] == "deny" and not decides_all:
         yield Problem(
             f"{' '.join(rules[-1].words)}: as the last rule it lets in whatever no rule matches",
             rules[-1].file,

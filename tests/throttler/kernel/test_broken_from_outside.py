@@ -102,7 +102,9 @@ OF_IPTABLES = {
     "rules": "iptables-legacy -t mangle -F POSTROUTING",
     "rules of IPv6": "ip6tables-legacy -t mangle -F POSTROUTING",
     "entries": "ipset flush mptcp-throttler-4-3128",
-    "sets": "iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F; ipset destroy",
+    # The throttler may put a rule back before the sets are gone.
+    "sets": "for i in 1 2 3 4 5 6 7 8 9; do iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F;"
+    " ipset destroy 2>/dev/null && exit; done; exit 1",
 }
 OF_NFTABLES = {
     "table": "nft delete table inet mptcp_throttler",

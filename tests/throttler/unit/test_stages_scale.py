@@ -121,7 +121,8 @@ def test_of_connections_that_are_capped_only_those_that_download_are_urgent_and_
         host.flows[number][1].rate = 1 * MBIT
     assert sum(host.sweep() for _ in range(2)) == len(degraded)
     assert {token for token in host.connections if host.guard.reason(token)} == set(degraded)
-    assert all(each.throttle is None for token in degraded for each in host.verdicts[token])
+    caps = {each.scope.member for token in degraded for each in host.verdicts[token] if each.scope is not None}
+    assert caps == {(token, "") for token in degraded}
     assert host.verdicts[0][0].throttle is not None
     for number in BUSY:
         for flow in host.flows[number]:
