@@ -49,7 +49,7 @@ _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 # configuration.check has said so already, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
 # Squid leaves the statement out and goes on.
-_IGNORED = re.compile(r"\. Ignoring\.")
+_IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
 _CAUSES = (
     (
         re.compile(r"ACL not found: to_linklocal"),

@@ -9,8 +9,8 @@
  * So where a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it has the event in the next
  * turn, and once more in the one after it. If it still waits then, or if the kernel took less than it was given, the kernel
  * is asked as it always was. These events are for what the last turn began; each client has his share of MOST of them,
- * and so many are for what is no client's, before the kernel is asked for others'. What the program changes is told to the kernel before that, so that what it takes
- * back in the meantime costs nothing: it stops to wait for an idle connection to the origin, and waits for its answer.
+ * and so many are for what is no client's, before the kernel is asked for others'. What the program changes is told to the
+ * kernel before that, so that what it takes back in the meantime costs nothing: it stops to wait for an idle connection to the origin, and waits for its answer.
  *
  * A descriptor of which nothing is known (it may still be connecting) is the kernel's to say. What is here is of the program's
  * event loop alone (fair_turns.c), and of what it registers with that once there are clients.

@@ -132,7 +132,8 @@ bool send_held(int fd, bool keep);
 /* Not held: close what the program has closed, and whose rest is sent. */
 void close_ended(void);
 
-/* Of late_writes.c: seconds since some moment; and another descriptor of *fd*, beyond those that the program counts; -1 if there is none. */
+/* Of late_writes.c: seconds since some moment; and another descriptor of *fd*, beyond those that the program counts, -1 if
+ * there is none. */
 time_t now(void);
 int copy_of(int fd);
 

@@ -67,11 +67,14 @@ def clean_up(options: argparse.Namespace) -> int:
     import asyncio
 
     from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.settings import with_announced_ports
+    from mptcp_throttler.kernel.mptcp_pm.endpoints import announced_ports
     from mptcp_throttler.kernel.state_lock import AlreadyRunning
     from mptcp_throttler.runtime.cleanup import cleanup
 
+    settings = with_announced_ports(read_settings(options.config), announced_ports())
     try:
-        for line in asyncio.run(cleanup(read_settings(options.config))):
+        for line in asyncio.run(cleanup(settings)):
             print(line)
     except AlreadyRunning as error:
         complain(f"{error}; stop it instead, it cleans up itself")

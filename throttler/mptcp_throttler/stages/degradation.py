@@ -16,10 +16,9 @@ seconds pass. A path that was well until the backlog began has degraded, and is 
 too little waits to count, until the path gets slow.
 
 Once this held for ``Guard.after`` seconds the caps are relaxed: the capped subflows may carry what the uncapped ones
-lack of the baseline, and no more: all of it at first, for rates lag behind; then what they give is taken off, once in a
-window. The caps come back when the path is well again, which
-shows while they are relaxed, or as a trial after ``Guard.retry`` seconds unless it is plain that the path is as it
-was. Each time the pause doubles.
+lack of the baseline, and no more. That is all of it at first, for rates lag behind; then, once in a window, what they
+give is taken off. The caps come back when the path is well again, which shows while they are relaxed, or as a trial
+after ``Guard.retry`` seconds unless it is plain that the path is as it was. Each time the pause doubles.
 
 Samples of one subflow may be 0.1 s or some seconds apart. Rates are taken over the span that samples really have. One
 that was taken over a longer span than the window counts as having held for the difference.

@@ -12,7 +12,7 @@ _SIGNAL = 1 << 0
 def announced_ports() -> tuple[int, ...]:
     """Return the ports of the addresses that are announced with one (RFC 8684, 3.4.1): clients join there, too.
 
-    None where the kernel does not say. Not to be called while an event loop runs.
+    Nothing where the kernel does not say. Not to be called while an event loop runs.
     """
     try:
         with MPTCP() as manager:
