@@ -30,8 +30,9 @@ def squid_with_patches(
         fcntl.flock(lock, fcntl.LOCK_EX)
         packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
         if not packages and request.config.getoption("--all"):
-            # Its own lock is that of packages, and of a moment.
-            subprocess.run([REPOSITORY / "proxy/squid/build"], cwd=REPOSITORY, check=True, timeout=7200)
+            # Not by ./run, which waits for the lock. It ends with the tests, when they are interrupted.
+            build = ["setpriv", "--pdeathsig", "TERM", REPOSITORY / "proxy/squid/build"]
+            subprocess.run(build, cwd=REPOSITORY, check=True, timeout=7200)
             packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
     if not packages:
         pytest.skip("NOT TESTED: dist has no Squid with our patches; sudo ./run squid builds one, as --all does")
