@@ -28,8 +28,10 @@ OTHER_ADDRESS = "10.77.8.77"
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
-    site = PortalSite.on(make_module_testbed(with_second_client(TWO_PATHS, "neighbour")))
-    site.node.run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
+    testbed = make_module_testbed(with_second_client(TWO_PATHS, "neighbour"))
+    # Before Squid starts: it refuses clients for a moment while it reads an address that comes later.
+    testbed["proxy"].run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
+    site = PortalSite.on(testbed)
     site.start_portal()
     site.wait_for_all_workers()
     return site
