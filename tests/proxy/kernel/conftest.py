@@ -31,7 +31,7 @@ def squid_with_patches(
         packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
         if not packages and request.config.getoption("--all"):
             # Not by ./run, which waits for the lock. It ends with the tests, when they are interrupted.
-            build = ["setpriv", "--pdeathsig", "TERM", REPOSITORY / "proxy/squid/build"]
+            build = ["setpriv", "--pdeathsig", "TERM", str(REPOSITORY / "proxy/squid/build")]
             subprocess.run(build, cwd=REPOSITORY, check=True, timeout=7200)
             packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
     if not packages:
