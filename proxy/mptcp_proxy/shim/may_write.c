@@ -7,8 +7,9 @@
  * request and each answer.
  *
  * So where a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it has the event in the next
- * turn, and once more in the one after it. If it still waits then, or if the kernel took less than it was given, the kernel
- * is asked as it always was. These events are for what the last turn began; each client has his share of MOST of them,
+ * turn, and once more in the one after it. If it has written nothing by write(2) then, or if the kernel took less than it
+ * was given, the kernel is asked as it always was: so it is of what a library writes for the program, as GnuTLS does, which
+ * is given EAGAIN where there is no room, and Squid would end the connection for it. These events are for what the last turn began; each client has his share of MOST of them,
  * and so many are for what is no client's, before the kernel is asked for others'. What the program changes is told to the
  * kernel before that, so that what it takes back in the meantime costs nothing: it stops to wait for an idle connection to the origin, and waits for its answer.
  *
@@ -38,12 +39,11 @@ pthread_mutex_t events_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct interest {
 	uint32_t wanted, asked; /* of epoll(7): by the program, and of the kernel */
 	bool wants, there;	/* whether it is registered: by the program, and with the kernel */
-	bool takes;		/* the last write was taken whole */
 	bool fresh;		/* the program waits for EPOLLOUT, and the kernel does not know */
 	bool listed, changed;	/* in fresh_ones[], and in changed_ones[] */
 	bool served;		/* has an event in this turn */
 	bool rest;		/* the library itself waits for EPOLLOUT */
-	uint8_t told;		/* events of a fresh one */
+	uint8_t left;		/* events without a question since the last write, if that was taken whole */
 } interests[DESCRIPTORS];
 static int fresh_ones[DESCRIPTORS], number_fresh;
 static int changed_ones[DESCRIPTORS], number_changed; /* of which the kernel is told before it is asked */
@@ -101,7 +101,6 @@ static void begin_to_wait(int fd)
 	struct interest *each = &interests[fd];
 
 	each->fresh = true;
-	each->told = 0;
 	if (!each->listed)
 		fresh_ones[number_fresh++] = fd;
 	each->listed = true;
@@ -118,7 +117,7 @@ static int change(int fd, bool wants, uint32_t wanted)
 	each->wanted = wanted;
 	if ((wanted & EPOLLOUT) == 0 || (wanted & ODD) != 0)
 		each->fresh = false;
-	else if ((waited & EPOLLOUT) == 0 && each->takes && !each->rest)
+	else if ((waited & EPOLLOUT) == 0 && each->left > 0 && !each->rest)
 		begin_to_wait(fd);
 	if (each->there) {
 		tell_later(fd);
@@ -167,7 +166,7 @@ bool waits_to_write(int fd)
 
 void took(int fd, bool all)
 {
-	interests[fd].takes = all;
+	interests[fd].left = all ? TIMES : 0;
 	if (all && waits_to_write(fd) && !interests[fd].rest && (interests[fd].wanted & ODD) == 0)
 		begin_to_wait(fd);
 }
@@ -211,12 +210,12 @@ static int serve_fresh(struct epoll_event *events, int count, int most, bool *pe
 		struct interest *each = &interests[fd];
 
 		if (each->fresh && !each->served) {
-			if (!each->takes || each->told == TIMES) {
+			if (each->left == 0) {
 				each->fresh = false;
 				tell_later(fd);
 			} else if (may_serve(fd) && count < most && !is_held(fd)) {
 				serve(fd, &events[count++]);
-				each->told++;
+				each->left--;
 			} else {
 				*pending = true;
 			}

@@ -107,6 +107,22 @@ tell(steps=steps)
     assert found["steps"] == [None, 5, 4]
 
 
+def test_what_is_sent_without_write_is_the_kernels_to_allow(play: Callable[..., Any]) -> None:
+    """Defect: GnuTLS sends by itself, found no room, and the download was cut off."""
+    found = play("""
+server, client = connect(IN)
+vain = 0
+for _ in range(200):
+    loop.modify(server, IN | OUT)
+    if turn().get(server.fileno(), 0) & OUT:
+        try: server.send(b"x" * 50_000)
+        except BlockingIOError: vain += 1
+    loop.modify(server, IN)
+tell(vain=vain)
+""")
+    assert found["vain"] == 0
+
+
 def test_a_socket_that_connects_is_not_told_before_it_has(play: Callable[..., Any]) -> None:
     """Its number was that of a connection to which all was written."""
     found = play("""

@@ -30,7 +30,6 @@ def certificate(node: LiveNode) -> Path:
     return path
 
 
-@pytest.mark.nightly
 def test_clients_of_a_tls_port_have_multipath_tcp_and_whole_answers(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
