@@ -110,6 +110,7 @@ class FakePacing:
         self.problems: list[str] = []
         """What somebody else did, until the next comparison."""
         self.closed = False
+        self.has_buffers = True
         self._sockets = sockets
 
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
@@ -128,6 +129,9 @@ class FakePacing:
                 self._sockets.there[known] = sample._replace(tcp=tcp)
 
     def limit_at_once(self) -> bool:
+        return True
+
+    def can_rest(self) -> bool:
         return True
 
     def looks_changed(self) -> bool:

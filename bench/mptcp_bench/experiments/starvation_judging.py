@@ -14,6 +14,8 @@ from .aims import Aim
 
 FREE, CAPPED = 0.95, 0.97
 """What a path is to carry, as a share of its link, and a capped one of its cap."""
+RESTS = 16
+"""A capped path may rest beside uncapped ones that carry so many times its cap."""
 MOST = 1.05
 """No path is to carry more than that share: a cap holds, and a link that carries more was not emulated."""
 UNDER_POLICY = "cap"
@@ -46,8 +48,11 @@ class Outcome:
     share: float
     """As a share of its link or cap."""
 
-    def aim(self, layout: str) -> Aim:
+    def aim(self, layout: str, others: int) -> Aim:
+        """*others*: what the uncapped paths are to carry, bits/s."""
         what, least = ("link", FREE) if self.path.cap is None else ("cap", CAPPED)
+        if self.path.cap is not None and others >= RESTS * self.path.cap:
+            least = 0.0
         return Aim(f"{layout}: {self.path.name}, of its {what}", self.share, least=least, most=MOST)
 
 
@@ -69,7 +74,9 @@ def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs:
         there = [m for m in measured if (m.layout, m.variant) == (layout, variant)]
         found.append(Aim(f"{layout}, {variant}: runs", len(there), least=runs))
         if variant == UNDER_POLICY:
-            found += [each.aim(layout) for each in mean_outcomes(there)]
+            outcomes = mean_outcomes(there)
+            others = sum(each.path.due for each in outcomes if each.path.cap is None)
+            found += [each.aim(layout, others) for each in outcomes]
     return found
 
 

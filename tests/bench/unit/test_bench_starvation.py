@@ -36,7 +36,7 @@ def samples(free: float, capped: float, seconds: float = 10.0) -> list[Sample]:
 
 def complaints(free: float, capped: float) -> list[str]:
     outcomes = judge(samples(free, capped), (FREE, CAPPED), 2.0, 10.0)
-    return list(missed([each.aim("x") for each in outcomes]))
+    return list(missed([each.aim("x", 0) for each in outcomes]))
 
 
 def test_paths_that_carry_their_share_miss_no_aim() -> None:

@@ -24,12 +24,14 @@ _TCP_NOTSENT_LOWAT, _MAP_UPDATE = 25, 2
 
 
 def numbers(pid: int, kind: str) -> list[int]:
-    """Return the numbers of the process's own maps or links, in the order of their descriptors."""
+    """Return the numbers of the process's own maps or links, in the order of their descriptors; not of iterators, which
+    are attached to nothing."""
     found = []
     for entry in sorted(Path(f"/proc/{pid}/fdinfo").iterdir(), key=lambda entry: int(entry.name)):
         with suppress(OSError):
-            match = re.search(rf"^{kind}_id:\s*(\d+)", entry.read_text(), re.M)
-            if match is not None:
+            text = entry.read_text()
+            match = re.search(rf"^{kind}_id:\s*(\d+)", text, re.M)
+            if match is not None and not re.search(r"^link_type:\s*iter", text, re.M):
                 found.append(int(match[1]))
     return found
 

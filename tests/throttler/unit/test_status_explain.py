@@ -95,7 +95,7 @@ async def test_what_stages_made_of_it(tmp_path: Path) -> None:
         await sampled(scene)
         lte = explained(scene, token="7")[1]
         assert (lte["verdict"], lte["rule"]) == ("capped at 1 Mbit/s", "volume")
-        (stage,) = lte["stages"]
+        stage, _ = lte["stages"]
         assert stage["what"].startswith("rule volume caps what exceeds 1.00 MB until ")
         assert stage["since"] >= used_up
         assert lte["since"] >= used_up
@@ -222,7 +222,7 @@ def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
         async with running(tmp_path, daily, kernel) as scene:
 
             def state() -> tuple[str, float]:
-                (stage,) = explained(scene, token="7")[1]["stages"]
+                stage, *_ = explained(scene, token="7")[1]["stages"]
                 return str(stage["what"]), float(stage["since"])
 
             await sampled(scene)

@@ -146,6 +146,9 @@ class Sockets(Protocol):
 class SocketPacing(Protocol):
     """Limits on single subflows' sockets, each named by its cookie."""
 
+    has_buffers: bool
+    """Sockets may have larger send buffers."""
+
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
         """Give the subflows to come from client prefixes what they have from the start; None takes that away.
 
@@ -160,6 +163,9 @@ class SocketPacing(Protocol):
 
         It may be called in a thread, for it takes a microsecond or so for each TCP socket of the namespace.
         """
+
+    def can_rest(self) -> bool:
+        """Tell whether a socket with a rate of 0 can be made to send again by :meth:`limit_at_once`."""
 
     def looks_changed(self) -> bool:
         """Tell by what costs next to nothing whether somebody else changed programs or maps."""

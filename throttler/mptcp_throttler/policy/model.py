@@ -317,3 +317,5 @@ class Verdict:
     beside: Cap | None = None
     """The looser one of two caps, of which a budget has one: unless it is guarded, too, it holds where the cap of
     ``rule`` is relaxed."""
+    rests: bool = False
+    """The scheduler is to give it nothing, while the other subflows do well."""

@@ -104,7 +104,7 @@ async def _lift(ownership: Ownership, sockets: Sockets) -> tuple[int, Collection
     try:
         pacing = BpfSocketPacing(ownership, for_accepted=False)
     except KernelError as error:
-        limited = [each for piece in sockets.pieces() for each in piece if each.tcp and each.tcp.max_pacing_rate]
+        limited = [each for piece in sockets.pieces() for each in piece if _limited(each)]
         if limited:
             log.error("%s", error)
         return len(limited), limited
@@ -112,6 +112,10 @@ async def _lift(ownership: Ownership, sockets: Sockets) -> tuple[int, Collection
         return await lift_all(pacing, sockets, LIFT_SECONDS)
     finally:
         pacing.close()
+
+
+def _limited(subflow: KernelSubflow) -> bool:
+    return subflow.tcp is not None and subflow.tcp.max_pacing_rate is not None
 
 
 def _keeps(subflow: KernelSubflow) -> str:

@@ -59,6 +59,7 @@ from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS, RestStage
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.minute import Minute
 
@@ -95,7 +96,8 @@ class Daemon:
         self._uploads = Uploads(settings, kernel, self._tracker.connections)
         self._budget_stage, self._guard, self._steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         # The order of the stages: each sees what the one before made of the verdicts.
-        stages = (self._budget_stage, self._guard, self._steering)
+        self._rest = RestStage()
+        stages = (self._budget_stage, self._guard, self._steering, self._rest)
         planners = (self._downloads.planner, self._uploads.planner)
         self._telemetry = Telemetry(
             self._tracker.connections,
@@ -204,6 +206,8 @@ class Daemon:
             if pacing is not None:
                 self._paced = PacedCaps(self._downloads.planner, pacing, self._plan_changed)
                 stack.push_async_callback(self._paced.close, sockets)
+                self._rest.possible = pacing.can_rest()
+                self._rest.ratio = RATIO if pacing.has_buffers else RATIO_WITHOUT_BUFFERS
                 await self._paced.take_back(sockets)
             stack.callback(self._effects.release_flags)
             self._sampler = Sampler(sockets, self._consumers(), lambda: self._tracker.table_sizes["live"])

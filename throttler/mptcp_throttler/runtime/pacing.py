@@ -30,6 +30,8 @@ STOP_SECONDS = 1.5
 """How long a stop waits for the sockets to take their limits back; several round trips."""
 BIRTHS_AT_ONCE = 128
 """Prefixes that are given what subflows begin with, without a pause: a millisecond."""
+WAKE_SECONDS, WAKE_PART = 0.02, 20
+"""Between two times that limits are set at once: so many seconds, or so many times as long as it took."""
 LATE_SECONDS = 0.1
 """After the last prefix was set, until each subflow that began before is known."""
 
@@ -51,6 +53,10 @@ class PacedCaps:
         self._pacing = pacing
         self._planned = planned
         self._refused = False
+        self._wakes = False
+        """A socket that rested is to be given its limit at once."""
+        self._waking: asyncio.Future[None] | None = None
+        """Does that."""
         self._births: Mapping[Network, Birth] = {}
         """By prefix, of the policy."""
         self._clients: dict[Network, Birth] = {}
@@ -225,6 +231,10 @@ class PacedCaps:
                 self._pacing.limit(limits.wanted)
             if limits.forgotten:
                 self._pacing.forget(limits.forgotten)
+            if limits.at_once:
+                self._wakes = True
+                if self._waking is None or self._waking.done():
+                    self._waking = asyncio.ensure_future(self._wake())
             self._refused = False
         except KernelError as error:
             if not self._refused:
@@ -234,6 +244,14 @@ class PacedCaps:
             self._planned()
         if limits.planned:
             self._planned()
+
+    async def _wake(self) -> None:
+        while self._wakes:
+            self._wakes = False
+            began = time.monotonic()
+            await asyncio.to_thread(self._pacing.limit_at_once)
+            # With ten thousand sockets it takes 10 ms, and clients may join all the time.
+            await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
 
 
 def _classes(births: Mapping[Network, Birth]) -> set[int]:

@@ -59,7 +59,8 @@ class SocketLimit:
     """What one subflow's socket may do; None is no limit."""
 
     rate: int | None = None
-    """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler takes it for the rate of the path."""
+    """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler takes it for the rate of the path; at 0 it passes the path over
+    (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
     not_sent: int | None = None
     """TCP_NOTSENT_LOWAT, bytes: with more than that assigned and not yet sent, nothing more is assigned."""
     send_buffer: int | None = None

@@ -62,6 +62,7 @@ class Planner:
         """Subflows that began in the class of their cap."""
         self._unsure: dict[int, set[FourTuple]] | None = None
         """By token the subflows without a cap that began while it was not known with what; None while it is known."""
+        self._resting: set[FourTuple] = set()
         self._lingering = Lingering()
         self._now = 0.0
         """Of the last call that knew it."""
@@ -156,6 +157,7 @@ class Planner:
                     continue
             self._owner[verdict.four_tuple] = token
             capped.add(verdict.four_tuple)
+            self._rest(verdict.four_tuple, rests=verdict.rests)
         for four_tuple in self._connections.pop(token, ()):
             if four_tuple in capped or self._owner.get(four_tuple) != token:
                 continue
@@ -218,6 +220,15 @@ class Planner:
         for cap in self._shared.values():
             if cap.wanted.onset is Onset.SOFT:
                 yield cap
+
+    def rests(self, four_tuple: FourTuple) -> bool:
+        """Tell whether a capped subflow is to be given nothing by the scheduler."""
+        return four_tuple in self._resting
+
+    def _rest(self, four_tuple: FourTuple, *, rests: bool) -> None:
+        if (four_tuple in self._resting) is not rests:
+            (self._resting.add if rests else self._resting.discard)(four_tuple)
+            self._mark_moved((four_tuple,))
 
     def is_pending(self, four_tuple: FourTuple) -> bool:
         """Tell whether a subflow's cap waits until its transition is complete."""
@@ -391,6 +402,7 @@ class Planner:
         """Take the subflow out of its cap; what its entry says stays."""
         cap = self._cap_on(four_tuple)
         self._cap_of.pop(four_tuple, None)
+        self._resting.discard(four_tuple)
         if cap is not None:
             cap.users.discard(four_tuple)
             cap.young.discard(four_tuple)

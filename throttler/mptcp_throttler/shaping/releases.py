@@ -27,6 +27,8 @@ class Limits:
     """Sockets on which nothing is to be set any more."""
     planned: bool = False
     """The plan changed."""
+    at_once: bool = False
+    """Some of them are to be in force before the sockets send again, for these come to rest or have rested."""
 
 
 @dataclass(slots=True)

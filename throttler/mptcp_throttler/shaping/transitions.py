@@ -54,6 +54,8 @@ MAX_MOVED = 1024
 class _Socket:
     cookie: int
     limit: SocketLimit = NO_LIMIT
+    rests: bool = False
+    """It has 0 in place of that rate."""
     limited: bool = False
     """It was seen with a limit."""
     transition: RateTransition | None = None
@@ -68,6 +70,12 @@ def _sent(sample: KernelSubflow) -> int:
     """Return how many bytes have left, retransmissions aside."""
     assert sample.tcp is not None
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
+
+
+def _at_rest(limit: SocketLimit) -> SocketLimit:
+    """Return *limit* for a subflow that rests. Until the scheduler's average has come to 0 it assigns some more: a
+    segment at a time."""
+    return replace(limit, rate=0, not_sent=1)
 
 
 class Transitions:
@@ -113,6 +121,7 @@ class Transitions:
                 self._release(four_tuple, now, result)
             else:
                 self._unsampled.setdefault(four_tuple, now)
+                self._rest(four_tuple, result)
         return result
 
     def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> Limits:
@@ -298,6 +307,7 @@ class Transitions:
             return
         known.transition = None
         self._limit(known, self._held(four_tuple, target), result)
+        self._rest(four_tuple, result)
         self._complete(four_tuple, result)
 
     def _go_on(
@@ -328,6 +338,7 @@ class Transitions:
         if ignored or transition.phase is Phase.DONE:
             known.transition = None
             self._under_way.discard(four_tuple)
+            self._rest(four_tuple, result)
 
     def _pay(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow, now: float) -> bool:
         """Take from the allowance what a subflow sent in its transition; return whether anything is left of it."""
@@ -388,7 +399,16 @@ class Transitions:
         limit = replace(limit, send_buffer=self._buffers.of(known.cookie))
         if known.limit != limit:
             known.limit = limit
-            result.wanted[known.cookie] = limit
+            result.wanted[known.cookie] = _at_rest(limit) if known.rests else limit
+
+    def _rest(self, four_tuple: FourTuple, result: Limits) -> None:
+        """Have a socket rest, or come back, as the planner says."""
+        known, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
+        if known is None or known.rests is rests or known.limit.rate is None:
+            return
+        known.rests = rests
+        result.wanted[known.cookie] = _at_rest(known.limit) if rests else known.limit
+        result.at_once = True
 
     def _forget(self, cookie: int, result: Limits) -> None:
         """A socket is gone."""
@@ -401,6 +421,7 @@ class Transitions:
         self._short.pop(four_tuple, None)
         known = self._sockets.pop(four_tuple, None)
         if known is not None:
+            result.at_once |= known.rests
             self._released.begin(four_tuple, known.cookie, known.limited, now, result)
         elif unsampled and not self._stopped:
             self._released.await_sample(four_tuple, now)

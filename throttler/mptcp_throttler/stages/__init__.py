@@ -1,1 +1,1 @@
-"""What changes verdicts after the policy: budgets, guard, steering. Pure."""
+"""What changes verdicts after the policy: budgets, guard, steering, rest. Pure."""

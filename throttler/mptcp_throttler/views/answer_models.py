@@ -198,12 +198,12 @@ class Tried(Part):
 
 
 class StageWords(Part):
-    stage: Literal["budgets", "guard", "steering"]
+    stage: Literal["budgets", "guard", "steering", "rest"]
     what: str
     since: Moment | None
     """When it last did something here, by its events. Without any that says what is so now: when the subflow began, the
     policy was taken, the budget's period began, or the clock last opened the rule or closed one before it, whichever is
-    latest; null where events do not go back so far."""
+    latest; null where events do not go back so far, and for "rest", of which there are none."""
 
 
 class ExplainedSubflow(Part):

@@ -23,7 +23,7 @@ from mptcp_throttler.views.words import address_text
 
 MAX_CONNECTIONS: Final = 50
 """That are explained: those of a client that began last."""
-STAGES: Final = ("budgets", "guard", "steering")
+STAGES: Final = ("budgets", "guard", "steering", "rest")
 """In their order."""
 
 Steps = Callable[[Connection], Iterable[tuple[Verdict, ...]]]
@@ -149,6 +149,8 @@ class _Explained:
         the last subflow among which data are spread. That an event began it which is kept no more cannot be ruled out.
         """
         four_tuple, _ = key
+        if stage not in _EVENTS:
+            return None
         opened = max((each.since or 0.0 for each in tried if each.kind is _KINDS.get(stage)), default=0.0)
         of_stage = (each for each in self._events if each.kind == _EVENTS[stage])
         found = [each for each in of_stage if self._concerns(each, four_tuple, verdict)]

@@ -80,7 +80,7 @@ _VALUE = struct.Struct("=III")
 leaves that."""
 _MAP_LOOKUP = 1
 _SOL_SOCKET, _SO_SNDBUF, _SO_MAX_PACING_RATE = 1, 7, 47
-_IPPROTO_TCP, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 18, 25
+_IPPROTO_TCP, _TCP_CONGESTION, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 13, 18, 25
 USER_TIMEOUT = 300.0
 """Seconds for which data may go unacknowledged until a subflow is closed."""
 
@@ -94,7 +94,8 @@ class BpfSocketPacing:
         Raises KernelError where the kernel, or what may be done in it, does not allow it.
         """
         self._most = largest_send_buffer()
-        if self._most < MIN_SEND_BUFFER:
+        self.has_buffers = self._most >= MIN_SEND_BUFFER
+        if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of less than 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
         self._htb_major = ownership.htb_major
@@ -153,16 +154,32 @@ class BpfSocketPacing:
 
         Return False where this host cannot. It takes some milliseconds.
         """
-        bpf = self._program.bpf
         try:
-            if self._iterator is None:
-                body = [*end_of_every_class(self._htb_major), *_body(self._program.map.descriptor)]
-                self._iterator = bpf.tcp_iterator(NAME, assemble(on_every_socket(body)))
-            bpf.iterate(self._iterator)
+            self._program.bpf.iterate(self._open_iterator())
         except KernelError as error:
             log.info("%s; sockets that send nothing keep their limits until they do", error)
             return False
         return True
+
+    def can_rest(self) -> bool:
+        """Tell whether a socket that rests can be made to send again: it takes the iterator, and BBR.
+
+        The kernel loads that where it is a module.
+        """
+        try:
+            self._open_iterator()
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(_IPPROTO_TCP, _TCP_CONGESTION, b"bbr")
+            return True
+        except (KernelError, OSError) as error:
+            log.info("%s; low caps may slow other paths down", error)
+            return False
+
+    def _open_iterator(self) -> int:
+        if self._iterator is None:
+            body = [*end_of_every_class(self._htb_major), *_body(self._program.map.descriptor)]
+            self._iterator = self._program.bpf.tcp_iterator(NAME, assemble(on_every_socket(body)))
+        return self._iterator
 
     def close(self) -> None:
         self._program.close()
@@ -179,7 +196,7 @@ def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
     """Return what the map has for *limit*; no send buffer is larger than *most*."""
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
-        UNLIMITED if rate is None else min(UNLIMITED - 1, max(1, rate // 8)),
+        UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
         0 if not_sent is None else max(1, not_sent),
         0 if send_buffer is None or most < MIN_SEND_BUFFER else min(most, send_buffer) // 2,
     )
@@ -207,8 +224,18 @@ def _body(descriptor: int, without: Iterable[Instruction | str] = ()) -> Lines:
         call(_MAP_LOOKUP),
         jump_if(r.R0, 0, "no limit"),
         copy(r.R7, r.R0),
+        number(r.R9, 1),
+        *get_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R10, -16),
+        jump_unless(r.R0, 0, "not known"),
+        load_32(r.R9, r.R10, -16),
+        "not known",
         *set_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R7, 0),
         *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R7, 4),
+        jump_unless(r.R9, 0, "buffer"),
+        load_32(r.R9, r.R7, 0),
+        jump_if(r.R9, 0, "buffer"),
+        *_begin_anew(),
+        "buffer",
         load_32(r.R8, r.R7, 8),
         jump_if(r.R8, 0, END),
         *get_option(_SOL_SOCKET, _SO_SNDBUF, r.R10, -12),
@@ -221,6 +248,20 @@ def _body(descriptor: int, without: Iterable[Instruction | str] = ()) -> Lines:
         "no limit",
         *without,
     ]
+
+
+def _begin_anew() -> Lines:
+    """Give a socket that rested a pacing rate again, which the kernel takes from acknowledgements alone: BBR does when
+    it begins. Afterwards the socket has the congestion control that it had."""
+    r = Register
+    lines: Lines = [*get_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -40, size=16), jump_unless(r.R0, 0, "buffer")]
+    for name in (b"reno", b"bbr"):
+        lines += [
+            number(r.R1, int.from_bytes(name, "little")),
+            store_32(r.R10, -20, r.R1),
+            *set_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -20),
+        ]
+    return [*lines, *set_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -40, size=16)]
 
 
 def _user_timeout(seconds: float) -> Lines:

@@ -171,17 +171,17 @@ def program(
     ]
 
 
-def set_option(level: int, name: int, base: Register, offset: int) -> list[Instruction]:
-    """Set an option of 32 bits, which is kept at *offset* of what *base* points to."""
-    return _option(_SETSOCKOPT, level, name, base, offset)
+def set_option(level: int, name: int, base: Register, offset: int, size: int = 4) -> list[Instruction]:
+    """Set an option of *size* bytes, which is kept at *offset* of what *base* points to."""
+    return _option(_SETSOCKOPT, level, name, base, offset, size)
 
 
-def get_option(level: int, name: int, base: Register, offset: int) -> list[Instruction]:
-    """Get an option of 32 bits into *offset* of what *base* points to."""
-    return _option(_GETSOCKOPT, level, name, base, offset)
+def get_option(level: int, name: int, base: Register, offset: int, size: int = 4) -> list[Instruction]:
+    """Get an option of *size* bytes into *offset* of what *base* points to."""
+    return _option(_GETSOCKOPT, level, name, base, offset, size)
 
 
-def _option(function: int, level: int, name: int, base: Register, offset: int) -> list[Instruction]:
+def _option(function: int, level: int, name: int, base: Register, offset: int, size: int) -> list[Instruction]:
     r = Register
     return [
         copy(r.R1, CONTEXT),
@@ -189,7 +189,7 @@ def _option(function: int, level: int, name: int, base: Register, offset: int) -
         number(r.R3, name),
         copy(r.R4, base),
         add(r.R4, offset),
-        number(r.R5, 4),
+        number(r.R5, size),
         call(function),
     ]
 

@@ -1,0 +1,101 @@
+"""A cap that would cost the other path more than it carries: its subflow rests, and is there when it is needed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pytest
+from kept_connection import Connection
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    Throttler,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+POLICY = """\
+version: 1
+paths: {wifi: {clients: [10.77.2.0/24]}}
+rules: [{name: low, paths: [wifi], throttle: {rate: 128 kbit/s}}]
+"""
+SIZE = 4_000_000
+
+
+LISTING = ["ss", "-tinH", "state", "established", "sport", "=", ":3128", "dst", "10.77.2.2"]
+
+
+@dataclass
+class Site:
+    testbed: Testbed
+    throttler: Throttler
+    url: str
+
+    @classmethod
+    def on(cls, testbed: Testbed, control: str) -> Self:
+        host = testbed["proxy"]
+        throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", POLICY)))
+        start_proxy(host, control=control)
+        return cls(testbed, throttler, start_origin(testbed["origin"], {"file": SIZE}).url("file"))
+
+    def connect(self) -> Connection:
+        return Connection(self.testbed["client"], self.testbed["proxy"].service_address())
+
+    def get(self, connection: Connection) -> None:
+        assert len(connection.get(self.url)[2]) == SIZE
+
+    def wifi(self) -> dict[str, Any]:
+        """What status says of the capped subflow."""
+        found = [each for c in self.throttler.status()["connections"] for each in c["subflows"]]
+        return next((each for each in found if each["remote"].startswith("10.77.2.")), {})
+
+    def has_pacing_rate(self) -> bool:
+        return "pacing_rate" in self.testbed["proxy"].run(LISTING).stdout
+
+    @contextmanager
+    def without_ethernet(self) -> Iterator[None]:
+        """Nothing is outstanding on it when it goes: no retransmission brings data to the other path."""
+        with self.testbed["client"].link_down("eth0"):
+            self.testbed["proxy"].run(["ss", "-K", "dst", "10.77.1.2", "sport", "=", ":3128"], check=False)
+            yield
+
+
+@pytest.mark.parametrize("control", ["bbr", "cubic"])
+def test_it_rests_and_is_there_when_the_other_path_has_gone(
+    make_testbed: Callable[..., Testbed], require: Any, control: str
+) -> None:
+    """A subflow that is given nothing gets no acknowledgement, by which it would have a pacing rate again."""
+    require("htb", "bpf-pacing")
+    site = Site.on(make_testbed(), control)
+    with site.connect() as connection:
+        site.get(connection)
+        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "it rests")
+        carried = site.wifi()["bytes_sent"]
+        for _ in range(5):
+            site.get(connection)
+        assert site.wifi()["bytes_sent"] < carried + SIZE // 20
+        assert "rests" in site.wifi()["reason"]
+        with site.without_ethernet():
+            wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "it rests no longer")
+            site.get(connection)
+
+
+def test_it_rests_no_longer_when_the_throttler_stops(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("htb", "bpf-pacing")
+    site = Site.on(make_testbed(), "bbr")
+    with site.connect() as connection:
+        site.get(connection)
+        wait_until(lambda: not site.has_pacing_rate(), "it rests")
+        site.throttler.process.signal(signal.SIGTERM)
+        site.throttler.process.wait(60)
+        assert site.has_pacing_rate()
+        with site.without_ethernet():
+            site.get(connection)

@@ -1,0 +1,135 @@
+"""Which capped subflows rest, and when they come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
+
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.stages.resting import AT_ONCE_CAP, RATIO, SLOW_WINDOWS, WINDOW, RestStage
+
+STEP = 0.2
+
+
+def policy(rate: float, **more: str) -> Policy:
+    throttle = ", ".join([f"rate: {round(rate)} bit/s", *(f"{key}: {value}" for key, value in more.items())])
+    rule = f"{{name: low, paths: [ethernet], throttle: {{{throttle}}}}}"
+    return load_policy(
+        f"version: 1\npaths: {{ethernet: {{clients: [10.77.1.0/24]}}}}\nrules: [{rule}]\n", "policy.yaml"
+    )
+
+
+class Scene:
+    """Connections of two subflows, the first under a low cap."""
+
+    def __init__(self, policy: Policy, number: int = 1, rate: float = 40 * MBIT) -> None:
+        self.policy = policy
+        self.stage = RestStage()
+        self.stage.possible = True
+        self.stage.set_policy(policy)
+        self.flows = {
+            token: [replace(capped(0, token), waiting=0, unacked=0), free(rate, token)]
+            for token in range(1, number + 1)
+        }
+        self.now = 0.0
+        self.changes = 0
+        for token in self.flows:
+            self.apply(token)
+
+    def apply(self, token: int = 1) -> bool:
+        """Return whether the capped subflow rests."""
+        connection = connection_of(token, [flow.four_tuple for flow in self.flows[token]])
+        verdicts = self.stage.apply(connection, evaluate(self.policy, connection, 0.0), 0.0)
+        assert not any(each.rests for each in verdicts if each.throttle is None)
+        return any(each.rests for each in verdicts)
+
+    def run(self, seconds: float) -> bool:
+        """Go on; return whether the first connection's capped subflow rests."""
+        for _ in range(round(seconds / STEP)):
+            self.now += STEP
+            sockets = []
+            for flow in [each for flows in self.flows.values() for each in flows]:
+                flow.go_on(STEP)
+                sockets.append(flow.socket)
+            for token in observed(self.stage, sampled(self.now, sockets)).changed:
+                self.apply(token)
+                self.changes += 1
+        return self.apply()
+
+    @property
+    def first(self) -> tuple[Flow, Flow]:
+        slow, other = self.flows[1]
+        return slow, other
+
+
+@pytest.mark.parametrize(("part", "rests"), [(0.9, True), (1.1, False)])
+def test_it_rests_where_it_would_carry_next_to_nothing(part: float, rests: bool) -> None:
+    scene = Scene(policy(part * 120 * MBIT / RATIO), rate=120 * MBIT)
+    assert not scene.apply()
+    assert scene.run(1.0) is rests
+
+
+def test_the_lowest_caps_rest_before_anything_is_known() -> None:
+    assert Scene(policy(AT_ONCE_CAP)).apply()
+    assert not Scene(policy(AT_ONCE_CAP + 1)).apply()
+
+
+def test_it_comes_back_where_the_others_are_slow_though_they_have_data() -> None:
+    scene = Scene(policy(512_000))
+    assert scene.run(2.0)
+    slow, other = scene.first
+    other.rate = 0.9 * RATIO / 2 * 512_000
+    other.waiting = other.unacked = 0
+    assert scene.run(5.0), "nothing waits"
+    other.unacked = 10
+    slow.unacked = 1
+    assert scene.run(5.0), "it still sends what it was given"
+    slow.unacked = 0
+    assert scene.run(SLOW_WINDOWS * WINDOW + STEP) is False
+    assert scene.run(5.0) is False
+    assert scene.changes == 1
+
+
+def test_a_slow_path_beside_it_wakes_it_in_a_second() -> None:
+    assert Scene(policy(512_000), rate=3 * MBIT).run(1.2) is False
+
+
+def test_of_a_shared_cap_each_has_its_part() -> None:
+    cap = 4 * MBIT
+    assert not Scene(policy(cap), 1, 40 * MBIT).run(3.0)
+    assert Scene(policy(cap), 10, 40 * MBIT).run(3.0)
+
+
+def test_a_cap_that_rises_wakes_it() -> None:
+    scene = Scene(policy(512_000))
+    assert scene.run(2.0)
+    scene.policy = policy(2 * MBIT)
+    scene.stage.set_policy(scene.policy)
+    assert not scene.apply()
+
+
+@pytest.mark.parametrize("why", ["impossible", "dry run", "alone", "hard cap"])
+def test_it_never_rests(why: str) -> None:
+    scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
+    scene.stage.possible = why != "impossible"
+    if why == "dry run":
+        scene.stage.set_policy(replace(scene.policy, dry_run=True))
+    if why == "alone":
+        scene.flows[1] = [scene.first[0]]
+    assert not scene.apply()
+    assert not scene.run(2.0)
+    assert not scene.stage.urgent()
+
+
+def test_nothing_is_kept_of_what_ended() -> None:
+    scene = Scene(policy(512_000), 3)
+    scene.run(2.0)
+    assert len(scene.stage.urgent()) == 6
+    for token in (1, 2, 3):
+        scene.stage.forget(token)
+    assert not scene.stage.watched()
+    assert not scene.stage.urgent()

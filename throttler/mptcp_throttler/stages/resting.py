@@ -1,0 +1,217 @@
+"""Lets a capped subflow rest where its cap would cost the other paths more than it carries. Pure.
+
+The scheduler gives a subflow pieces of up to 64 KB, and the data that the other subflows send meanwhile wait for them
+at the head of the line: at 128 kbit/s for four seconds, in which a path of 50 Mbit/s has filled the connection's
+buffers and stops. So a subflow rests while the others of its connection carry ``RATIO`` times of what its cap leaves
+it: no more than that share of the rate is lost. It comes back when they have gone, when it may have more than before,
+or when they have data to send and carry too little. docs/soft-start.md has the measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mptcp_common.units import format_rate
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict
+from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.stages.stage import SLICE, Outcome, Samples
+
+RATIO: Final = 32
+"""Of the rate of the other subflows to what the cap leaves it: from there on it rests. Below half of that no longer."""
+RATIO_WITHOUT_BUFFERS: Final = 12
+"""Where the kernel allows capped sockets no larger send buffers (``shaping.send_buffers``)."""
+HIGHEST_CAP: Final = 5_000_000
+"""Bits/s. From here on one piece leaves within 0.1 s, which the connection's buffers bridge."""
+AT_ONCE_CAP: Final = 1_000_000
+"""Bits/s. Up to here one piece takes half a second and more: such a subflow rests from its beginning, until the others
+are seen to carry too little."""
+SLOW_WINDOWS: Final = 2
+"""For so long: a slow start takes some round trips."""
+WINDOW: Final = 0.4
+"""Seconds over which rates are taken."""
+FLOWING: Final = 100_000
+"""Bits/s, of a connection that uses its cap."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
+    """Scope and rate, bits/s, of each low cap."""
+    others: tuple[FourTuple, ...] = ()
+    resting: dict[FourTuple, int] = field(default_factory=dict)
+    """And the rate of the cap under which each came to rest."""
+    read: float | None = None
+    """When the window began; None before the first sample."""
+    delivered: int = 0
+    """Bytes of the others, then."""
+    flows: bool = False
+    waited: bool = True
+    """The others had data to send at every sample of the window."""
+    slow: int = 0
+    """Windows in which they had, and carried too little."""
+
+    def subflows(self) -> tuple[FourTuple, ...]:
+        return (*self.others, *self.capped)
+
+    def scopes(self) -> set[ScopeKey]:
+        return {scope for scope, _ in self.capped.values()}
+
+
+class RestStage:
+    """The rests of one daemon."""
+
+    interval = period = 0.2
+    """Seconds."""
+
+    def __init__(self) -> None:
+        self.possible = False
+        """The sockets can be made to rest, and to come back."""
+        self.ratio = RATIO
+        self._connections: dict[int, _Connection] = {}
+        self._token_of: dict[FourTuple, int] = {}
+        """Of each subflow that is watched."""
+        self._flowing: dict[ScopeKey, int] = {}
+        """How many connections use each low cap."""
+        self._urgent: set[int] = set()
+        """Tokens of connections on which data flow or that are new."""
+        self._dry_run = False
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force."""
+        self._dry_run = policy.dry_run
+
+    def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
+        """Return *verdicts* with those marked whose subflows rest."""
+        del now
+        token = connection.token
+        capped = {each.four_tuple: low for each in verdicts if (low := _low_cap(each)) is not None}
+        others = tuple([each.four_tuple for each in verdicts if _is_down(each) and each.four_tuple not in capped])
+        if not self.possible or self._dry_run or not capped or not others:
+            self.forget(token)
+            return verdicts
+        known = self._connections.get(token)
+        if known is None:
+            known = self._connections[token] = _Connection()
+        if known.others != others or known.capped != capped:
+            self._stop_sampling(token, known)
+            for each, (_, ceil) in capped.items():
+                if each not in known.capped and ceil <= AT_ONCE_CAP:
+                    known.resting[each] = ceil
+            known.others, known.capped, known.read = others, capped, None
+            self._token_of.update(dict.fromkeys(known.subflows(), token))
+            self._urgent.add(token)
+        known.resting = {
+            each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
+        }
+        if not known.resting:
+            return verdicts
+        return tuple([_resting(each) if each.four_tuple in known.resting else each for each in verdicts])
+
+    def forget(self, token: int) -> None:
+        """Connection *token* has ended, or has nothing that could rest."""
+        known = self._connections.pop(token, None)
+        if known is not None:
+            self._urgent.discard(token)
+            self._stop_sampling(token, known)
+
+    def _stop_sampling(self, token: int, known: _Connection) -> None:
+        self._set_flows(known, flows=False)
+        for each in known.subflows():
+            if self._token_of.get(each) == token:
+                del self._token_of[each]
+
+    def _set_flows(self, known: _Connection, *, flows: bool) -> None:
+        if known.flows is flows:
+            return
+        known.flows = flows
+        for scope in known.scopes():
+            count = self._flowing.get(scope, 0) + (1 if flows else -1)
+            if count:
+                self._flowing[scope] = count
+            else:
+                del self._flowing[scope]
+
+    def watched(self) -> Collection[FourTuple]:
+        return self._token_of.keys()
+
+    def urgent(self) -> Collection[FourTuple]:
+        return [each for token in self._urgent for each in self._connections[token].subflows()]
+
+    def observe(self, samples: Samples) -> Iterator[Outcome]:
+        """Take *samples*; yield the connections of which a subflow comes to rest, or back."""
+        changed: list[int] = []
+        tokens = list(self._connections) if samples.complete else self._sampled(samples.sockets)
+        for number, token in enumerate(tokens, 1):
+            known = self._connections.get(token)
+            if known is None:
+                continue  # it ended between two slices
+            if self._observe(known, samples.sockets):
+                changed.append(token)
+            if known.read is not None and not known.flows:
+                self._urgent.discard(token)
+            elif known.flows:
+                self._urgent.add(token)
+            if not number % SLICE:
+                yield Outcome(changed)
+                changed = []
+        yield Outcome(changed)
+
+    def _sampled(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[int]:
+        return list(dict.fromkeys([self._token_of[each] for each in sockets if each in self._token_of]))
+
+    def _observe(self, known: _Connection, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+        """Take the samples of one connection; return whether a subflow is to rest that did not, or no longer."""
+        there = [sockets[each] for each in known.others if each in sockets]
+        if not there:
+            return False
+        read, delivered = max(each.read for each in there), sum(each.delivered for each in there)
+        if known.read is None or delivered < known.delivered:
+            known.read, known.delivered = read, delivered
+            return False
+        known.waited &= any(map(_waits, there))
+        span = read - known.read
+        if span < WINDOW:
+            return False
+        rate = 8 * (delivered - known.delivered) / span
+        known.read, known.delivered = read, delivered
+        self._set_flows(known, flows=rate > FLOWING or known.waited)
+        before = dict(known.resting)
+        least = min(ceil / max(1, self._flowing.get(scope, 0)) for scope, ceil in known.capped.values())
+        known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
+        known.waited = True
+        for four_tuple, (scope, ceil) in known.capped.items():
+            # As much as it has when each connection that uses the cap has the same.
+            left = ceil / max(1, self._flowing.get(scope, 0))
+            if four_tuple not in known.resting:
+                if rate >= self.ratio * left:
+                    known.resting[four_tuple] = ceil
+            elif known.slow >= SLOW_WINDOWS and not _waits(sockets.get(four_tuple)):
+                # While it sends what it was given before, that is what holds up the others.
+                del known.resting[four_tuple]
+        return known.resting.keys() != before.keys()
+
+
+def _is_down(verdict: Verdict) -> bool:
+    return verdict.direction is Direction.DOWN
+
+
+def _waits(subflow: KernelSubflow | None) -> bool:
+    return subflow is not None and subflow.tcp is not None and subflow.tcp.not_sent + subflow.tcp.unacked > 0
+
+
+def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
+    """Return scope and rate of a cap that may make its subflow rest: one of a download that sets sockets' pacing."""
+    throttle, scope = verdict.throttle, verdict.scope
+    if throttle is None or scope is None or not _is_down(verdict):
+        return None
+    return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
+
+
+def _resting(verdict: Verdict) -> Verdict:
+    if verdict.throttle is None or not _is_down(verdict):
+        return verdict
+    sentence = f"rests: {format_rate(verdict.throttle.ceil)} would cost the other paths more than it carries"
+    return replace(verdict, rests=True, reason=joined(verdict.reason, sentence))
