@@ -186,6 +186,33 @@ def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_
     assert not scene.actions[WIFI].backup
 
 
+@any_spacing
+@pytest.mark.parametrize("demand", [18, 22, 40])
+def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing: float) -> None:
+    """Defect: the scheduler gave the path with the shorter queue nearly all."""
+    scene = Scene(PRIORITY, links(60, 15), spacing=spacing)
+    backlog = 0.0
+
+    def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
+        """Ethernet first, up to its cap, then Wi-Fi; what neither takes waits."""
+        nonlocal backlog
+        action = actions.get(ETHERNET, Action(True, None, ""))
+        room = 0.0 if action.backup else min(60.0, 0.94 * (action.rate or 1e9) / MBIT)
+        there = demand + backlog / TICK
+        ethernet = min(room, there)
+        wifi = min(15.0, there - ethernet)
+        backlog = (there - ethernet - wifi) * TICK
+        scene.waiting = min(500_000, round(backlog * MBIT / 8))
+        return {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
+
+    scene.carry = carry
+    scene.run(max(10, 10 * spacing))
+    carried = scene.run(20)
+    assert carried[WIFI] * 8 / 20 >= 0.9 * 15 * MBIT
+    assert carried[ETHERNET] / sum(carried.values()) <= (demand - 15) / demand + (0.05 if spacing < 1 else 0.08)
+    assert backlog < 3 * 15
+
+
 def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothing_is_carried() -> None:
     """Defect: an upload has nothing to carry this way, and the second path stayed open for good."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)

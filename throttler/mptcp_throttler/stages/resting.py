@@ -205,7 +205,8 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     """Return scope and rate of a cap that may make its subflow rest: one of a download that sets sockets' pacing."""
     throttle, scope = verdict.throttle, verdict.scope
-    if throttle is None or scope is None or not _is_down(verdict):
+    # A path by order has the overflow, however little that is.
+    if throttle is None or scope is None or not _is_down(verdict) or verdict.rule is verdict.steer:
         return None
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 

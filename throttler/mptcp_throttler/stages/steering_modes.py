@@ -9,7 +9,10 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
   has been outstanding on it for ``BACK_AFTER``.
 - *priority-based*: the same, but a path is opened (its subflows made regular) once those before it are full: all have
   had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
-  What a lost path once gave does not count.
+  What a lost path once gave does not count. The scheduler would give most to the path with the shortest queue, so the
+  last path that is open is capped to the overflow: the cap grows while those before it are full, twofold until it was
+  too much once, and falls to what they leave when they are not. It has none where the path itself gives no more, and
+  only then a further one is opened.
 - *load-balancing*: where data wait, the path with the least of its share sets the measure, and the others are capped
   to theirs of it. Where nothing waits on a path without a cap, the paths carry what there is to send, and the sum of
   that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
@@ -70,6 +73,14 @@ SETTLED = 0.02
 """Part of a cap. One that differs by less stays as it is."""
 BALANCE_SECONDS, BALANCE_AFTER = 0.5, 0.6
 """Seconds between two changes of the caps, and from the first sample to the first cap."""
+FAST_SECONDS = 0.25
+"""The same for the cap of a path that was just opened."""
+FIRST_OVERFLOW = 0.5
+"""Cap of a path that is opened, as a part of what those before it give."""
+FAST_GROWTH, GROWTH = 2.0, 1.25
+"""Of the cap of the last path, as long as it never was too much, and afterwards."""
+LEFT = 0.97
+"""Part of what the paths before give: the last one has what exceeds it."""
 
 
 class SubflowSample(NamedTuple):
@@ -237,7 +248,7 @@ class _Measure(NamedTuple):
 class Steering:
     """Steers one connection."""
 
-    __slots__ = ("_balanced", "_began", "_caps", "_open", "_paths", "_since", "_slack", "steer")
+    __slots__ = ("_balanced", "_began", "_caps", "_growth", "_open", "_paths", "_since", "_slack", "steer")
 
     def __init__(self, steer: Steer) -> None:
         self.steer = steer
@@ -247,6 +258,7 @@ class Steering:
         self._since: float | None = None
         """Since when all that are open have been full, or one less has been enough."""
         self._caps: dict[str, int] = {}
+        self._growth = FAST_GROWTH
         self._balanced = float("-inf")
         self._began: float | None = None
         self._slack = False
@@ -287,7 +299,7 @@ class Steering:
             return Action(False, None, "first" if waterfall else "active")
         if any(self._paths[before].lost or not self._paths[before].present for before in self._before(name)):
             return Action(False, None, "stands in")
-        return Action(False, None, "the ones before are full")
+        return Action(False, self._caps.get(name), "the ones before are full")
 
     def _before(self, name: str) -> tuple[str, ...]:
         return self.steer.paths[: self.steer.paths.index(name)]
@@ -310,6 +322,8 @@ class Steering:
             self._since = None
         else:
             self._open_or_close(now, usable)
+        if self.steer.opens_when_full:
+            self._limit_last(now, before)
 
     def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
         opened = [self._paths[name] for name in self._open]
@@ -318,7 +332,7 @@ class Steering:
         total = sum(path.rate(RATE_WINDOW) for path in opened)
         # What the paths before once carried, in an upload, is nothing: by that alone none would be closed.
         trusted = max(MIN_CAP, SPARE * sum(path.baseline for path in fewer))
-        if closed and all(path.full for path in opened):
+        if closed and all(path.full for path in opened) and self._open[-1] not in self._caps:
             wanted, after = {*self._open, closed[0]}, FULL_AFTER
         elif fewer and not any(path.full for path in fewer) and total < trusted:
             wanted, after = set(self._open[:-1]), CLOSE_AFTER
@@ -329,6 +343,29 @@ class Steering:
             self._since = now
         elif now - self._since >= after:
             self._open, self._since = tuple([name for name in usable if name in wanted]), None
+
+    def _limit_last(self, now: float, open_before: Sequence[str]) -> None:
+        """Set the cap of the last path that is open, where the ones before it work."""
+        last = self._open[-1] if self._open else ""
+        before = [self._paths[name] for name in self._before(last)] if last else []
+        if not before or any(path.lost or not path.present for path in before):
+            self._caps = {}
+            return
+        given = sum(path.baseline for path in before)
+        if last not in open_before:
+            self._caps, self._growth = {last: max(MIN_CAP, round(FIRST_OVERFLOW * given))}, FAST_GROWTH
+            self._balanced = now
+        elif now - self._balanced >= (FAST_SECONDS if self._growth == FAST_GROWTH else BALANCE_SECONDS):
+            self._balanced = now
+            cap, rate = self._caps.get(last), self._paths[last].rate(MIN_WINDOW)
+            if not all(path.full for path in before):
+                total = rate + sum(path.rate(MIN_WINDOW) for path in before)
+                left = max(MIN_CAP, round(total - LEFT * given))
+                self._caps, self._growth = {last: left if cap is None else min(cap, left)}, GROWTH
+            elif cap is not None and rate < USED * cap:
+                self._caps = {}
+            elif cap is not None:
+                self._caps = {last: round(self._growth * cap)}
 
     def _leave_out(self, now: float) -> None:
         """Set which paths balancing leaves out; what changes that is acted on at once."""
