@@ -109,6 +109,12 @@ def three() -> Layout:
     return Layout("three", loads, lambda rates: paths(_emulated(rates, (10, 40, 60))), _networks(3))
 
 
+def low(cap: float) -> Layout:
+    """DSL beside LTE with a cap, Mbit/s, as after a used-up volume."""
+    loads = _loads((50, 20), (None, cap))
+    return Layout(f"low-{cap * 1000:g}k", loads, lambda rates: paths(_emulated(rates, (20, 60))), _networks(2))
+
+
 def families() -> Layout:
     """An IPv6 join with a cap beside IPv4: the proxy announces its IPv6 address."""
     first, join = _loads((30, 20), (None, 3))
@@ -169,6 +175,9 @@ def vanished(count: int) -> Layout:
 LAYOUTS: dict[str, Callable[[], Layout]] = {
     "eight": eight,
     "three": three,
+    "low-2000k": lambda: low(2),
+    "low-512k": lambda: low(0.512),
+    "low-128k": lambda: low(0.128),
     "families": families,
     "fullmesh": fullmesh,
     "prefixes": prefixes,
