@@ -10,9 +10,20 @@ from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.stages.resting import AT_ONCE_CAP, RATIO, SLOW_WINDOWS, WINDOW, RestStage
+from mptcp_throttler.stages.resting import (
+    AT_ONCE_CAP,
+    FIRST_REST,
+    RATIO,
+    SLOW_AFTER,
+    SLOW_RATIO,
+    SLOW_WINDOWS,
+    RestStage,
+)
 
 STEP = 0.2
+
+
+SLOW_PATHS = load_policy("version: 1\nrest_slow_paths: true\nrules: []\n", "policy.yaml")
 
 
 def policy(rate: float, **more: str) -> Policy:
@@ -44,7 +55,7 @@ class Scene:
         """Return whether the capped subflow rests."""
         connection = connection_of(token, [flow.four_tuple for flow in self.flows[token]])
         verdicts = self.stage.apply(connection, evaluate(self.policy, connection, 0.0), 0.0)
-        assert not any(each.rests for each in verdicts if each.throttle is None)
+        assert not verdicts[-1].rests or len(verdicts) == 1
         return any(each.rests for each in verdicts)
 
     def run(self, seconds: float) -> bool:
@@ -89,7 +100,7 @@ def test_it_comes_back_where_the_others_are_slow_though_they_have_data() -> None
     slow.unacked = 1
     assert scene.run(5.0), "it still sends what it was given"
     slow.unacked = 0
-    assert scene.run(SLOW_WINDOWS * WINDOW + STEP) is False
+    assert scene.run(2 * SLOW_WINDOWS * STEP + STEP) is False
     assert scene.run(5.0) is False
     assert scene.changes == 1
 
@@ -123,6 +134,35 @@ def test_it_never_rests(why: str) -> None:
     assert not scene.apply()
     assert not scene.run(2.0)
     assert not scene.stage.urgent()
+
+
+def test_a_path_without_a_cap_rests_while_it_is_too_slow_and_is_tried_again() -> None:
+    scene = Scene(SLOW_PATHS, rate=48 * MBIT)
+    slow, other = scene.first
+    slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
+    assert not scene.apply()
+    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
+    assert scene.run(FIRST_REST - 3)
+    assert not scene.run(3.2), "it is tried again"
+    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
+    assert scene.run(2 * FIRST_REST - 3)
+    other.rate = 1 * MBIT
+    assert not scene.run(2 * (SLOW_WINDOWS + 1) * STEP), "the other path is no better now"
+    slow.rate = 2 * 48 * MBIT / SLOW_RATIO
+    other.rate = 48 * MBIT
+    assert not scene.run(5.0), "it carries its part"
+    slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
+    assert not scene.run(5.0), "nothing waits on it"
+
+
+def test_the_only_path_never_rests() -> None:
+    scene = Scene(SLOW_PATHS, rate=48 * MBIT)
+    slow, _ = scene.first
+    slow.rate, slow.waiting = 1 * MBIT, 60_000
+    assert scene.run(2.0)
+    scene.flows[1] = [slow]
+    assert not scene.apply()
+    assert not scene.stage.watched()
 
 
 def test_nothing_is_kept_of_what_ended() -> None:

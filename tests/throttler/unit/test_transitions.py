@@ -110,7 +110,7 @@ class Scene:
         self.obeys = obeys
         self.vanished: set[FourTuple] = set()
         self.acked: dict[FourTuple, int] = {}
-        self.planned = 0
+        self.planned = self.hurried = 0
         self.sampled = 0
 
     def sample(self, four_tuple: FourTuple, read: float) -> KernelSubflow | None:
@@ -131,6 +131,7 @@ class Scene:
         for cookie in limits.forgotten:
             self.limits.pop(cookie, None)
         self.planned += limits.planned
+        self.hurried += limits.at_once
 
     def observe(self, asked: Iterable[FourTuple], now: float, read: float | None = None) -> None:
         """*read*: when the sockets were read, if not now."""
@@ -172,6 +173,36 @@ def test_an_idle_subflow_is_capped_and_paced_at_once() -> None:
     scene.run(0.01)
     assert set(scene.planner.entries.desired) == {subflow(1)}
     assert scene.limits == {1: SocketLimit(5_000_000)}
+
+
+@pytest.mark.parametrize("has_cap", [True, False])
+def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
+    """With 0 the scheduler gives it nothing; idle as it then is, it is to take its limit at once."""
+    scene = Scene(rule())
+    scene.tcp[subflow(1)] = IDLE
+    awake = verdict(1, rule()) if has_cap else uncapped(1, rule())
+    scene.planner.set_verdicts(1, [awake], NOW)
+    scene.run(0.1)
+    scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
+    scene.run(0.1)
+    assert scene.limits == {1: SocketLimit(0, 1)}
+    assert scene.hurried
+    assert (subflow(1) in scene.planner.entries.desired) is has_cap
+    scene.hurried = 0
+    scene.planner.set_verdicts(1, [awake], NOW)
+    scene.do(scene.transitions.follow(1.0))
+    assert scene.limits == {1: SocketLimit(5_000_000) if has_cap else NO_LIMIT}
+    assert scene.hurried
+    scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
+    scene.run(0.1)
+    scene.hurried = 0
+    scene.planner.forget(1, NOW)
+    scene.do(scene.transitions.follow(2.0))
+    assert not scene.planner.rests(subflow(1))
+    scene.tcp.clear()
+    scene.planner.expire(NOW + 1000)
+    scene.run(1.0, start=3.0)
+    assert not scene.limits
 
 
 def test_a_subflow_whose_socket_is_gone_waits_for_nothing() -> None:

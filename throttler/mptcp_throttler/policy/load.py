@@ -96,6 +96,7 @@ def _policy(section: PolicySection, text: str) -> Policy:
         dry_run=section.dry_run,
         guard=_guard(section.guard),
         anticipate=section.anticipate,
+        rest_slow_paths=section.rest_slow_paths,
         text=text,
     )
 

@@ -251,6 +251,8 @@ class Policy:
     guard: Guard = Guard()
     anticipate: bool = True
     """A young connection is decided as if it had a subflow on a second path (``policy.anticipation``)."""
+    rest_slow_paths: bool = False
+    """A subflow without a cap rests, too, while it costs the others more than it carries (``stages.resting``)."""
     text: str = field(default="", compare=False, repr=False)
     """What it was made of, for who wants to change it: the file may be another by now."""
 

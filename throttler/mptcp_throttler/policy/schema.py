@@ -260,6 +260,11 @@ class PolicySection(Section):
         description="false: caps that ask for two active subflows begin only once the second one stands.",
         examples=[False],
     )
+    rest_slow_paths: bool = Field(
+        default=False,
+        description="true: a path that slows the others down by more than it carries is left out while it does.",
+        examples=[True],
+    )
     paths: dict[Name, PathSection] = Field(
         default_factory=dict,
         description="The paths that subflows come over, by a name of your choice.",

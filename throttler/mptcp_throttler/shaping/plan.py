@@ -132,7 +132,7 @@ class Planner:
         Raises :class:`PlanError` where no class is left for some of them: each of these keeps the cap that it had, or
         has none. All others are as *verdicts* say.
         """
-        capped, uncapped, exempt = set(), set(), set()
+        capped, uncapped, exempt, resting = set(), set(), set(), set()
         refused: list[PlanError] = []  # the first alone: see ``runtime.garbage``
         for verdict in verdicts:
             if verdict.direction is not self.direction or self._dry_run:
@@ -146,6 +146,8 @@ class Planner:
             if verdict.scope is None or verdict.throttle is None:
                 uncapped.add(verdict.four_tuple)
                 self._end_of_linger(verdict.four_tuple)
+                if verdict.rests and self.soft_caps:
+                    resting.add(verdict.four_tuple)
                 continue
             try:
                 self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now, verdict.four_tuple in young)
@@ -161,13 +163,18 @@ class Planner:
         for four_tuple in self._connections.pop(token, ()):
             if four_tuple in capped or self._owner.get(four_tuple) != token:
                 continue
+            if four_tuple in resting and self._cap_of.get(four_tuple) is None:
+                continue
             if four_tuple in uncapped and four_tuple in self._born:
                 self._exempt(four_tuple, now)
                 exempt.add(four_tuple)
             else:
                 self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
-        if capped or exempt:
-            self._connections[token] = (*capped, *exempt)
+        for four_tuple in resting:
+            self._owner[four_tuple] = token
+            self._rest(four_tuple, rests=True)
+        if capped or exempt or resting:
+            self._connections[token] = tuple(capped | exempt | resting)
         if self._unsure is not None:
             unsure = uncapped & {*young, *self._unsure.pop(token, ())}
             if unsure:
@@ -222,7 +229,7 @@ class Planner:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a capped subflow is to be given nothing by the scheduler."""
+        """Tell whether a subflow is to be given nothing by the scheduler."""
         return four_tuple in self._resting
 
     def _rest(self, four_tuple: FourTuple, *, rests: bool) -> None:
@@ -402,7 +409,7 @@ class Planner:
         """Take the subflow out of its cap; what its entry says stays."""
         cap = self._cap_on(four_tuple)
         self._cap_of.pop(four_tuple, None)
-        self._resting.discard(four_tuple)
+        self._rest(four_tuple, rests=False)
         if cap is not None:
             cap.users.discard(four_tuple)
             cap.young.discard(four_tuple)

@@ -117,11 +117,13 @@ class Transitions:
                 # It is held to the end of what was assigned to it.
                 self._unsampled.pop(four_tuple, None)
                 self._under_way.discard(four_tuple)
-            elif self._planner.soft_cap(four_tuple) is None:
-                self._release(four_tuple, now, result)
-            else:
+            elif self._planner.soft_cap(four_tuple) is not None:
                 self._unsampled.setdefault(four_tuple, now)
                 self._rest(four_tuple, result)
+            elif self._planner.rests(four_tuple):
+                self._unsampled.setdefault(four_tuple, now)
+            else:
+                self._release(four_tuple, now, result)
         return result
 
     def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> Limits:
@@ -251,7 +253,11 @@ class Transitions:
         if cap is not None and sample is not None and sample.read < self._unsampled.get(four_tuple, 0.0):
             return  # it came to the cap since then, and is looked up soon
         if cap is None:
-            self._unsampled.pop(four_tuple, None)
+            came = self._unsampled.pop(four_tuple, None)
+            if came is not None and sample is not None and not self._stopped and self._planner.rests(four_tuple):
+                self._sockets[four_tuple] = _Socket(sample.cookie, rests=True)
+                result.wanted[sample.cookie] = _at_rest(NO_LIMIT)
+                result.at_once = True
             return
         if sample is None or sample.tcp is None:
             if known is not None:

@@ -1,10 +1,13 @@
-"""Lets a capped subflow rest where its cap would cost the other paths more than it carries. Pure.
+"""Lets a subflow rest that would cost the other paths more than it carries. Pure.
 
 The scheduler gives a subflow pieces of up to 64 KB, and the data that the other subflows send meanwhile wait for them
 at the head of the line: at 128 kbit/s for four seconds, in which a path of 50 Mbit/s has filled the connection's
-buffers and stops. So a subflow rests while the others of its connection carry ``RATIO`` times of what its cap leaves
-it: no more than that share of the rate is lost. It comes back when they have gone, when it may have more than before,
-or when they have data to send and carry too little. docs/soft-start.md has the measurements.
+buffers and stops. So a capped subflow rests while the others of its connection carry ``ratio`` times of what its cap
+leaves it: no more than that share of the rate is lost. It comes back when they have gone, when it may have more than
+before, or when they have data to send and carry too little. docs/soft-start.md has the measurements.
+
+Where the policy says so (``rest_slow_paths``) a subflow without a cap rests, too, if by what it carries it is as slow.
+How fast its path is now nobody knows while it rests: it is tried again after a while, ever more seldom.
 """
 
 from __future__ import annotations
@@ -30,10 +33,33 @@ AT_ONCE_CAP: Final = 1_000_000
 are seen to carry too little."""
 SLOW_WINDOWS: Final = 2
 """For so long: a slow start takes some round trips."""
-WINDOW: Final = 0.4
-"""Seconds over which rates are taken."""
+WINDOW: Final = 0.35
+"""Seconds over which rates are taken, at least: two samples."""
 FLOWING: Final = 100_000
 """Bits/s, of a connection that uses its cap."""
+
+
+SLOW_RATIO: Final = 12
+"""As ``RATIO``, of the rate of the others to that of a subflow without a cap."""
+SLOW_AFTER: Final = 3
+"""Windows in which it was so: a slow start takes some round trips."""
+FIRST_REST, LONGEST_REST = 30.0, 600.0
+"""Seconds after which a slow path is tried again: twice as long each time."""
+
+
+@dataclass(slots=True)
+class _Slow:
+    """A subflow without a cap that may be too slow."""
+
+    windows: int = 0
+    """In how many it was, one after the other."""
+    waited: bool = True
+    """It had data to send at every sample of the window."""
+    rate: float = 0.0
+    """Bits/s, when it came to rest."""
+    until: float | None = None
+    """When it is tried again; None while it does not rest."""
+    rest: float = FIRST_REST
 
 
 @dataclass(slots=True)
@@ -41,11 +67,13 @@ class _Connection:
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Scope and rate, bits/s, of each low cap."""
     others: tuple[FourTuple, ...] = ()
+    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)
+    """Of these, those that may rest."""
     resting: dict[FourTuple, int] = field(default_factory=dict)
     """And the rate of the cap under which each came to rest."""
     read: float | None = None
     """When the window began; None before the first sample."""
-    delivered: int = 0
+    delivered: dict[FourTuple, int] = field(default_factory=dict)
     """Bytes of the others, then."""
     flows: bool = False
     waited: bool = True
@@ -77,11 +105,11 @@ class RestStage:
         """How many connections use each low cap."""
         self._urgent: set[int] = set()
         """Tokens of connections on which data flow or that are new."""
-        self._dry_run = False
+        self._dry_run = self._rest_slow_paths = False
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force."""
-        self._dry_run = policy.dry_run
+        self._dry_run, self._rest_slow_paths = policy.dry_run, policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with those marked whose subflows rest."""
@@ -89,7 +117,8 @@ class RestStage:
         token = connection.token
         capped = {each.four_tuple: low for each in verdicts if (low := _low_cap(each)) is not None}
         others = tuple([each.four_tuple for each in verdicts if _is_down(each) and each.four_tuple not in capped])
-        if not self.possible or self._dry_run or not capped or not others:
+        free = [each.four_tuple for each in verdicts if self._rest_slow_paths and _is_free(each)]
+        if not self.possible or self._dry_run or not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
         known = self._connections.get(token)
@@ -101,14 +130,17 @@ class RestStage:
                 if each not in known.capped and ceil <= AT_ONCE_CAP:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
+            known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
             self._token_of.update(dict.fromkeys(known.subflows(), token))
             self._urgent.add(token)
         known.resting = {
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
         }
-        if not known.resting:
-            return verdicts
-        return tuple([_resting(each) if each.four_tuple in known.resting else each for each in verdicts])
+        if len(others) == 1:
+            # Nothing else would carry what it does not.
+            known.slow_ones = {}
+        resting = {*known.resting, *(each for each, slow in known.slow_ones.items() if slow.until is not None)}
+        return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
         """Connection *token* has ended, or has nothing that could rest."""
@@ -164,34 +196,73 @@ class RestStage:
 
     def _observe(self, known: _Connection, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
         """Take the samples of one connection; return whether a subflow is to rest that did not, or no longer."""
-        there = [sockets[each] for each in known.others if each in sockets]
+        there = {each: sockets[each] for each in known.others if each in sockets}
         if not there:
             return False
-        read, delivered = max(each.read for each in there), sum(each.delivered for each in there)
-        if known.read is None or delivered < known.delivered:
-            known.read, known.delivered = read, delivered
+        read = max(each.read for each in there.values())
+        if known.read is None:
+            self._begin_window(known, there, read)
             return False
-        known.waited &= any(map(_waits, there))
+        known.waited &= any(map(_waits, there.values()))
+        for each, slow in known.slow_ones.items():
+            slow.waited &= _waits(there.get(each))
         span = read - known.read
         if span < WINDOW:
             return False
-        rate = 8 * (delivered - known.delivered) / span
-        known.read, known.delivered = read, delivered
-        self._set_flows(known, flows=rate > FLOWING or known.waited)
-        before = dict(known.resting)
-        least = min(ceil / max(1, self._flowing.get(scope, 0)) for scope, ceil in known.capped.values())
-        known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
+        rates = {
+            each: 8 * max(0, sample.delivered - known.delivered.get(each, sample.delivered)) / span
+            for each, sample in there.items()
+        }
+        total = sum(rates.values())
+        self._set_flows(known, flows=total > FLOWING or known.waited)
+        changed = self._judge_capped(known, total, sockets)
+        changed |= _judge_slow(known, rates, read)
+        self._begin_window(known, there, read)
+        return changed
+
+    def _begin_window(self, known: _Connection, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+        known.read, known.delivered = read, {each: sample.delivered for each, sample in there.items()}
         known.waited = True
-        for four_tuple, (scope, ceil) in known.capped.items():
-            # As much as it has when each connection that uses the cap has the same.
-            left = ceil / max(1, self._flowing.get(scope, 0))
-            if four_tuple not in known.resting:
-                if rate >= self.ratio * left:
-                    known.resting[four_tuple] = ceil
-            elif known.slow >= SLOW_WINDOWS and not _waits(sockets.get(four_tuple)):
+        for slow in known.slow_ones.values():
+            slow.waited = True
+
+    def _judge_capped(self, known: _Connection, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+        """Take what the others carry, bits/s."""
+        # As much as it has when each connection that uses the cap has the same.
+        left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
+        least = min(left.values(), default=0.0)
+        known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
+        before = len(known.resting)
+        woken = 0
+        for each, (_, ceil) in known.capped.items():
+            if each not in known.resting:
+                if rate >= self.ratio * left[each]:
+                    known.resting[each] = ceil
+            elif known.slow >= SLOW_WINDOWS and not _waits(sockets.get(each)):
                 # While it sends what it was given before, that is what holds up the others.
-                del known.resting[four_tuple]
-        return known.resting.keys() != before.keys()
+                del known.resting[each]
+                woken += 1
+        return woken > 0 or len(known.resting) != before
+
+
+def _judge_slow(known: _Connection, rates: Mapping[FourTuple, float], now: float) -> bool:
+    """Take what each of the others carries, bits/s; return whether one comes to rest, or back."""
+    changed = False
+    total = sum(rates.values())
+    for each, slow in known.slow_ones.items():
+        rate = rates.get(each, 0.0)
+        if slow.until is not None:
+            slow.windows = slow.windows + 1 if known.waited and total < SLOW_RATIO / 2 * slow.rate else 0
+            if now >= slow.until or slow.windows >= SLOW_WINDOWS:
+                slow.until, slow.windows = None, 0
+                changed = True
+            continue
+        slow.windows = slow.windows + 1 if slow.waited and total - rate >= SLOW_RATIO * rate else 0
+        if slow.windows >= SLOW_AFTER:
+            slow.until, slow.rate, slow.windows = now + slow.rest, rate, 0
+            slow.rest = min(LONGEST_REST, 2 * slow.rest)
+            changed = True
+    return changed
 
 
 def _is_down(verdict: Verdict) -> bool:
@@ -211,8 +282,13 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
+def _is_free(verdict: Verdict) -> bool:
+    return verdict.throttle is None and verdict.steer is None and _is_down(verdict)
+
+
 def _resting(verdict: Verdict) -> Verdict:
-    if verdict.throttle is None or not _is_down(verdict):
+    if not _is_down(verdict):
         return verdict
-    sentence = f"rests: {format_rate(verdict.throttle.ceil)} would cost the other paths more than it carries"
+    what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
+    sentence = f"rests: {what} would cost the other paths more than it carries"
     return replace(verdict, rests=True, reason=joined(verdict.reason, sentence))
