@@ -33,6 +33,13 @@ def _congestion_control(text: str) -> str:
     return text
 
 
+def _features(text: str) -> frozenset[str]:
+    named = frozenset(each.strip() for each in text.split(","))
+    if unknown := named - set(shim.FEATURES):
+        raise argparse.ArgumentTypeError(f"{sorted(unknown)[0]!r} (allowed: {', '.join(shim.FEATURES)})")
+    return named
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
@@ -70,6 +77,7 @@ def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
             role=role,
             allow_open=chosen.allow_open,
             turns=chosen.turns,
+            without=chosen.without,
         )
     if chosen.command == "check":
         return _check(configuration, places, role, chosen.allow_open)
@@ -125,6 +133,13 @@ def _parser() -> argparse.ArgumentParser:
         default="fair",
         help="fair: no client delays others by the number of its connections, and what Squid writes to one in pieces is"
         " sent in one; kernel: all that is ready, in the kernel's order, as Squid writes it (%(default)s)",
+    )
+    run.add_argument(
+        "--without",
+        type=_features,
+        default=frozenset(),
+        metavar="FEATURE[,...]",
+        help=f"leave out what the preload library does besides Multipath TCP: {', '.join(shim.FEATURES)}",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -33,6 +33,12 @@ class Squid:
     multipath: bool = False
     """Whether its http_port knows the option ``mptcp``, as ours does (proxy/squid)."""
 
+    @property
+    def has_whole_uploads(self) -> bool:
+        """Whether a read of no bytes is not the end of an upload to it: from 6 on (Squid bug 5405)."""
+        major = self.version.partition(".")[0]
+        return major.isdecimal() and int(major) >= 6
+
     def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = lambda: False) -> str:
         """Return what ``squid -k parse`` prints. It reads the file and touches nothing else.
 

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -84,11 +84,12 @@ def run(
     role: Role = Role.PROXY,
     allow_open: bool = False,
     turns: str = "fair",
+    without: frozenset[str] = frozenset(),
 ) -> int:
     """Serve until told to stop. Return the exit status.
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
-    *turns*: "fair" or "kernel" (shim/fair_turns.c, shim/joined_writes.c).
+    *turns*: "fair" or "kernel" (shim/fair_turns.c, shim/joined_writes.c). *without*: of ``shim.FEATURES``.
     """
     began = time.monotonic()
     squid = installed()
@@ -137,7 +138,9 @@ def run(
         load_congestion_control(congestion_control)
     # Lists may be long, and are where Squid reads them.
     checked = replace(checked, lists=())
-    environment = _environment(library, places, role, congestion_control, turns)
+    if squid.has_whole_uploads:
+        without |= {"zero-read"}
+    environment = _environment(library, places, role, congestion_control, turns, without)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
 
@@ -172,7 +175,12 @@ def load_congestion_control(name: str) -> None:
 
 
 def _environment(
-    library: Path, places: Places, role: Role, congestion_control: str | None, turns: str
+    library: Path,
+    places: Places,
+    role: Role,
+    congestion_control: str | None,
+    turns: str,
+    without: Collection[str] = (),
 ) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {
@@ -180,7 +188,7 @@ def _environment(
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
     }
     # Debian's Squid tells the service manager that it is ready when it is not listening yet.
-    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION", "MPTCP_TURNS")
+    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION", "MPTCP_TURNS", "MPTCP_WITHOUT")
     for name in (*ours, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
     if role is Role.PROXY:
@@ -190,6 +198,8 @@ def _environment(
     if congestion_control is not None:
         variables["MPTCP_CONGESTION"] = congestion_control
     variables["MPTCP_TURNS"] = turns
+    if without:
+        variables["MPTCP_WITHOUT"] = ",".join(sorted(without))
     return variables
 
 

@@ -65,7 +65,8 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
     command, role = COMMANDS[unit]
     command = f"/opt/mptcp-steering-proxy/bin/{command}"
     assert values(unit, "Type") == ["notify"]
-    assert values(unit, "ExecStart") == [f"{command} run{role}"]
+    options = " $OPTIONS" if unit in (PROXY, RELAY) else ""
+    assert values(unit, "ExecStart") == [f"{command} run{role}{options}"]
     assert values(unit, "ExecReload") == ([f"{command} reload{role}"] if unit in RELOADING else [])
     assert int(values(unit, "WatchdogSec")[0]) >= 10
 

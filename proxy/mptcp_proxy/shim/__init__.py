@@ -17,6 +17,8 @@ _HERE = Path(__file__).parent
 SOURCES = tuple(sorted(_HERE.glob("*.c")))
 _HEADERS = tuple(_HERE.glob("*.h"))
 DEFAULT_LIBRARY = Path(__file__).parents[1] / "mptcp_listen.so"
+FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
+"""What the library does besides Multipath TCP and turns, and can leave out (scope.c)."""
 PACKAGED = "MPTCP_LISTEN_SHIM"
 """Environment variable that names a library which a package brought along; it is used as it is."""
 

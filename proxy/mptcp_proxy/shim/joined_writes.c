@@ -184,7 +184,7 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	size_t room;
 
 	*wait = false;
-	if (number_joined == MOST_HELD || broken[fd] || !waits_to_write(fd))
+	if (without[JOINED_WRITES] || number_joined == MOST_HELD || broken[fd] || !waits_to_write(fd))
 		return NULL;
 	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;

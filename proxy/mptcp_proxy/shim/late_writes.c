@@ -247,7 +247,7 @@ int close(int fd)
 	int saved = errno;
 
 	start();
-	if (!send_held(fd, true) && listen_ports != NULL && owner == getpid() && is_open(fd))
+	if (!send_held(fd, true) && !without[LATE_WRITES] && listen_ports != NULL && owner == getpid() && is_open(fd))
 		keep(fd);
 	forget_client(fd);
 	errno = saved;

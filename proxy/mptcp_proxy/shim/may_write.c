@@ -166,8 +166,8 @@ bool waits_to_write(int fd)
 
 void took(int fd, bool all)
 {
-	interests[fd].left = all ? TIMES : 0;
-	if (all && waits_to_write(fd) && !interests[fd].rest && (interests[fd].wanted & ODD) == 0)
+	interests[fd].left = all && !without[MAY_WRITE] ? TIMES : 0;
+	if (interests[fd].left > 0 && waits_to_write(fd) && !interests[fd].rest && (interests[fd].wanted & ODD) == 0)
 		begin_to_wait(fd);
 }
 

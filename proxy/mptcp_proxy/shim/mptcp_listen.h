@@ -22,10 +22,15 @@
 #define CONGESTION "MPTCP_CONGESTION"
 #define PARENTS "MPTCP_PARENTS"
 #define TURNS "MPTCP_TURNS"
+#define WITHOUT "MPTCP_WITHOUT"
 
 /* The values of these variables, NULL where there is none. Written by the constructor (scope.c), before the program's
  * main(), and only read afterwards. */
 extern char *listen_ports, *congestion, *parents, *turns;
+
+/* What can be left out of the library, by the words in MPTCP_WITHOUT; as listen_ports. */
+enum feature { ZERO_READ, LATE_WRITES, MAY_WRITE, JOINED_WRITES, FEATURES };
+extern bool without[FEATURES];
 
 /* The constructor: makes everything ready, once. Whatever is EXPORTED calls it, for it may be called by another
  * library's constructor before. */

@@ -27,11 +27,12 @@
 extern char **environ;
 
 char *listen_ports, *congestion, *parents, *turns;
+bool without[FEATURES];
 
 /* As listen_ports: written by the constructor, and only read afterwards. */
 static int (*real_execve)(const char *, char *const[], char *const[]);
 static int (*real_execvpe)(const char *, char *const[], char *const[]);
-static const char *const own_names[] = { PRELOAD, PORTS, CONGESTION, PARENTS, TURNS };
+static const char *const own_names[] = { PRELOAD, PORTS, CONGESTION, PARENTS, TURNS, WITHOUT };
 #define OWN_ENTRIES (sizeof own_names / sizeof *own_names)
 static char *own_entries[OWN_ENTRIES]; /* "NAME=..." as this process was given it, or NULL */
 static char own_program[PATH_MAX];
@@ -250,6 +251,20 @@ static char *own_value(size_t i)
 	return own_entries[i] == NULL ? NULL : own_entries[i] + strlen(own_names[i]) + 1;
 }
 
+/* Leave out the features that are in a *list* like "zero-read,may-write". */
+static void leave_out(const char *list)
+{
+	static const char *const names[FEATURES] = { "zero-read", "late-writes", "may-write", "joined-writes" };
+
+	while (list != NULL && *list != '\0') {
+		size_t length = strcspn(list, ",");
+
+		for (int i = 0; i < FEATURES; i++)
+			without[i] |= strlen(names[i]) == length && strncmp(list, names[i], length) == 0;
+		list += length + (list[length] != '\0');
+	}
+}
+
 /* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
 void resolve(void *function, const char *name)
 {
@@ -285,6 +300,7 @@ __attribute__((constructor)) void start(void)
 	congestion = own_value(2);
 	parents = own_value(3);
 	turns = own_value(4);
+	leave_out(own_value(5));
 	begin_turns();
 	/* Any object of this library tells where it was loaded from. */
 	if (own_value(0) != NULL && dladdr(own_program, &library) != 0)

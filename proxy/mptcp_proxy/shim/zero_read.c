@@ -78,7 +78,7 @@ static void pause_once_in_a_turn(int fd)
 ssize_t read(int fd, void *buffer, size_t size)
 {
 	start();
-	if (size > 0 || !is_socket(fd))
+	if (size > 0 || without[ZERO_READ] || !is_socket(fd))
 		return real_read(fd, buffer, size);
 	pause_once_in_a_turn(fd);
 	errno = EAGAIN;

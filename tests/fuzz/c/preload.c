@@ -125,6 +125,7 @@ static void try_environment(char *text, size_t size)
 	own_entries[2] = length % 2 == 0 ? NULL : "MPTCP_CONGESTION=bbr";
 	own_entries[3] = length % 3 == 0 ? NULL : "MPTCP_PARENTS=192.0.2.1:3128";
 	own_entries[4] = length % 5 == 0 ? NULL : "MPTCP_TURNS=fair";
+	own_entries[5] = length % 7 == 0 ? NULL : "MPTCP_WITHOUT=zero-read";
 	add_own_entries(entries, copy);
 	for (char **each = copy; *each != NULL; each++) {
 		own[0] += strncmp(*each, "LD_PRELOAD=", 11) == 0;
@@ -132,6 +133,7 @@ static void try_environment(char *text, size_t size)
 		own[2] += strncmp(*each, "MPTCP_CONGESTION=", 17) == 0;
 		own[3] += strncmp(*each, "MPTCP_PARENTS=", 14) == 0;
 		own[4] += strncmp(*each, "MPTCP_TURNS=", 12) == 0;
+		own[5] += strncmp(*each, "MPTCP_WITHOUT=", 14) == 0;
 		others++;
 	}
 	for (size_t i = 0; i < OWN_ENTRIES; i++)

@@ -131,8 +131,8 @@ def marked(way: str, *more: str) -> Any:
 def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
     """Return what runs code after *scene*, with fair turns, and takes it that nothing is said on standard error."""
 
-    def run(code: str, turns: str | None = "fair") -> Any:
-        found = preloaded(scene + code, turns=turns, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0")
+    def run(code: str, turns: str | None = "fair", **variables: str) -> Any:
+        found = preloaded(scene + code, turns=turns, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
         assert preloaded.stderr == ""
         return found
 

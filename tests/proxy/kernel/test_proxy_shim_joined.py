@@ -84,6 +84,18 @@ tell(events=events, written=written, held=held, still=still, last=len(last), cam
     assert found == {**found, "events": [4, 4], "held": 0, "still": 0, "last": 0, "came": True, "right": True}
 
 
+@pytest.mark.parametrize(("left_out", "comes"), [("", False), ("late-writes,joined-writes", True)])
+def test_it_can_be_left_out(play: Callable[..., Any], left_out: str, comes: bool) -> None:
+    found = play(
+        """
+server, client = connect()
+turn(); put(server, HEADER); tell(come=there(client) == len(HEADER))
+""",
+        MPTCP_WITHOUT=left_out,
+    )
+    assert found == {"come": comes}
+
+
 def test_pieces_come_in_one_once_there_is_no_room_for_more(play: Callable[..., Any]) -> None:
     """The kernel is asked once in a turn of events."""
     found = play("""

@@ -91,6 +91,19 @@ def test_without_fair_turns_the_kernel_is_asked(play: Callable[..., Any]) -> Non
     assert play("tell(known=known(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
 
 
+def test_it_can_be_left_out(play: Callable[..., Any]) -> None:
+    found = play(
+        """
+server, client = connect(IN | OUT)
+steps = [known(server)]
+for _ in range(3): steps.append(turn().get(server.fileno())); put(server, b"x")
+tell(steps=[*steps, known(server)])
+""",
+        MPTCP_WITHOUT="zero-read,may-write",
+    )
+    assert found["steps"] == [5, 4, 4, 4, 5]
+
+
 def test_who_may_not_write_is_told_when_he_may(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect(IN)

@@ -295,3 +295,11 @@ def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
     asked = ("fair", "kernel")
     told = [_environment(Path("library.so"), Places("one"), role, None, turns)["MPTCP_TURNS"] for turns in asked]
     assert told == ["fair", "kernel"]
+    monkeypatch.setenv("MPTCP_WITHOUT", "old")
+    left_out = [_environment(Path("library.so"), Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))]
+    assert [each.get("MPTCP_WITHOUT") for each in left_out] == [None, "a,b"]
+
+
+@pytest.mark.parametrize(("version", "whole"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])
+def test_which_squid_needs_no_cure_of_uploads(version: str, whole: bool) -> None:
+    assert Squid("squid", version, "proxy").has_whole_uploads is whole
