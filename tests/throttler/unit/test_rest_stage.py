@@ -16,7 +16,7 @@ from mptcp_throttler.stages.resting import (
     RATIO,
     SLOW_AFTER,
     SLOW_RATIO,
-    SLOW_WINDOWS,
+    WAKE_WINDOWS,
     RestStage,
 )
 
@@ -100,7 +100,7 @@ def test_it_comes_back_where_the_others_are_slow_though_they_have_data() -> None
     slow.unacked = 1
     assert scene.run(5.0), "it still sends what it was given"
     slow.unacked = 0
-    assert scene.run(2 * SLOW_WINDOWS * STEP + STEP) is False
+    assert scene.run(2 * WAKE_WINDOWS * STEP + STEP) is False
     assert scene.run(5.0) is False
     assert scene.changes == 1
 
@@ -147,7 +147,7 @@ def test_a_path_without_a_cap_rests_while_it_is_too_slow_and_is_tried_again() ->
     assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
     assert scene.run(2 * FIRST_REST - 3)
     other.rate = 1 * MBIT
-    assert not scene.run(2 * (SLOW_WINDOWS + 1) * STEP), "the other path is no better now"
+    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the other path is no better now"
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
     other.rate = 48 * MBIT
     assert not scene.run(5.0), "it carries its part"
@@ -163,6 +163,17 @@ def test_the_only_path_never_rests() -> None:
     scene.flows[1] = [slow]
     assert not scene.apply()
     assert not scene.stage.watched()
+
+
+def test_beside_a_backup_subflow_none_rests() -> None:
+    """The scheduler would take neither."""
+    scene = Scene(policy(512_000))
+    slow, other = scene.first
+    connection = connection_of(1, [slow.four_tuple, other.four_tuple])
+    first, second = connection.subflows
+    standby = replace(connection, subflows=(first, replace(second, backup=True)))
+    verdicts = evaluate(scene.policy, standby, 0.0)
+    assert not any(each.rests for each in scene.stage.apply(standby, verdicts, 0.0))
 
 
 def test_nothing_is_kept_of_what_ended() -> None:

@@ -216,6 +216,8 @@ class PacedCaps:
     async def close(self, sockets: Sockets) -> None:
         """Take everything back from the sockets, and wait a moment until they have taken that."""
         self._stop_looking()
+        if self._waking is not None:
+            self._waking.cancel()
         try:
             known = self._transitions.release_all(time.monotonic()).wanted
             _, kept = await lift_all(self._pacing, sockets, STOP_SECONDS, known)

@@ -292,6 +292,8 @@ class Transitions:
         if came is None:
             return
         target = levels.get(cap.minor, cap.ceil)
+        # A daemon that was killed left it at rest.
+        result.at_once |= sample.tcp.max_pacing_rate == 0
         abrupt = four_tuple in cap.pending and needs_transition(sample.tcp, target)
         if abrupt:
             transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)

@@ -31,14 +31,12 @@ HIGHEST_CAP: Final = 5_000_000
 AT_ONCE_CAP: Final = 1_000_000
 """Bits/s. Up to here one piece takes half a second and more: such a subflow rests from its beginning, until the others
 are seen to carry too little."""
-SLOW_WINDOWS: Final = 2
-"""For so long: a slow start takes some round trips."""
+WAKE_WINDOWS: Final = 2
+"""Windows in which the others carried too little, though they had data to send."""
 WINDOW: Final = 0.35
 """Seconds over which rates are taken, at least: two samples."""
 FLOWING: Final = 100_000
 """Bits/s, of a connection that uses its cap."""
-
-
 SLOW_RATIO: Final = 12
 """As ``RATIO``, of the rate of the others to that of a subflow without a cap."""
 SLOW_AFTER: Final = 3
@@ -115,9 +113,12 @@ class RestStage:
         """Return *verdicts* with those marked whose subflows rest."""
         del now
         token = connection.token
-        capped = {each.four_tuple: low for each in verdicts if (low := _low_cap(each)) is not None}
-        others = tuple([each.four_tuple for each in verdicts if _is_down(each) and each.four_tuple not in capped])
-        free = [each.four_tuple for each in verdicts if self._rest_slow_paths and _is_free(each)]
+        # While there is a regular subflow the scheduler takes no backup one, though the regular one rests.
+        backup = {each.four_tuple for each in connection.subflows if each.backup}
+        down = [each for each in verdicts if _is_down(each) and each.four_tuple not in backup]
+        capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
+        others = tuple([each.four_tuple for each in down if each.four_tuple not in capped])
+        free = [each.four_tuple for each in down if self._rest_slow_paths and _is_free(each)]
         if not self.possible or self._dry_run or not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
@@ -130,16 +131,17 @@ class RestStage:
                 if each not in known.capped and ceil <= AT_ONCE_CAP:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
-            known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
             self._token_of.update(dict.fromkeys(known.subflows(), token))
             self._urgent.add(token)
         known.resting = {
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
         }
-        if len(others) == 1:
-            # Nothing else would carry what it does not.
-            known.slow_ones = {}
-        resting = {*known.resting, *(each for each, slow in known.slow_ones.items() if slow.until is not None)}
+        known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
+        slow = {each for each, one in known.slow_ones.items() if one.until is not None}
+        if slow.issuperset(others):
+            # Nothing else would carry what they do not.
+            known.slow_ones, slow = {}, set()
+        resting = slow | known.resting.keys()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
@@ -238,7 +240,7 @@ class RestStage:
             if each not in known.resting:
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
-            elif known.slow >= SLOW_WINDOWS and not _waits(sockets.get(each)):
+            elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
                 # While it sends what it was given before, that is what holds up the others.
                 del known.resting[each]
                 woken += 1
@@ -253,7 +255,7 @@ def _judge_slow(known: _Connection, rates: Mapping[FourTuple, float], now: float
         rate = rates.get(each, 0.0)
         if slow.until is not None:
             slow.windows = slow.windows + 1 if known.waited and total < SLOW_RATIO / 2 * slow.rate else 0
-            if now >= slow.until or slow.windows >= SLOW_WINDOWS:
+            if now >= slow.until or slow.windows >= WAKE_WINDOWS:
                 slow.until, slow.windows = None, 0
                 changed = True
             continue
@@ -276,14 +278,14 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     """Return scope and rate of a cap that may make its subflow rest: one of a download that sets sockets' pacing."""
     throttle, scope = verdict.throttle, verdict.scope
-    # A path by order has the overflow, however little that is.
-    if throttle is None or scope is None or not _is_down(verdict) or verdict.rule is verdict.steer:
+    # What is steered by order may be in reserve, or have the overflow, however little that is.
+    if throttle is None or scope is None or verdict.steer is not None:
         return None
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
 def _is_free(verdict: Verdict) -> bool:
-    return verdict.throttle is None and verdict.steer is None and _is_down(verdict)
+    return verdict.throttle is None and verdict.steer is None
 
 
 def _resting(verdict: Verdict) -> Verdict:
