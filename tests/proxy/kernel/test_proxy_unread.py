@@ -100,7 +100,7 @@ def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequ
     assert found[SMALLER] < UPLOADS * MOST_WITH_SMALLER
     assert found[RECOMMENDED] < UPLOADS * MOST
     # It is this that bounds it: more is taken where there is more room.
-    assert found[RECOMMENDED] > 1.5 * found[SMALLER]
+    assert found[RECOMMENDED] > 1.15 * found[SMALLER]
 
 
 def test_uploads_of_clients_that_are_gone_end_by_write_timeout(hosts: Sequence[LiveNode]) -> None:
