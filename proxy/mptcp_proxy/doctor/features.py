@@ -20,6 +20,7 @@ from mptcp_common.throttler_needs import (
 )
 
 from ..places import Role
+from ..shim import FEATURES
 from .model import Finding, fail, ok, warn
 
 Results = Mapping[str, str | None]
@@ -74,6 +75,21 @@ def netfilter(results: Results) -> Iterator[Finding]:
         else:
             why = f"{other} does the same and is taken instead, unless the throttler's settings name {backend}"
             yield warn(backend, lack.what, why, lack.remedy)
+
+
+def in_use(environment: Mapping[str, str], loaded: bool, role: Role) -> Finding:
+    """What the preload library does besides Multipath TCP in a running Squid that was started with *environment*."""
+    check = "library features"
+    if not loaded:
+        unit = f"mptcp-{role.value}"
+        return fail(check, "Squid runs without the preload library", _WITHOUT[role], f"systemctl restart {unit}")
+    fair = environment.get("MPTCP_TURNS") == "fair"
+    left_out = set(environment.get("MPTCP_WITHOUT", "").split(","))
+    if not fair:
+        left_out |= {"fair-turns", "may-write", "joined-writes"}
+    named = ("fair-turns", *FEATURES)
+    on, off = [each for each in named if each not in left_out], [each for each in named if each in left_out]
+    return ok(check, "; ".join([f"on: {', '.join(on) or 'none'}", *([f"left out: {', '.join(off)}"] if off else [])]))
 
 
 _DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}

@@ -128,6 +128,10 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     yield from host.service(outcome, role)
     yield from _room(places)
     own, in_force = own_processes(places), _ports_in_force(places)
+    # Without the right to look at it there is nothing to say.
+    if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
+        environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
+        yield features.in_use(environment, "mptcp_listen" in reading.text(f"/proc/{min(own)}/maps"), role)
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))

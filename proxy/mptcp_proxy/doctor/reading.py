@@ -18,7 +18,7 @@ from ..places import Role
 
 def text(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(errors="replace")
     except OSError:
         return ""
 

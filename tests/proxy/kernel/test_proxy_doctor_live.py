@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
     assert "listens on it" in findings["port 3128"]["text"]
     other.close()
 
-    proxy = start_proxy(node)
+    proxy = start_proxy(node, arguments=("--without", "may-write"))
     answer = node.popen(
         [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)],
         mounts={"/run/mptcpproxy": proxy.state},
@@ -157,6 +157,8 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
     assert answer.wait(120) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
     assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
+    assert "fair-turns" in findings["library features"]["text"]
+    assert "left out: may-write" in findings["library features"]["text"]
 
 
 def test_the_doctor_changes_nothing(testbed: Testbed) -> None:

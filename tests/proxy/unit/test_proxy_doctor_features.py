@@ -20,6 +20,25 @@ NEEDED = ("htb", "pfifo", "packet sockets", "socket diagnostics")
 UPLOADS = ("tbf", "ifb", "nftables at ingress")
 
 
+@pytest.mark.parametrize(
+    ("environment", "loaded", "status", "left_out"),
+    [
+        ({"MPTCP_TURNS": "fair"}, True, OK, set()),
+        ({"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read,may-write"}, True, OK, {"zero-read", "may-write"}),
+        ({"MPTCP_TURNS": "kernel"}, True, OK, {"fair-turns", "may-write", "joined-writes"}),
+        ({}, False, FAIL, set()),
+    ],
+)
+def test_which_features_of_the_library_are_on(
+    environment: dict[str, str], loaded: bool, status: Status, left_out: set[str]
+) -> None:
+    finding = features.in_use(environment, loaded, Role.RELAY)
+    assert finding.status is status
+    _, _, off = finding.text.partition("left out: ")
+    assert set(filter(None, off.split(", "))) == left_out
+    assert is_complete(finding)
+
+
 def test_what_the_throttler_needs_of_the_kernel_works() -> None:
     findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
