@@ -82,9 +82,6 @@ class _Connection:
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
 
-    def scopes(self) -> set[ScopeKey]:
-        return {scope for scope, _ in self.capped.values()}
-
 
 class RestStage:
     """The rests of one daemon."""
@@ -113,13 +110,16 @@ class RestStage:
         """Return *verdicts* with those marked whose subflows rest."""
         del now
         token = connection.token
+        if not self._looks_at(verdicts):
+            self.forget(token)
+            return verdicts
         # While there is a regular subflow the scheduler takes no backup one, though the regular one rests.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
         down = [each for each in verdicts if _is_down(each) and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
         others = tuple([each.four_tuple for each in down if each.four_tuple not in capped])
         free = [each.four_tuple for each in down if self._rest_slow_paths and _is_free(each)]
-        if not self.possible or self._dry_run or not others or not (capped or (free and len(others) > 1)):
+        if not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
         known = self._connections.get(token)
@@ -144,6 +144,12 @@ class RestStage:
         resting = slow | known.resting.keys()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
+    def _looks_at(self, verdicts: tuple[Verdict, ...]) -> bool:
+        """Tell whether any of *verdicts* may be of a subflow that rests: of most connections none is."""
+        if not self.possible or self._dry_run:
+            return False
+        return self._rest_slow_paths or any(each.throttle is not None for each in verdicts)
+
     def forget(self, token: int) -> None:
         """Connection *token* has ended, or has nothing that could rest."""
         known = self._connections.pop(token, None)
@@ -161,7 +167,7 @@ class RestStage:
         if known.flows is flows:
             return
         known.flows = flows
-        for scope in known.scopes():
+        for scope in {scope for scope, _ in known.capped.values()}:
             count = self._flowing.get(scope, 0) + (1 if flows else -1)
             if count:
                 self._flowing[scope] = count
@@ -229,22 +235,22 @@ class RestStage:
             slow.waited = True
 
     def _judge_capped(self, known: _Connection, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
-        """Take what the others carry, bits/s."""
+        """Take what the others carry, bits/s; return whether a capped subflow comes to rest, or back."""
         # As much as it has when each connection that uses the cap has the same.
         left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
         known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
-        before = len(known.resting)
-        woken = 0
+        changed = False
         for each, (_, ceil) in known.capped.items():
             if each not in known.resting:
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
+                    changed = True
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
                 # While it sends what it was given before, that is what holds up the others.
                 del known.resting[each]
-                woken += 1
-        return woken > 0 or len(known.resting) != before
+                changed = True
+        return changed
 
 
 def _judge_slow(known: _Connection, rates: Mapping[FourTuple, float], now: float) -> bool:

@@ -10,7 +10,9 @@ connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics show
 program goes with the process; the limits stay on the sockets until they are lifted or closed.
 
 The same body is run for all sockets at once by a second program, an iterator, where something is to be in force on
-sockets that send nothing, too: what is taken back. It takes Linux 5.16 and CAP_PERFMON.
+sockets that send nothing, too: what is taken back, and a rate of 0, with which a subflow rests. It takes Linux 5.16 and
+CAP_PERFMON. A socket that rested has no pacing rate until data are acknowledged: the body has BBR begin on it, and
+gives it back the congestion control that it had.
 
 A send buffer only grows: the program asks first what the socket has, for which it takes Linux 6.1; older ones leave it.
 The kernel takes it over into the connection's buffer, the sum of its subflows', at once (subflow_write_space,
@@ -96,7 +98,7 @@ class BpfSocketPacing:
         self._most = largest_send_buffer()
         self.has_buffers = self._most >= MIN_SEND_BUFFER
         if not self.has_buffers:
-            log.info("net.core.wmem_max is %d: caps of less than 3 Mbit/s may slow other paths down", self._most // 2)
+            log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
         self._htb_major = ownership.htb_major
         others = {RETRANSMISSION_TIMEOUTS: _user_timeout(user_timeout)}
