@@ -178,6 +178,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "low-2000k": lambda: low(2),
     "low-512k": lambda: low(0.512),
     "low-128k": lambda: low(0.128),
+    "low-64k": lambda: low(0.064),
     "families": families,
     "fullmesh": fullmesh,
     "prefixes": prefixes,

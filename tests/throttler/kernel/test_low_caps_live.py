@@ -40,9 +40,9 @@ class Site:
     url: str
 
     @classmethod
-    def on(cls, testbed: Testbed, control: str) -> Self:
+    def on(cls, testbed: Testbed, control: str, policy: str = POLICY) -> Self:
         host = testbed["proxy"]
-        throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", POLICY)))
+        throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", policy)))
         start_proxy(host, control=control)
         return cls(testbed, throttler, start_origin(testbed["origin"], {"file": SIZE}).url("file"))
 
@@ -97,5 +97,33 @@ def test_it_rests_no_longer_when_the_throttler_stops(make_testbed: Callable[...,
         site.throttler.process.signal(signal.SIGTERM)
         site.throttler.process.wait(60)
         assert site.has_pacing_rate()
+        with site.without_ethernet():
+            site.get(connection)
+
+
+def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    """Before anybody has decided about it: the scheduler would give it 32 kB at a time until it rests."""
+    require("htb", "bpf-pacing")
+    site = Site.on(make_testbed(), "bbr")
+    with site.connect() as connection:
+        site.get(connection)
+        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the policy is in force")
+    site.throttler.process.signal(signal.SIGSTOP)
+    try:
+        with site.connect() as connection:
+            site.get(connection)
+            assert not site.has_pacing_rate()
+            assert "bytes_sent" not in site.testbed["proxy"].run(LISTING).stdout
+    finally:
+        site.throttler.process.signal(signal.SIGCONT)
+
+
+def test_a_join_without_a_cap_is_woken(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    """Both subflows are on one path, so that none is capped; the join was accepted at rest."""
+    require("htb", "bpf-pacing")
+    site = Site.on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
+    with site.connect() as connection:
+        site.get(connection)
+        wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "it is awake")
         with site.without_ethernet():
             site.get(connection)

@@ -28,7 +28,7 @@ from mptcp_throttler.policy.model import (
     Share,
     Throttle,
 )
-from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, births, of_clients, under_cap
+from mptcp_throttler.shaping.birth import AS_USUAL, REST_AT_ONCE, UNANTICIPATED, births, of_clients, under_cap
 from mptcp_throttler.shaping.model import Birth
 
 ETHERNET, WIFI = ip_network("10.77.1.0/24"), ip_network("10.77.2.0/24")
@@ -50,6 +50,8 @@ def found(*rules: Rule, **others: object) -> Mapping[Network, Birth]:
 def test_a_capped_prefix_begins_small_and_no_other() -> None:
     assert found(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: AS_USUAL}
     assert under_cap(5_000_000).initial_window == 2
+    assert under_cap(REST_AT_ONCE, rests=True).rests
+    assert not under_cap(REST_AT_ONCE + 1, rests=True).rests
     assert (under_cap(5_000_000).not_sent or 0) < 1448
 
 

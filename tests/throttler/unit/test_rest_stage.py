@@ -10,8 +10,8 @@ from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.resting import (
-    AT_ONCE_CAP,
     FIRST_REST,
     RATIO,
     SLOW_AFTER,
@@ -85,8 +85,8 @@ def test_it_rests_where_it_would_carry_next_to_nothing(part: float, rests: bool)
 
 
 def test_the_lowest_caps_rest_before_anything_is_known() -> None:
-    assert Scene(policy(AT_ONCE_CAP)).apply()
-    assert not Scene(policy(AT_ONCE_CAP + 1)).apply()
+    assert Scene(policy(REST_AT_ONCE)).apply()
+    assert not Scene(policy(REST_AT_ONCE + 1)).apply()
 
 
 def test_it_comes_back_where_the_others_are_slow_though_they_have_data() -> None:

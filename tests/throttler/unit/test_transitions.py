@@ -205,6 +205,16 @@ def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
     assert not scene.limits
 
 
+def test_a_join_that_was_accepted_at_rest_and_has_no_cap_is_woken() -> None:
+    scene = Scene(rule())
+    scene.planner.births_rest = True
+    scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=0)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW, {subflow(1)})
+    scene.run(0.1)
+    assert scene.limits == {1: NO_LIMIT}
+    assert scene.hurried
+
+
 def test_a_subflow_whose_socket_is_gone_waits_for_nothing() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)

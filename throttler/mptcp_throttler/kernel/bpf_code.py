@@ -75,6 +75,10 @@ def load_32(destination: Register, source: Register, offset: int) -> Instruction
     return Instruction(0x61, destination, source, offset)
 
 
+def load_8(destination: Register, source: Register, offset: int) -> Instruction:
+    return Instruction(0x71, destination, source, offset)
+
+
 def load_64(destination: Register, source: Register, offset: int) -> Instruction:
     return Instruction(0x79, destination, source, offset)
 

@@ -341,7 +341,8 @@ class Daemon:
             self._downloads.reconciler.wake()
             # Another policy may have come into force meanwhile, and with it other rules that are open.
             policy = self._decisions.policy
-            await self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
+            class_of, rests = self._downloads.planner.class_of, self._rest.possible
+            await self._paced.set_births(births(policy, self._open_rules, class_of, rests=rests))
         self._plan_changed()
 
     async def _tick(self) -> None:

@@ -112,6 +112,7 @@ class PacedCaps:
         if self._births_are_set:
             # Who begins meanwhile may be in a class of either.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
+            self._planner.births_rest |= _rest(births)
         if bool(before) is not bool(births):
             # Before others have a turn: who is known no longer then is not written, and would stay.
             self._differing.extend(self._clients)
@@ -124,6 +125,7 @@ class PacedCaps:
                 self._differing.append(network)
         await self._set_those_that_differ()
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
+        self._planner.births_rest = self._births_are_set and _rest(self._births)
         self._coming = max(0, self._coming - 1)
         self._stop_looking()
         if self._coming:
@@ -254,6 +256,10 @@ class PacedCaps:
             await asyncio.to_thread(self._pacing.limit_at_once)
             # With ten thousand sockets it takes 10 ms, and clients may join all the time.
             await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
+
+
+def _rest(births: Mapping[Network, Birth]) -> bool:
+    return any(birth.rests for birth in births.values())
 
 
 def _classes(births: Mapping[Network, Birth]) -> set[int]:

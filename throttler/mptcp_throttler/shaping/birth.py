@@ -33,6 +33,9 @@ INITIAL_WINDOW_SECONDS = 0.004
 MIN_WINDOW, MAX_WINDOW = 2, 10
 """Segments; the kernel's own is ten."""
 AS_USUAL = Birth()
+REST_AT_ONCE: Final = 1_000_000
+"""Bits/s. Under caps up to here one piece takes half a second and more: such a subflow rests from its beginning, until
+the others are seen to carry too little."""
 LARGE_BOUND = 65_536
 """Bytes. As much as the scheduler assigns at once: no less goodput up to 2 Gbit/s was seen."""
 UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
@@ -51,18 +54,18 @@ def held(rate: int) -> SocketLimit:
     return SocketLimit(rate, unsent(rate))
 
 
-def under_cap(ceil: int, class_id: int | None = None) -> Birth:
-    """Return with what a subflow begins under a cap of *ceil* bits/s."""
+def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> Birth:
+    """Return with what a subflow begins under a cap of *ceil* bits/s. *rests*: this host can wake one that rests."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
-    return Birth(unsent(ceil), window if window < MAX_WINDOW else None, class_id)
+    return Birth(unsent(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= REST_AT_ONCE)
 
 
 def births(
-    policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None]
+    policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
 ) -> dict[Network, Birth]:
     """Return what the client prefixes of *policy* get while those of its rules hold whose hours are open.
 
-    *class_of* returns the handle of a cap's class, None where there is none yet.
+    *class_of* returns the handle of a cap's class, None where there is none yet. *rests* is as for :func:`under_cap`.
     """
     if policy.dry_run:
         return {}
@@ -71,7 +74,7 @@ def births(
     found: dict[Network, Birth] = {}
     for path in policy.paths:
         rule, number = _capping(path, rules) if _by_address_alone(path) else (None, 0)
-        birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of)
+        birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
             found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
     # They are looked up with IPv4 addresses mapped into IPv6, and a policy's IPv6 prefix is for no IPv4 client.
@@ -110,14 +113,16 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     return None, 0
 
 
-def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None]) -> Birth:
+def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> Birth:
     """Return with what the subflows that *rule* caps begin."""
     throttle = rule.throttle
     assert throttle is not None
     if not anticipates:
         return UNANTICIPATED
     class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
-    return under_cap(throttle.ceil, class_id) if throttle.onset is Onset.SOFT else Birth(class_id=class_id)
+    if throttle.onset is not Onset.SOFT:
+        return Birth(class_id=class_id)
+    return under_cap(throttle.ceil, class_id, rests=rests)
 
 
 class _Decided:

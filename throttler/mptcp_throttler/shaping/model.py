@@ -80,6 +80,8 @@ class Birth:
     """Segments that it sends before the first is acknowledged."""
     class_id: int | None = None
     """Handle of the class that its first segments go through until it has an entry: what SO_PRIORITY is set to."""
+    rests: bool = False
+    """It rests if it is a join (``stages.resting``)."""
 
 
 @dataclass(frozen=True, slots=True)

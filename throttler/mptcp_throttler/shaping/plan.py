@@ -58,6 +58,8 @@ class Planner:
         self._held_by: dict[FourTuple, Cap] = {}
         self.birth_classes: Collection[int] = ()
         """Handles of the classes into which sockets are accepted."""
+        self.births_rest = False
+        """Some joins rest from their acceptance on."""
         self._born: set[FourTuple] = set()
         """Subflows that began in the class of their cap."""
         self._unsure: dict[int, set[FourTuple]] | None = None
@@ -175,6 +177,8 @@ class Planner:
             self._rest(four_tuple, rests=True)
         if capped or exempt or resting:
             self._connections[token] = tuple(capped | exempt | resting)
+        if self.births_rest:
+            self._mark_moved(uncapped.intersection(young))
         if self._unsure is not None:
             unsure = uncapped & {*young, *self._unsure.pop(token, ())}
             if unsure:

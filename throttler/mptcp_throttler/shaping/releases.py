@@ -94,6 +94,7 @@ class Releases:
         if not release.cookie and sample is not None and sample.cookie:
             release.cookie = sample.cookie
             result.wanted[release.cookie] = NO_LIMIT
+            result.at_once |= sample.tcp is not None and sample.tcp.max_pacing_rate == 0
         if release.acked is None and sample is not None:
             release.acked = sample.bytes_acked
         taken = release.limited or self._hurried or (sample is not None and sample.bytes_acked > (release.acked or 0))

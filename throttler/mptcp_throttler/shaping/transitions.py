@@ -431,5 +431,5 @@ class Transitions:
         if known is not None:
             result.at_once |= known.rests
             self._released.begin(four_tuple, known.cookie, known.limited, now, result)
-        elif unsampled and not self._stopped:
+        elif (unsampled or self._planner.births_rest) and not self._stopped:
             self._released.await_sample(four_tuple, now)

@@ -20,6 +20,7 @@ from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict
 from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Samples
 
 RATIO: Final = 32
@@ -28,9 +29,6 @@ RATIO_WITHOUT_BUFFERS: Final = 12
 """Where the kernel allows capped sockets no larger send buffers (``shaping.send_buffers``)."""
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. From here on one piece leaves within 0.1 s, which the connection's buffers bridge."""
-AT_ONCE_CAP: Final = 1_000_000
-"""Bits/s. Up to here one piece takes half a second and more: such a subflow rests from its beginning, until the others
-are seen to carry too little."""
 WAKE_WINDOWS: Final = 2
 """Windows in which the others carried too little, though they had data to send."""
 WINDOW: Final = 0.35
@@ -128,7 +126,7 @@ class RestStage:
         if known.others != others or known.capped != capped:
             self._stop_sampling(token, known)
             for each, (_, ceil) in capped.items():
-                if each not in known.capped and ceil <= AT_ONCE_CAP:
+                if each not in known.capped and ceil <= REST_AT_ONCE:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
             self._token_of.update(dict.fromkeys(known.subflows(), token))

@@ -1,4 +1,4 @@
-"""Options of a socket from its acceptance on, by BPF: TCP_NOTSENT_LOWAT (tcp(7)), initial window, SO_PRIORITY.
+"""Options of a socket from its acceptance on, by BPF: TCP_NOTSENT_LOWAT (tcp(7)), initial window, SO_PRIORITY, rest.
 
 A subflow that will have a cap is to take little from the connection at a time: what waits on it cannot go by another
 path any more, and its first segments are sent before anybody has measured anything, or made an entry for it. The
@@ -11,7 +11,12 @@ for by then there is an entry where there is to be one: what nobody decides abou
 priority of a former policy does not stay. For the same reason it raises a small TCP_NOTSENT_LOWAT of a socket that has
 sent much and has no limit of ours: a connection that nobody decides about would be slower for good.
 
-Sources: struct bpf_sock_ops, bpf_setsockopt and bpf_skc_to_mptcp_sock in linux/bpf.h (the last one since Linux 5.19).
+A join under a cap so low that it is to rest has a pacing rate of 0 from its acceptance on: the scheduler would give it
+32 kB at a time until its average of the rate has come to 0. The first subflow never rests from its acceptance on, for
+nothing else would carry what it does not. The join is told by the option of the ACK by which it was accepted.
+
+Sources: struct bpf_sock_ops, bpf_setsockopt and bpf_skc_to_mptcp_sock in linux/bpf.h (the last one since Linux 5.19);
+bpf_load_hdr_opt there, and RFC 8684, 3.2, for the option.
 """
 
 from __future__ import annotations
@@ -32,12 +37,14 @@ from mptcp_throttler.kernel.bpf_code import (
     jump_if,
     jump_unless,
     jump_unless_less,
+    load_8,
     load_32,
     load_64,
     map_address,
     number,
     number_64,
     store_32,
+    store_64,
 )
 from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, Lines, get_option, set_option
@@ -48,7 +55,7 @@ from mptcp_throttler.shaping.model import Birth
 
 NAME = "mptcp_thr_birth"
 MAX_PREFIXES = 131_072
-_KEY, _VALUE = struct.Struct("=I16s"), struct.Struct("=III")
+_KEY, _VALUE = struct.Struct("=I16s"), struct.Struct("=IIII")
 YOUNG_SEGMENTS = 31
 """After so many with data a socket loses the class with which it began."""
 SMALL_SEGMENTS = 310
@@ -57,11 +64,14 @@ _FAMILY, _REMOTE_IP4, _REMOTE_IP6, _SEGMENTS_SENT, _SOCKET = 20, 24, 32, 152, 18
 """Offsets in struct bpf_sock_ops."""
 _PRIORITY = 20
 """Offset in struct bpf_sock."""
-_MAP_LOOKUP, _TO_MPTCP_SOCKET = 1, 196
+_MAP_LOOKUP, _LOAD_HEADER_OPTION, _TO_MPTCP_SOCKET = 1, 142, 196
 _TCP_INITIAL_WINDOW = 1001
 """TCP_BPF_IW, segments."""
 _IPPROTO_TCP, _TCP_NOTSENT_LOWAT = 6, 25
-_SOL_SOCKET, _SO_PRIORITY = 1, 12
+_SOL_SOCKET, _SO_PRIORITY, _SO_MAX_PACING_RATE = 1, 12, 47
+_MPTCP_OPTION, _JOIN, _AFTER_JOIN = 30, 0x10, 0x20
+"""The option's kind, and the byte of its subtype from MP_JOIN up to the next one."""
+_OPTION_BYTES = 40
 _V4_MAPPED = 0xFFFF if struct.pack("=I", 1)[0] == 0 else 0xFFFF0000 - (1 << 32)
 """The third word of ::ffff:0:0/96 as this machine reads it."""
 
@@ -87,7 +97,7 @@ def _key(network: Network) -> bytes:
 
 
 def _value(birth: Birth) -> bytes:
-    return _VALUE.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0)
+    return _VALUE.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
 
 
 def on_accept(table: int) -> Lines:
@@ -128,8 +138,30 @@ def on_accept(table: int) -> Lines:
         *set_option(_IPPROTO_TCP, _TCP_INITIAL_WINDOW, r.R7, 4),
         "class",
         load_32(r.R1, r.R7, 8),
-        jump_if(r.R1, 0, END),
+        jump_if(r.R1, 0, "rest"),
         *set_option(_SOL_SOCKET, _SO_PRIORITY, r.R7, 8),
+        "rest",
+        load_32(r.R1, r.R7, 12),
+        jump_if(r.R1, 0, END),
+        number(r.R8, 0),
+        *(store_64(r.R10, -48 + step, r.R8) for step in range(0, _OPTION_BYTES, 8)),
+        number(r.R1, _MPTCP_OPTION),
+        store_32(r.R10, -48, r.R1),
+        copy(r.R1, CONTEXT),
+        copy(r.R2, r.R10),
+        add(r.R2, -48),
+        number(r.R3, _OPTION_BYTES),
+        number(r.R4, 0),
+        call(_LOAD_HEADER_OPTION),
+        load_8(r.R1, r.R10, -46),
+        number(r.R2, _JOIN),
+        jump_unless_less(r.R1, r.R2, "join"),
+        jump(END),
+        "join",
+        number(r.R2, _AFTER_JOIN),
+        jump_unless_less(r.R1, r.R2, END),
+        store_32(r.R10, -12, r.R8),
+        *set_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R10, -12),
     ]
 
 
