@@ -5,7 +5,8 @@ first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 7
 while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates are of what
 arrives at the client.
 
-The other part are outages of one path under each mode: ``experiments.steering_outages``.
+The other parts are outages of one path under each mode (``experiments.steering_outages``), and how much goes over the
+later path under priority-based (``experiments.steering_overflow``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, rates
 
 from .. import style
-from . import steering_cells, steering_outages
+from . import steering_cells, steering_outages, steering_overflow
 from .attempts import Attempts
 from .devices import DEVICES
 from .drawing import both_paths, mark, stacked
@@ -42,6 +43,7 @@ OPTIONS = {
     "runs": f"of each, default {RUNS}",
     "kind": "in modes: which, separated by |, default all",
     **steering_cells.OPTIONS,
+    **steering_overflow.OPTIONS,
 }
 
 
@@ -63,7 +65,7 @@ QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run what *options* choose: every mode at each RTT, and outages."""
+    """Run what *options* choose: every mode at each RTT, outages, and the overflow."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     kinds = choice(options, "kind", KINDS, QUICK_KINDS if quick else None, by="|")
@@ -78,6 +80,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         found.append(_modes(console, seed, runs, each, kinds, attempts))
     if "outages" in parts:
         found.append(steering_outages.run(console, seed, cells, runs, attempts))
+    if "overflow" in parts:
+        overflowing = {**(steering_overflow.QUICK if quick else {}), **options}
+        found.append(steering_overflow.run(console, seed, overflowing, runs, attempts))
     together = Findings(
         tuple(table for each in found for table in each.tables),
         {name: value for each in found for name, value in each.data.items()},

@@ -37,9 +37,9 @@ LOADS = {
     "upload": "to the origin, as fast as it goes",
 }
 CHOICES: dict[str, Mapping[str, object]] = {"mode": MODES, "fault": FAULTS, "load": LOADS}
-PARTS = ("modes", "outages")
+PARTS = ("modes", "outages", "overflow")
 OPTIONS = {
-    "part": f"which of {', '.join(PARTS)}, default both",
+    "part": f"which of {', '.join(PARTS)}, default all",
     "mode": f"in outages: of {', '.join(MODES)}, default all",
     "fault": f"in outages: of {', '.join(FAULTS)}, default all",
     "outage": f"in outages: seconds, default {','.join(map(str, OUTAGES))}",

@@ -11,8 +11,9 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
   had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
   What a lost path once gave does not count. The scheduler would give most to the path with the shortest queue, so the
   last path that is open is capped to the overflow: the cap grows while those before it are full, twofold until it was
-  too much once, and falls to what they leave when they are not. It has none where the path itself gives no more, and
-  only then a further one is opened.
+  too much once, afterwards by what begins to wait, slowly at first; it stays while less and less waits, and falls to
+  what they leave when they are not full. It has none where the path itself gives no more, and only then a further one
+  is opened.
 - *load-balancing*: where data wait, the path with the least of its share sets the measure, and the others are capped
   to theirs of it. Where nothing waits on a path without a cap, the paths carry what there is to send, and the sum of
   that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
@@ -77,8 +78,14 @@ FAST_SECONDS = 0.25
 """The same for the cap of a path that was just opened."""
 FIRST_OVERFLOW = 0.5
 """Cap of a path that is opened, as a part of what those before it give."""
-FAST_GROWTH, GROWTH = 2.0, 1.25
-"""Of the cap of the last path, as long as it never was too much, and afterwards."""
+FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
+"""Of the cap of the last path: as long as it never was too much; the first step after it was; and the power to which
+each further step is raised, so that a noise changes it little and a demand that stays is met within seconds."""
+FALL = 0.7
+"""Part of its cap, or of its rate without one, to which the last path falls within ``BALANCE_SECONDS``."""
+DRAINS = 0.05
+"""Part of what the paths before the last one give: where what waits on them becomes less by more than that, the cap of
+the last one is enough."""
 LEFT = 0.97
 """Part of what the paths before give: the last one has what exceeds it."""
 
@@ -248,7 +255,19 @@ class _Measure(NamedTuple):
 class Steering:
     """Steers one connection."""
 
-    __slots__ = ("_balanced", "_began", "_caps", "_growth", "_open", "_paths", "_since", "_slack", "steer")
+    __slots__ = (
+        "_balanced",
+        "_began",
+        "_caps",
+        "_growth",
+        "_open",
+        "_paths",
+        "_since",
+        "_slack",
+        "_unused",
+        "_waiting",
+        "steer",
+    )
 
     def __init__(self, steer: Steer) -> None:
         self.steer = steer
@@ -259,6 +278,10 @@ class Steering:
         """Since when all that are open have been full, or one less has been enough."""
         self._caps: dict[str, int] = {}
         self._growth = FAST_GROWTH
+        self._waiting = 0
+        """Bytes that waited on the paths before the last one when its cap was set."""
+        self._unused = False
+        """Then the last path gave less than its cap."""
         self._balanced = float("-inf")
         self._began: float | None = None
         self._slack = False
@@ -354,18 +377,26 @@ class Steering:
         given = sum(path.baseline for path in before)
         if last not in open_before:
             self._caps, self._growth = {last: max(MIN_CAP, round(FIRST_OVERFLOW * given))}, FAST_GROWTH
-            self._balanced = now
+            self._balanced, self._unused = now, False
+            self._waiting = sum(path.waiting for path in before)
         elif now - self._balanced >= (FAST_SECONDS if self._growth == FAST_GROWTH else BALANCE_SECONDS):
-            self._balanced = now
             cap, rate = self._caps.get(last), self._paths[last].rate(MIN_WINDOW)
+            waiting = sum(path.waiting for path in before)
+            steps = (now - self._balanced) / BALANCE_SECONDS
+            grows = 8 * (waiting - self._waiting) / (now - self._balanced)
+            self._balanced, self._waiting = now, waiting
+            unused, self._unused = self._unused, cap is not None and rate < USED * cap
+            # What comes from the origin is what all carry, and by how much more waits than before.
+            overflow = rate + sum(path.rate(MIN_WINDOW) for path in before) + grows - LEFT * given
             if not all(path.full for path in before):
-                total = rate + sum(path.rate(MIN_WINDOW) for path in before)
-                left = max(MIN_CAP, round(total - LEFT * given))
+                former = rate if cap is None else cap
+                left = max(MIN_CAP, round(max(overflow, FALL**steps * former)))
                 self._caps, self._growth = {last: left if cap is None else min(cap, left)}, GROWTH
-            elif cap is not None and rate < USED * cap:
+            elif self._unused and unused:
                 self._caps = {}
-            elif cap is not None:
-                self._caps = {last: round(self._growth * cap)}
+            elif cap is not None and not self._unused and grows > -DRAINS * given:
+                self._caps = {last: round(max(self._growth * cap, min(overflow, FAST_GROWTH * cap)))}
+                self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
 
     def _leave_out(self, now: float) -> None:
         """Set which paths balancing leaves out; what changes that is acted on at once."""
