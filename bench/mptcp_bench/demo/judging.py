@@ -55,6 +55,8 @@ class Measured:
     """Bits per second of the capped device in the last :data:`CLOSING` seconds; None where there is neither."""
     broken_off: float | None = None
     """Seconds after which the download was broken off; None where it came to its end."""
+    guarded: str | None = None
+    """What the guard let pass, in words; None where it left the cap alone."""
 
     @property
     def goodput(self) -> float:

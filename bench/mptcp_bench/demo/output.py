@@ -37,6 +37,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload{by}"
     for complaint in outcome.complaints:
         yield f"    [{color}]{complaint}[/]"
+    if measured.guarded is not None:
+        yield f"    [yellow]{measured.guarded}[/]"
     if outcome.busy:
         yield f"    [{color}]the machine was busy: {measured.processors}[/]"
     if outcome.repeated:
@@ -135,5 +137,6 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
         "digest_ok": measured.digest_ok,
         "broken_off": measured.broken_off,
         "closing": measured.closing,
+        "guarded": measured.guarded,
         "protocol": asdict(measured.protocol),
     }

@@ -94,6 +94,19 @@ class Stage:
             tuple(sorted(controls)),
             found.closing,
             limit if seen.timed_out else None,
+            self.guarded() if part.capped and ended is None else None,
+        )
+
+    def guarded(self) -> str | None:
+        """Return in words what the guard let pass; None where it left the cap alone."""
+        assert self.throttler is not None
+        counted = self.throttler.status()["counters"]["guard"]
+        if not counted["relaxations"]:
+            return None
+        lacking, relaxed = (f"{counted[name] / 1e6:.1f} MB" for name in ("lacking_bytes", "relaxed_bytes"))
+        return (
+            f"the guard relaxed the cap {counted['relaxations']} times: Wi-Fi carried {lacking} less than before, "
+            f"Ethernet {relaxed} meanwhile"
         )
 
     def said(self, outcome: Outcome) -> None:

@@ -38,7 +38,9 @@ LOSS = 30
 """Percent of Wi-Fi's packets with the fault ``loss``."""
 SPAN = 0.5
 """Seconds over which a rate is taken."""
-SHOWN = ("recovered", "during", "in_force", "relaxations")
+BEYOND = 1.1
+"""What the guard may let pass, as a multiple of what is lacking."""
+SHOWN = ("recovered", "during", "in_force", "relaxations", "beyond")
 WORDS = {
     "loss": f"loses {LOSS} %",
     "rate": f"slows to {SLOW} Mbit/s",
@@ -78,6 +80,8 @@ class Outcome:
     in_force: float
     """From the end of the fault until Ethernet is back at its cap for good."""
     relaxations: int
+    beyond: float
+    """What Ethernet carried above its cap until it was back there, as a multiple of what Wi-Fi carried less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +129,19 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
 
     starts = [s.time for s in samples if fault_at <= s.time <= ended - SPAN - 0.2]
     recovered = next((t + SPAN for t in starts if total(t, t + SPAN + 0.01) >= RECOVERED), math.inf)
+    capped_from = _capped_from(samples, ended)
+    until_capped = min(capped_from, samples[-1].time)
+    span = until_capped - fault_at
+    above = max(0.0, mean_rate(samples, "eth0", fault_at, until_capped) - CAP * 1e6) * span
+    lacking = max(1.0, before - mean_rate(samples, "wlan0", fault_at, until_capped)) * span
     return Outcome(
         before=before,
         capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
         during=total(fault_at + LONGEST, ended),
         recovered=recovered - fault_at,
-        in_force=_capped_from(samples, ended) - ended,
+        in_force=capped_from - ended,
         relaxations=relaxations,
+        beyond=above / lacking,
     )
 
 
@@ -182,6 +192,11 @@ def aims(
             Aim(f"{where}: Wi-Fi before, of its link", farthest, least=WIFI_BEFORE[0], most=WIFI_BEFORE[1]),
             Aim(f"{where}: without the guard gets", fmean(each.during for each in without), most=RECOVERED),
             Aim(f"{where}: without the guard relaxed", max(each.relaxations for each in without), most=0),
+            Aim(
+                f"{where}: beyond the cap, × what Wi-Fi lacks",
+                fmean(each.beyond for each in with_guard),
+                most=BEYOND,
+            ),
             *_recovery_aims(where, with_guard, outcomes.get(Arm.LIFTED)),
             Aim(
                 f"{where}: the cap is back after",
@@ -235,6 +250,7 @@ def table_of(measured: Sequence[Measured]) -> Table:
         "then",
         "cap back after s",
         "n",
+        "beyond",
     )
     table = new_table("Wi-Fi fails while Ethernet is capped", columns, left=("", "Wi-Fi", "guard"))
     for cell in dict.fromkeys(m.cell for m in measured):

@@ -204,6 +204,12 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         yield counters(f"mptcp_throttler_{name}_total", text, ("direction",), values)
     text = "How often the guard relaxed the caps of a connection whose other paths had degraded."
     yield counter("mptcp_throttler_guard_interventions_total", text, guard["interventions"])
+    for name, text in (
+        ("lacking_bytes", "Bytes that uncapped paths carried less than before, while caps beside them were relaxed."),
+        ("relaxed_bytes", "Bytes that capped subflows carried while their caps were relaxed."),
+    ):
+        if name in guard:  # a throttler from before has none
+            yield counter(f"mptcp_throttler_guard_{name}_total", text, guard[name])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
     # A throttler from before has none.

@@ -77,8 +77,8 @@ CELLS = [guard_judging.Cell(direction, 20, "silence") for direction in ("down", 
 
 
 def transfer(
-    relaxed: float | None, capped: float = 3.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
-    link: float = 90, count: int = 1,
+    relaxed: float | None, capped: float = 1.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
+    link: float = 33, count: int = 1,
 ) -> guard_judging.Outcome:  # fmt: skip
     """Return a transfer whose cap is relaxed so long after the fault, and back so long after its end; *link* is what
     Ethernet carries then.
@@ -135,6 +135,7 @@ GUARD = Judge(
     {
         "the guard does nothing in one of three runs": guarded(lambda: transfer(None, count=0)),
         "it is late": guarded(lambda: transfer(6.5)),
+        "it opens the whole path": guarded(lambda: transfer(1.0, link=90)),
         "the cap never comes back": guarded(lambda: transfer(1.0, 99)),
         "dead throttler: no cap at all": guarded(
             lambda: transfer(None, cap=100, count=0), lambda: transfer(None, cap=100, count=0)

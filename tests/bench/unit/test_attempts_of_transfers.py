@@ -61,7 +61,7 @@ def run_guard(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
     faked(
         monkeypatch, guard, testbeds,
         Recorder=lambda *of: nullcontext(RECORDER),
-        judge=lambda *of: Guarded(30e6, 1.0, 2.0, 1.0, 5.0, 1),
+        judge=lambda *of: Guarded(30e6, 1.0, 2.0, 1.0, 5.0, 1, 1.0),
         mean_rate=lambda *of: 30e6,
         _relaxations=lambda setup: 0,
     )  # fmt: skip

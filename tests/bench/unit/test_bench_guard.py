@@ -92,10 +92,10 @@ def test_a_cap_that_is_not_back_at_the_end_never_was() -> None:
 def test_a_missed_aim_names_its_direction_and_one_run_that_never_recovered_misses_it(direction: str) -> None:
     def judged(*recovered: float, in_force: float = 5.0) -> tuple[str, ...]:
         cell = Cell(direction, 20, "rate")
-        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, in_force, 1)) for each in recovered]
-        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(recovered)
+        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, in_force, 1, 1.0)) for each in recovered]
+        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0, 1.0))] * len(recovered)
         if direction == "up":
-            outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.0, math.inf, 0))] * len(recovered)
+            outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.0, math.inf, 0, 1.0))] * len(recovered)
         measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes]
         assert table_of(measured).row_count == len(ARMS[direction])
         return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], len(recovered)))
@@ -113,9 +113,9 @@ def test_an_upload_is_compared_with_one_whose_cap_was_lifted_and_that_it_was_is_
     def judged(guarded: float, lifted: float, above: float = math.inf) -> tuple[str, ...]:
         cell = Cell("up", 20, "loss")
         outcomes = {
-            Arm.ON: Outcome(30e6, 1.0, 2.0, guarded, 5.0, 1),
-            Arm.OFF: Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0),
-            Arm.LIFTED: Outcome(30e6, 1.0, 3.0, lifted, above, 0),
+            Arm.ON: Outcome(30e6, 1.0, 2.0, guarded, 5.0, 1, 1.0),
+            Arm.OFF: Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0, 1.0),
+            Arm.LIFTED: Outcome(30e6, 1.0, 3.0, lifted, above, 0, 1.0),
         }
         measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes.items()]
         return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], 1))
@@ -129,9 +129,9 @@ def test_an_upload_is_compared_with_one_whose_cap_was_lifted_and_that_it_was_is_
 def test_of_several_uploads_the_upper_bound_of_the_difference_is_judged() -> None:
     def judged(*guarded: float) -> tuple[str, ...]:
         cell = Cell("up", 20, "loss")
-        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, 5.0, 1)) for each in guarded]
-        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(guarded)
-        outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.2, math.inf, 0))] * len(guarded)
+        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, 5.0, 1, 1.0)) for each in guarded]
+        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0, 1.0))] * len(guarded)
+        outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.2, math.inf, 0, 1.0))] * len(guarded)
         measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes]
         return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], len(guarded)))
 
@@ -147,7 +147,7 @@ def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(_: object, cell: Cell, arm: Arm) -> Measured:
         if arm is Arm.OFF:
             raise ValueError("nothing came over Wi-Fi before the fault")
-        return Measured(cell, arm, Outcome(30e6, 1.0, 2.0, 1.0, 5.0, 1), FAULT_AT, ())
+        return Measured(cell, arm, Outcome(30e6, 1.0, 2.0, 1.0, 5.0, 1, 1.0), FAULT_AT, ())
 
     def unharmed(_: object, control: guard.Control) -> Unharmed:
         if control is controls[0]:

@@ -39,6 +39,7 @@ class Setup:
     """Seconds from a capped download's start in which Ethernet carries 60 Mbit/s."""
     throttlers: int = 0
     throttler_ended: int | None = None
+    relaxations: int = 0
     downloads: list[str] = field(default_factory=list)
     interval = 0.1
     started = 0.0
@@ -66,7 +67,9 @@ class Setup:
     # ... and the services.
     def start_throttler(self, *_: object) -> Any:
         self.throttlers += 1
-        return SimpleNamespace(process=SimpleNamespace(returncode=self.throttler_ended))
+        guard = {"relaxations": self.relaxations, "lacking_bytes": 12e6, "relaxed_bytes": 13e6}
+        status = {"counters": {"guard": guard}}
+        return SimpleNamespace(process=SimpleNamespace(returncode=self.throttler_ended), status=lambda: status)
 
     def download(self, lab: object, argv: list[str], *, may_time_out: bool, **_: object) -> Any:
         assert may_time_out
@@ -153,6 +156,10 @@ def test_a_good_run_leaves_table_picture_and_numbers(
     assert {(output / name).read_text() for name in others} == {"somebody's own"}
     assert (output / "throughput.png").read_bytes().startswith(b"\x89PNG")
     assert numbers["downloads"][-1]["steady"]["eth0"] == pytest.approx(CAP, rel=0.01)
+    assert numbers["downloads"][-1]["guarded"] is None
+    setup.relaxations = 2
+    text, numbers = run(tmp_path)
+    assert numbers["downloads"][-1]["guarded"] in " ".join(text.split())
 
 
 @pytest.mark.parametrize("used", [IDLE, BUSY], ids=["idle", "busy"])

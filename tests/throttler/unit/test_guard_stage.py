@@ -83,8 +83,15 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert reason is not None
     assert down.reason.endswith(reason)
     assert scene.effects == [Relaxed(1, ("cap",), reason)]
-    assert scene.guard.counters.relaxations == 1
+    counters = scene.guard.counters
+    assert counters.relaxations == 1
     assert scene.guard.relaxed() == 1
+    lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
+    scene.flows[0].rate = 20 * MBIT
+    scene.run(8)
+    # Until the samples say so, it carried 5 Mbit/s.
+    assert counters.lacking_bytes - lacking == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
+    assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
 
 def test_uploads_are_guarded_by_themselves() -> None:

@@ -176,7 +176,7 @@ class Queries:
             "reconciler": asdict(download.reconciler.counters),
             "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
             "changes": asdict(parts.comparison.counters),
-            "guard": asdict(parts.guard.counters),
+            "guard": {name: round(count) for name, count in asdict(parts.guard.counters).items()},
             "sampler": parts.sampler.as_json(),
             "loop": parts.gauge.as_json(),
             "entries": len(download.planner.entries.actual),
@@ -203,7 +203,7 @@ class Queries:
     def _summary(self) -> dict[str, Any]:
         parts = self._parts
         counted = Counted(parts.tracker.states(), len(parts.telemetry.clients), parts.guard.relaxed())
-        policy = parts.decisions.policy
+        policy, guard = parts.decisions.policy, parts.guard.counters
         totals, accounts = budget_rows(policy, parts.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
@@ -211,7 +211,12 @@ class Queries:
             "counted": self._now - (time.monotonic() - parts.telemetry.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
-            "guard": {"relaxed": counted.relaxed, "interventions": parts.guard.counters.relaxations},
+            "guard": {
+                "relaxed": counted.relaxed,
+                "interventions": guard.relaxations,
+                "lacking_bytes": round(guard.lacking_bytes),
+                "relaxed_bytes": round(guard.relaxed_bytes),
+            },
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
             "reaction": parts.telemetry.reaction.as_json(),

@@ -53,6 +53,18 @@ MAX_IDLE_SAMPLES = 3
 """A candidate that is not backlogged in as many samples in a row is none any more."""
 
 
+@dataclass(slots=True)
+class GuardCounters:
+    """Since the start of the daemon."""
+
+    relaxations: int = 0
+    resumptions: int = 0
+    lacking_bytes: float = 0.0
+    """What uncapped paths carried less than they once did while the caps beside them were relaxed."""
+    relaxed_bytes: float = 0.0
+    """What the capped subflows carried meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relaxation:
     """The caps of one connection are relaxed."""
@@ -76,6 +88,7 @@ class Candidate:
 
     __slots__ = (
         "backlogged_since",
+        "counted",
         "degraded_since",
         "healthy_since",
         "histories",
@@ -96,6 +109,8 @@ class Candidate:
         """The path that seems to have degraded. Before caps are relaxed, all of it has to be sampled."""
         self.suspected_since = 0.0
         self.relaxation: Relaxation | None = None
+        self.counted = 0.0
+        """Until when what it lacks and is given is counted."""
         self.healthy_since: float | None = None
         self.pause = 0.0
         self.resumed = float("-inf")
@@ -142,8 +157,10 @@ class DegradationDetector:
     samples_all = False
     """All subflows are in every sweep, not only the uncapped ones."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, counters: GuardCounters | None = None) -> None:
+        """*counters* are counted on."""
         self.guard = guard
+        self.counters = GuardCounters() if counters is None else counters
         self._connections: dict[int, GuardedConnection] = {}
         self._candidates: dict[int, Candidate] = {}
         self._token_of: dict[FourTuple, int] = {}
@@ -328,12 +345,13 @@ class DegradationDetector:
             now + candidate.pause, path.address, round(rate), round(path.baseline), round(path.baseline), now
         )
         candidate.not_degraded()
-        candidate.healthy_since = None
+        candidate.healthy_since, candidate.counted = None, read
 
     def _judge_relaxed(
         self, token: int, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
         read = _read(connection, candidate, now)
+        self._count(connection, candidate, relaxation.baseline, read)
         path = self._paths.used(relaxation.path)
         if path is not None and path.sampled != now:
             path = None
@@ -357,6 +375,13 @@ class DegradationDetector:
         candidate.resumed = now
         if seen_well:
             candidate.pause = 0.0
+
+    def _count(self, connection: GuardedConnection, candidate: Candidate, baseline: float, read: float) -> None:
+        seconds, candidate.counted = max(0.0, read - candidate.counted), read
+        lacking = baseline - sum(each.rate for each in _uncapped(connection, candidate))
+        capped = [candidate.histories[each] for each in connection.capped if each in candidate.histories]
+        self.counters.lacking_bytes += max(0.0, lacking) / 8 * seconds
+        self.counters.relaxed_bytes += sum(each.rate for each in capped) / 8 * seconds
 
     # What differs with uploads
 

@@ -17,7 +17,7 @@ from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
-from mptcp_throttler.stages.degradation import DegradationDetector, Kept, Relaxation
+from mptcp_throttler.stages.degradation import DegradationDetector, GuardCounters, Kept, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
@@ -44,14 +44,6 @@ class Resumed(Effect):
 
     token: int
     rules: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class GuardCounters:
-    """Since the start of the daemon."""
-
-    relaxations: int = 0
-    resumptions: int = 0
 
 
 class _Either(Set[FourTuple]):
@@ -82,7 +74,7 @@ class GuardStage:
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
+        self._detect(policy)
         self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
         """Of each guarded connection, by its token, the rules whose caps are guarded."""
         self._relaxed: set[tuple[int, Direction]] = set()
@@ -94,7 +86,11 @@ class GuardStage:
         """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
         self._retired += [*self._down.kept(), *self._up.kept()]
         self._relaxed.clear()
-        self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
+        self._detect(policy)
+
+    def _detect(self, policy: Policy) -> None:
+        self._down = DegradationDetector(policy.guard, self.counters)
+        self._up = UploadDegradationDetector(policy.guard, self.counters)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the caps that are relaxed so far as they are."""

@@ -26,7 +26,13 @@ from mptcp_throttler.policy.model import Guard, ScopeKey
 from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.upload_transitions import ahead
 from mptcp_throttler.stages.baseline import MIN_SPAN, Flow, Path
-from mptcp_throttler.stages.degradation import Candidate, DegradationDetector, GuardedConnection, Kept
+from mptcp_throttler.stages.degradation import (
+    Candidate,
+    DegradationDetector,
+    GuardCounters,
+    GuardedConnection,
+    Kept,
+)
 from mptcp_throttler.stages.history import Sample
 from mptcp_throttler.stages.stage import Samples
 
@@ -130,8 +136,8 @@ class UploadDegradationDetector(DegradationDetector):
 
     samples_all = True
 
-    def __init__(self, guard: Guard) -> None:
-        super().__init__(guard)
+    def __init__(self, guard: Guard, counters: GuardCounters | None = None) -> None:
+        super().__init__(guard, counters)
         self._demands: dict[int, _Demand] = {}
         self._shared: dict[ScopeKey, Path] = {}
         """What comes under each cap."""
