@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="tell every mistake in the configuration; start and change nothing")
     reload = commands.add_parser("reload", help="have the running proxy take its configuration anew, and wait for it")
     doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
-    commands.add_parser("build-shim", help="compile the preload library, as run does where it is missing")
+    commands.add_parser("build-shim", help="compile the preload libraries, as run does where they are missing")
     names = " or ".join(each.service_name for each in Role)
     files = " or ".join(str(each.configuration()) for each in Role)
     for command in (run, check, reload, doctor):
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_features,
         default=frozenset(),
         metavar="FEATURE[,...]",
-        help=f"leave out what the preload library does besides Multipath TCP: {', '.join(shim.FEATURES)}",
+        help=f"leave out what the preload libraries do besides Multipath TCP: {', '.join(shim.FEATURES)}",
     )
     doctor.add_argument(
         "--throttler-config",
@@ -158,7 +158,8 @@ def complain(text: object) -> None:
 
 def _build_shim() -> int:
     try:
-        print(shim.library())
+        for name in (shim.LISTEN, shim.TURNS):
+            print(shim.library(name))
     except shim.ShimError as error:
         complain(error)
         return FAILED

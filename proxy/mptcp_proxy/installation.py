@@ -126,7 +126,7 @@ def install_library(places: Places, library: Path) -> Path:
         return library
     directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
     _make(directory, 0o755)
-    copy = directory / shim.DEFAULT_LIBRARY.name
+    copy = directory / library.name
     write(copy, library.read_bytes(), 0o755)
     return copy
 

@@ -15,8 +15,8 @@ _CHILDREN_GRACE = 5.0
 """Seconds that workers without a parent, or Squid when its supervision failed, have to finish."""
 _DESCRIPTORS = 65536
 """Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
-_OF_THE_LIBRARY = 768
-"""Descriptors of the preload library's own, beyond Squid's (COPIES in shim/late_writes.c)."""
+_OF_THE_LIBRARIES = 768
+"""Descriptors of the preload libraries' own, beyond Squid's (COPIES in shim/both/hooks.c)."""
 _INTERVAL = 0.1
 """Seconds between two looks at what is left."""
 
@@ -24,11 +24,11 @@ _INTERVAL = 0.1
 def raise_descriptor_limit() -> None:
     """Let Squid have as many descriptors as this process may give it: it takes the soft limit for its own.
 
-    An eighth of few is left to the preload library.
+    An eighth of few is left to the preload libraries.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most - min(_OF_THE_LIBRARY, most // 8), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most - min(_OF_THE_LIBRARIES, most // 8), hard))
 
 
 def adopt_orphans() -> None:

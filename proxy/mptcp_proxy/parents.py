@@ -24,7 +24,7 @@ from .places import Places
 from .reported import say
 
 MOST = 64
-"""What fits into what the library reads of the list (LIST_SIZE in shim/mptcp_listen.h), whatever the addresses."""
+"""What fits into what the library reads of the list (LIST_SIZE in shim/listen/listen.h), whatever the addresses."""
 _INTERVAL = 60.0
 """Seconds between two looks. A look costs some 400 bytes a name, 17 MB a month."""
 _AGAIN = 2.0

@@ -1,4 +1,4 @@
-"""``mptcp-proxy run``: starts Squid with the preload library, and stands between it and bad configurations.
+"""``mptcp-proxy run``: starts Squid with the preload libraries, and stands between it and bad configurations.
 
 Why not Squid alone: on SIGHUP Squid closes its listeners, reads its file, and dies if the file is bad. Here a file
 is checked first; a bad one is refused and the old settings stay in force. Squid reads a copy that was checked, so
@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -89,10 +89,12 @@ def run(
     """Serve until told to stop. Return the exit status.
 
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
-    *turns*: "fair" or "kernel" (shim/fair_turns.c, shim/joined_writes.c). *without*: of ``shim.FEATURES``.
+    *turns*: "fair" or "kernel" (shim/turns). *without*: of ``shim.FEATURES``.
     """
     began = time.monotonic()
     squid = installed()
+    if squid is not None and squid.has_whole_uploads:
+        without |= {"zero-read"}
     # By its default action it would leave behind what a check makes for itself.
     signals.note((signal.SIGTERM,))
 
@@ -122,7 +124,8 @@ def run(
         make_directories(places, checked)
         # What somebody else has put there under these names would keep Squid from starting.
         remove_what_workers_shared(places)
-        library = install_library(places, shim.library())
+        names = shim.needed(shim.left_out(turns, without))
+        libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         option = by_option(squid, role)
         install(places, checked, prefixes, checked.workers.count, option)
@@ -138,9 +141,7 @@ def run(
         load_congestion_control(congestion_control)
     # Lists may be long, and are where Squid reads them.
     checked = replace(checked, lists=())
-    if squid.has_whole_uploads:
-        without |= {"zero-read"}
-    environment = _environment(library, places, role, congestion_control, turns, without)
+    environment = _environment(libraries, places, role, congestion_control, turns, without)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
 
@@ -175,7 +176,7 @@ def load_congestion_control(name: str) -> None:
 
 
 def _environment(
-    library: Path,
+    libraries: Sequence[Path],
     places: Places,
     role: Role,
     congestion_control: str | None,
@@ -183,10 +184,7 @@ def _environment(
     without: Collection[str] = (),
 ) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
-    variables = {
-        **os.environ,
-        "LD_PRELOAD": f"{library}:{before}" if before else str(library),
-    }
+    variables = {**os.environ, "LD_PRELOAD": ":".join([*map(str, libraries), *([before] if before else [])])}
     # Debian's Squid tells the service manager that it is ready when it is not listening yet.
     ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION", "MPTCP_TURNS", "MPTCP_WITHOUT")
     for name in (*ours, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
@@ -291,7 +289,7 @@ class _Supervisor:
             say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
-        # -d0: fatal messages go to stderr as well, and stderr stays open for the preload library.
+        # -d0: fatal messages go to stderr as well, and stderr stays open for the preload libraries.
         command = [self._squid.path, "--foreground", "-d0"]
         return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
 

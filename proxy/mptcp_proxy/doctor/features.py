@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mptcp_common.throttler_needs import (
     BY_IPTABLES,
@@ -20,7 +20,7 @@ from mptcp_common.throttler_needs import (
 )
 
 from ..places import Role
-from ..shim import FEATURES
+from ..shim import FEATURES, LISTEN, left_out, needed
 from .model import Finding, fail, ok, warn
 
 Results = Mapping[str, str | None]
@@ -77,19 +77,23 @@ def netfilter(results: Results) -> Iterator[Finding]:
             yield warn(backend, lack.what, why, lack.remedy)
 
 
-def in_use(environment: Mapping[str, str], loaded: bool, role: Role) -> Finding:
-    """What the preload library does besides Multipath TCP in a running Squid that was started with *environment*."""
+def in_use(environment: Mapping[str, str], loaded: Collection[str], role: Role) -> Finding:
+    """Say what the preload libraries do besides Multipath TCP in a Squid that runs.
+
+    *environment*: with which it was started. *loaded*: the libraries that it has, by their names.
+    """
     check = "library features"
-    if not loaded:
-        unit = f"mptcp-{role.value}"
-        return fail(check, "Squid runs without the preload library", _WITHOUT[role], f"systemctl restart {unit}")
-    fair = environment.get("MPTCP_TURNS") == "fair"
-    left_out = set(environment.get("MPTCP_WITHOUT", "").split(","))
-    if not fair:
-        left_out |= {"fair-turns", "may-write", "joined-writes"}
+    off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
+    missing = [name for name in needed(off) if name not in loaded]
+    if missing:
+        why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and Squid writes in small pieces"
+        restart = f"systemctl restart mptcp-{role.value}"
+        return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
     named = ("fair-turns", *FEATURES)
-    on, off = [each for each in named if each not in left_out], [each for each in named if each in left_out]
-    return ok(check, "; ".join([f"on: {', '.join(on) or 'none'}", *([f"left out: {', '.join(off)}"] if off else [])]))
+    said = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
+    if off.intersection(named):
+        said.append(f"left out: {', '.join(each for each in named if each in off)}")
+    return ok(check, "; ".join(said))
 
 
 _DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}

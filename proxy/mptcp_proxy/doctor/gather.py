@@ -24,6 +24,7 @@ from ..log_files import is_full
 from ..places import Places, Role
 from ..process import children, is_program, pid_in
 from ..reloads import Outcome, ReloadError, read_outcome
+from ..shim import LISTEN, TURNS
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
@@ -131,7 +132,8 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     # Without the right to look at it there is nothing to say.
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
-        yield features.in_use(environment, "mptcp_listen" in reading.text(f"/proc/{min(own)}/maps"), role)
+        maps = reading.text(f"/proc/{min(own)}/maps")
+        yield features.in_use(environment, [name for name in (LISTEN, TURNS) if name in maps], role)
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))

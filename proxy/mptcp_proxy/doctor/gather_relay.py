@@ -186,7 +186,7 @@ def _tables() -> frozenset[int]:
 def _unloaded(pids: frozenset[int]) -> int:
     """Return how many of *pids* run Squid without the preload library; only root may look."""
     maps = [reading.text(f"/proc/{pid}/maps") for pid in pids]
-    return sum("/squid" in text and shim.DEFAULT_LIBRARY.name not in text for text in maps)
+    return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
 
 def _attempt(goal: str) -> Attempt:

@@ -12,6 +12,7 @@ from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
 from ..places import Role
 from ..reloads import Outcome
+from ..shim import TURNS
 from ..squid import Squid
 from .model import Finding, fail, ok, warn
 
@@ -109,18 +110,18 @@ def apparmor(profiles: str, local: str, library: str, service_name: str) -> Find
     if not enforced:
         return ok("AppArmor", "no enforced profile for Squid")
     needed = (
-        f"{library} mr,",
+        *(f"{each} mr," for each in dict.fromkeys((library, str(Path(library).with_name(TURNS))))),
         f"/{{,var/}}run/{service_name}/** rwk,",
         f"/var/log/{service_name}/** rwk,",
     )
     missing = [rule for rule in needed if rule.split()[0] not in local]
     if not missing:
-        return ok("AppArmor", "Squid's profile allows the preload library and the proxy's directories")
+        return ok("AppArmor", "Squid's profile allows the preload libraries and the proxy's directories")
     lines = " ".join(f"'{rule}'" for rule in missing)
     return fail(
         "AppArmor",
-        "the enforced profile of Squid does not know the preload library and the proxy's directories",
-        "Squid can then not load the library or not write its logs, and ends at once",
+        "the enforced profile of Squid does not know the preload libraries and the proxy's directories",
+        "Squid can then not load the libraries or not write its logs, and ends at once",
         f"printf '%s\\n' {lines} >> /etc/apparmor.d/local/usr.sbin.squid"
         " && apparmor_parser -r /etc/apparmor.d/usr.sbin.squid",
     )

@@ -65,17 +65,24 @@ def mptcp_error() -> int | None:
 
 
 def library() -> tuple[str, str]:
-    """Return the preload library and why there is none. It is not built here: a doctor only looks."""
-    try:
-        packaged = shim.packaged()
-    except shim.ShimError as error:
-        return str(shim.DEFAULT_LIBRARY), str(error)
-    library = packaged or shim.DEFAULT_LIBRARY
-    if not library.is_file():
-        return str(library), f"{library} is not built"
-    if not packaged and not shim.is_current(library):
-        return str(library), f"{library} is older than its source"
-    return str(library), ""
+    """Return the first preload library, and why it or the other is not there.
+
+    None is built here: a doctor only looks.
+    """
+    error = ""
+    for name in (shim.TURNS, shim.LISTEN):
+        found = shim.DEFAULT_LIBRARY.with_name(name)
+        try:
+            packaged = shim.packaged(name)
+        except shim.ShimError as problem:
+            error = str(problem)
+            continue
+        found = packaged or found
+        if not found.is_file():
+            error = f"{found} is not built"
+        elif not packaged and not shim.is_current(found):
+            error = f"{found} is older than its source"
+    return str(found), error
 
 
 def probe(role: Role, library: str) -> tuple[Results, str]:

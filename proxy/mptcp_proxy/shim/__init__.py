@@ -1,7 +1,8 @@
-"""The preload library that makes Squid's listeners MPTCP: where it is, and building it.
+"""The two preload libraries: where they are, and building them.
 
-It is compiled at install time, or at the first start where that was left out, because it must fit the C library of
-the host. ``mptcp_listen.c`` beside this file says what it does to listeners, ``scope.c`` which processes it is in.
+``mptcp_listen.so`` makes Squid's listeners, or its connections to parents, MPTCP. ``squid_turns.so`` changes how
+Squid's event loop is served, and may be left out. They are compiled at install time, or at the first start where that
+was left out, because they must fit the C library of the host. ``both/both.h`` says what belongs to which.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-SOURCES = tuple(sorted(_HERE.glob("*.c")))
-_HEADERS = tuple(_HERE.glob("*.h"))
-DEFAULT_LIBRARY = Path(__file__).parents[1] / "mptcp_listen.so"
+LISTEN, TURNS = "mptcp_listen.so", "squid_turns.so"
+_DIRECTORIES = {LISTEN: ("both", "listen"), TURNS: ("both", "turns")}
+DEFAULT_LIBRARY = _HERE.parent / LISTEN
 FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
-"""What the library does besides Multipath TCP and turns, and can leave out (scope.c)."""
+"""What the libraries do besides Multipath TCP and turns, and can leave out."""
+_OF_TURNS = ("may-write", "joined-writes")
+"""Of these, what ``--turns kernel`` leaves out as well."""
 PACKAGED = "MPTCP_LISTEN_SHIM"
-"""Environment variable that names a library which a package brought along; it is used as it is."""
+"""Environment variable that names the first library where a package brought both along; they are used as they are."""
 
 _FLAGS = (
     *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2"),
@@ -32,22 +36,37 @@ class ShimError(Exception):
     """The library is not there and cannot be built. The text says what to do."""
 
 
-def library() -> Path:
-    """Return the library, built if it is missing or older than its sources."""
-    return packaged() or build(DEFAULT_LIBRARY)
+def sources(name: str) -> list[Path]:
+    """Return what the library *name* is compiled from."""
+    return sorted(path for directory in _DIRECTORIES[name] for path in (_HERE / directory).glob("*.c"))
 
 
-def packaged() -> Path | None:
-    """Return the library that the environment names; None where it names none.
+def left_out(turns: str, without: Collection[str]) -> frozenset[str]:
+    """Return which of "fair-turns" and the features are off, by the options *turns* and *without*."""
+    return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_OF_TURNS})
+
+
+def needed(off: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the libraries to be loaded, in the order of LD_PRELOAD, where the features *off* are off."""
+    return (LISTEN,) if {"fair-turns", "zero-read"} <= set(off) else (TURNS, LISTEN)
+
+
+def library(name: str = LISTEN) -> Path:
+    """Return the library *name*, built if it is missing or older than its sources."""
+    return packaged(name) or build(DEFAULT_LIBRARY.with_name(name))
+
+
+def packaged(name: str = LISTEN) -> Path | None:
+    """Return the library that the environment names, or *name* beside it; None where it names none.
 
     Root loads it into its Squid, so it must be nobody else's. Raises ShimError.
     """
     named = os.environ.get(PACKAGED)
     if not named:
         return None
-    path = Path(named)
+    path = Path(named) if name == LISTEN else Path(named).with_name(name)
     if not path.is_file():
-        raise ShimError(f"{PACKAGED}={named}: there is no such file")
+        raise ShimError(f"{PACKAGED}={named}: there is no such file{'' if name == LISTEN else f' as {path}'}")
     if why := _distrust(path):
         raise ShimError(f"{PACKAGED}={named}: {why}")
     return path
@@ -84,13 +103,13 @@ def is_current(target: Path) -> bool:
     """Whether *target* is there and not older than its sources."""
     try:
         built = target.stat().st_mtime_ns
-        return all(built >= source.stat().st_mtime_ns for source in (*SOURCES, *_HEADERS))
+        return all(built >= source.stat().st_mtime_ns for source in (*_HERE.glob("*/*.c"), *_HERE.glob("*/*.h")))
     except FileNotFoundError:
         return False
 
 
 def build(target: Path) -> Path:
-    """Compile the library to *target* unless it is current, and return its absolute path."""
+    """Compile the library of *target*'s name to it unless it is current, and return its absolute path."""
     target = target.absolute()
     if is_current(target):
         return target
@@ -101,10 +120,10 @@ def build(target: Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Built beside the target and renamed, so that a Squid which starts meanwhile never loads half a library.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".mptcp_listen-") as directory:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".shim-") as directory:
             fresh = Path(directory) / target.name
             answer = subprocess.run(
-                [compiler, *_FLAGS, "-o", str(fresh), *map(str, SOURCES), "-ldl"],
+                [compiler, *_FLAGS, "-o", str(fresh), *map(str, sources(target.name)), "-ldl"],
                 capture_output=True,
                 text=True,
                 check=False,

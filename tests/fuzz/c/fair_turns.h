@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of preload.c that has fair_turns.c: who is accepted, and which events of Squid's epoll stand for clients.
+ * The part of turns.c that has fair_turns.c: who is accepted, and which events of Squid's epoll stand for clients.
  */
 
 /* The address of whoever is accepted, as long as it says: no more of it is read, and a client by IP has a place. */
@@ -19,8 +19,8 @@ static void try_client(const uint8_t *data, size_t size)
 	assert(place == 0 || clients[place].number == 1);
 	assert(accepted(DESCRIPTORS, -1, exact, &told, length) == -1);
 	assert(accepted(7, DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
-	forget_client(7), forget_client(7), forget_client(-1), forget_client(DESCRIPTORS);
-	assert(place_at(7) == 0 && clients[place].number == 0);
+	forget(7), forget(7), forget(-1), forget(DESCRIPTORS);
+	assert(place_at(-1) == 0 && place_at(DESCRIPTORS) == 0 && place_at(7) == 0 && clients[place].number == 0);
 	fair = false;
 	free(exact);
 }
@@ -37,7 +37,7 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 
 		events[i].events = fd % 3 == 0 ? EPOLLOUT : EPOLLIN;
 		if (fd >= 0)
-			listens[fd] = fd % 2 == 0;
+			descriptors[fd].listens = fd % 2 == 0;
 		waiting += fd >= 0 && fd % 2 == 0 && fd % 3 != 0;
 	}
 	accepts = before;
@@ -52,8 +52,8 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 		int fd = events[i].data.fd;
 
 		if (fd >= 0)
-			assert(seen[fd] >= 1 && seen[fd] <= (listens[fd] && fd % 3 != 0 ? before : 1));
-		forget_client(fd);
+			assert(seen[fd] >= 1 && seen[fd] <= (descriptors[fd].listens && fd % 3 != 0 ? before : 1));
+		forget(fd);
 	}
 	accepts = 1;
 }

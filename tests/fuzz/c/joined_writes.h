@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of preload.c that has joined_writes.c: whatever an event loop writes to its clients comes as it was written,
+ * The part of turns.c that has joined_writes.c: whatever an event loop writes to its clients comes as it was written,
  * and all of it, though the connection is closed; where there is no descriptor to keep it by it is reset.
  */
 
@@ -76,8 +76,11 @@ static void poll_loop(struct stream *streams, int loop, int wait)
 		assert(n < STREAMS && events[i].events != 0);
 		assert((events[i].events & ~(streams[n].asked | EPOLLERR | EPOLLHUP)) == 0);
 	}
-	for (int fd = 0; fd < DESCRIPTORS && number_joined > 0; fd++)
-		assert(joined_of[fd] == NULL || (joined_of[fd]->fd == fd && all_joined[joined_of[fd]->place] == joined_of[fd]));
+	for (int fd = 0; fd < DESCRIPTORS && number_joined > 0; fd++) {
+		struct joined *joined = descriptors[fd].joined;
+
+		assert(joined == NULL || (joined->fd == fd && all_joined[joined->place] == joined));
+	}
 }
 
 static void open_streams(struct stream *streams, int loop)
@@ -90,7 +93,7 @@ static void open_streams(struct stream *streams, int loop)
 	if (listener < 0) {
 		address = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 		listener = socket(AF_INET, SOCK_STREAM, 0);
-		assert(real_bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, STREAMS) == 0);
+		assert(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, STREAMS) == 0);
 		assert(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
 	}
 	for (int i = 0; i < STREAMS; i++) {
@@ -111,7 +114,7 @@ static void reset_client(struct stream *stream)
 	if (stream->client < 0)
 		return;
 	setsockopt(stream->client, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-	real_close(stream->client);
+	next_close(stream->client);
 	stream->client = -1;
 }
 
@@ -153,8 +156,10 @@ static void try_writes(const uint8_t *data, size_t size)
 {
 	struct stream streams[STREAMS];
 	time_t end;
-	int loop = epoll_create1(EPOLL_CLOEXEC), last_copy = end_of_copies;
+	int loop = epoll_create1(EPOLL_CLOEXEC), last_copy;
 
+	mptcp_copy(-1); /* makes room, the first time */
+	last_copy = end_of_copies;
 	signal(SIGPIPE, SIG_IGN); /* as Squid has it */
 	start();
 	fair = true;
@@ -188,5 +193,5 @@ static void try_writes(const uint8_t *data, size_t size)
 	end_of_copies = last_copy;
 	fair = false;
 	event_loop = -1;
-	real_close(loop);
+	next_close(loop);
 }

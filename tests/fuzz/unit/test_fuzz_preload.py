@@ -1,6 +1,7 @@
-"""What the preload library reads, under the address and undefined-behaviour sanitizers: its corpus, and damaged.
+"""What the preload libraries read, under the address and undefined-behaviour sanitizers: its corpus, and damaged.
 
-All mutants are in one program, for to build it takes longer than what it does: $MUTANT says which one it is. 0 is none.
+All mutants of a library are in one program, for to build it takes longer than what it does: $MUTANT says which one it
+is. 0 is none.
 """
 
 from __future__ import annotations
@@ -30,56 +31,60 @@ __attribute__((constructor(101))) static void choose(void)
 }
 """
 MUTANTS = [
-    ("scope.c", "calloc(1, strlen(value) + 1)", "calloc(1, strlen(value))"),
-    ("scope.c", "!is_own_entry(environment[i])", "environment[i] != NULL"),
-    ("scope.c", "*copy++ = own_entries[i];", "if (i < OWN_ENTRIES - 1) *copy++ = own_entries[i];"),
-    ("scope.c", "strlen(path) == length", "true"),
-    ("mptcp_listen.c", "list = end;", "list = end + 1;"),
-    ("swap.c", "length >= sizeof(struct sockaddr_in6)", "length > 4"),
-    ("swap.c", "length < sizeof address->sa_family", "length < 1"),
-    ("connect.c", "word == wanted", "word >= wanted"),
-    ("connect.c", "list[word] != '\\0'", "1"),
-    ("connect.c", "&six->s6_addr[12]", "&six->s6_addr[8]"),
-    ("connect.c", "INET6_ADDRSTRLEN + 8", "16"),
-    ("connect.c", "port == 0", "port < 0"),
-    ("zero_read.c", "size > 0", "size > 9"),
-    ("zero_read.c", "*last == turn", "true"),
-    ("zero_read.c", "turn++;", ";"),
-    ("zero_read.c", "*last = turn;", ";"),
-    ("fair_turns.c", "*length < room ? *length : room", "*length"),
+    ("both/scope.c", "calloc(1, strlen(value) + 1)", "calloc(1, strlen(value))"),
+    ("both/scope.c", "!is_own_entry(environment[i])", "environment[i] != NULL"),
+    ("both/scope.c", "*copy++ = own_entries[i];", "if (i < OWN_ENTRIES - 1) *copy++ = own_entries[i];"),
+    ("both/scope.c", "strlen(path) == length", "true"),
+    ("listen/listeners.c", "list = end;", "list = end + 1;"),
+    ("both/both.h", "length >= sizeof(struct sockaddr_in6)", "length > 4"),
+    ("both/both.h", "length < sizeof address->sa_family", "length < 1"),
+    ("listen/parents.c", "word == wanted", "word >= wanted"),
+    ("listen/parents.c", "list[word] != '\\0'", "1"),
+    ("listen/parents.c", "&six->s6_addr[12]", "&six->s6_addr[8]"),
+    ("listen/parents.c", "INET6_ADDRSTRLEN + 8", "16"),
+    ("listen/parents.c", "port == 0", "port < 0"),
+    ("turns/zero_read.c", "size > 0", "size > 9"),
+    ("turns/zero_read.c", "*last == turn", "true"),
+    ("turns/zero_read.c", "turn++;", ";"),
+    ("turns/zero_read.c", "*last = turn;", ";"),
+    ("turns/hooks.c", "*length < room ? *length : room", "*length"),
     (
-        "fair_turns.c",
-        "return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&place_of[fd], memory_order_relaxed) : 0;",
-        "return fd >= 0 ? atomic_load_explicit(&place_of[fd], memory_order_relaxed) : 0;",
+        "turns/turns.h",
+        "return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&descriptors[fd].place, memory_order_relaxed) : 0;",
+        "return fd >= 0 ? atomic_load_explicit(&descriptors[fd].place, memory_order_relaxed) : 0;",
     ),
-    ("fair_turns.c", "port_of(address, length) == 0", "address->sa_family == AF_UNIX"),
-    ("fair_turns.c", "place_of[fd] = 0;", ";"),
-    ("fair_turns.c", "--client->number > 0", "client->number > 0"),
-    ("fair_turns.c", "fd < -1", "fd < 0"),
-    ("fair_turns.c", "share * found <= room ? share : room / found", "share"),
-    ("fair_turns.c", "TURN / found > 1 ? TURN / found : 1", "TURN"),
-    ("fair_turns.c", "n < accepts && count < most", "n < accepts"),
-    ("fair_turns.c", "n < accepts && count < most", "n <= accepts && count < most"),
-    ("fair_turns.c", "!listens[fd]", "false"),
-    ("fair_turns.c", "(events[i].events & EPOLLIN) == 0", "false"),
-    ("fair_turns.c", "accepts < ACCEPTS", "true"),
-    ("joined_writes.c", "memcpy(joined->bytes + joined->end, bytes, size);", "memcpy(joined->bytes, bytes, size);"),
-    ("joined_writes.c", "joined->first += sent", "joined->first = sent"),
-    ("joined_writes.c", "keep && keep_rest(joined_of[fd])", "false"),
-    ("joined_writes.c", "share_place(joined->fd, copy);", ";"),
-    ("joined_writes.c", "ended[number_ended++] = joined->fd;", ";"),
-    ("joined_writes.c", "events[i].events &= ~EPOLLOUT;", ";"),
-    ("joined_writes.c", "all_joined[joined->place]->place = joined->place;", ";"),
+    ("turns/fair_turns.c", "port_of(address, length) == 0", "address->sa_family == AF_UNIX"),
+    ("turns/fair_turns.c", "descriptors[fd].place = 0;", ";"),
+    ("turns/fair_turns.c", "--client->number > 0", "client->number > 0"),
+    ("turns/fair_turns.c", "fd < -1", "fd < 0"),
+    ("turns/fair_turns.c", "share * found <= room ? share : room / found", "share"),
+    ("turns/fair_turns.c", "TURN / found > 1 ? TURN / found : 1", "TURN"),
+    ("turns/fair_turns.c", "n < accepts && count < most", "n < accepts"),
+    ("turns/fair_turns.c", "n < accepts && count < most", "n <= accepts && count < most"),
+    ("turns/fair_turns.c", "!descriptors[fd].listens", "false"),
+    ("turns/fair_turns.c", "(events[i].events & EPOLLIN) == 0", "false"),
+    ("turns/fair_turns.c", "accepts < ACCEPTS", "true"),
     (
-        "joined_writes.c",
-        "joined_of[joined->fd] = NULL;\n\tall_joined[joined->place] = all_joined[--number_joined];",
+        "turns/joined_writes.c",
+        "memcpy(joined->bytes + joined->end, bytes, size);",
+        "memcpy(joined->bytes, bytes, size);",
+    ),
+    ("turns/joined_writes.c", "joined->first += sent", "joined->first = sent"),
+    ("turns/joined_writes.c", "keep && keep_rest(descriptors[fd].joined)", "false"),
+    ("turns/joined_writes.c", "share_place(joined->fd, copy);", ";"),
+    ("turns/joined_writes.c", "ended[number_ended++] = joined->fd;", ";"),
+    ("turns/joined_writes.c", "events[i].events &= ~EPOLLOUT;", ";"),
+    ("turns/joined_writes.c", "all_joined[joined->place]->place = joined->place;", ";"),
+    (
+        "turns/joined_writes.c",
+        "descriptors[joined->fd].joined = NULL;\n\tall_joined[joined->place] = all_joined[--number_joined];",
         "all_joined[joined->place] = all_joined[--number_joined];",
     ),
-    ("may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
-    ("joined_writes.c", "number_waiting -= joined_of[fd]->waits;", ";"),
-    ("late_writes.c", "real_close(each->fd);", ";"),
-    ("late_writes.c", "give_up(each);", ";"),
-    ("late_writes.c", "return real_close(fd);", "return 0;"),
+    ("turns/may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
+    ("turns/joined_writes.c", "number_waiting -= descriptors[fd].joined->waits;", ";"),
+    ("listen/late_writes.c", "next_close(each->fd);", ";"),
+    ("listen/late_writes.c", "give_up(each);", ";"),
+    ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
 """File, a statement or an expression in it, and what is there in the mutant."""
 LATE = ("\t\tevents |= EPOLLOUT;", "give_up(each);", "all_joined[joined->place]->place = joined->place;")
@@ -87,7 +92,7 @@ LATE = ("\t\tevents |= EPOLLOUT;", "give_up(each);", "all_joined[joined->place]-
 
 
 def with_mutants(texts: dict[str, str]) -> dict[str, str]:
-    """Return the library's sources, by name, in which each mutant can be chosen while the program runs."""
+    """Return the libraries' sources, by name, in which each mutant can be chosen while the program runs."""
     for number, (name, right, wrong) in enumerate(MUTANTS, 1):
         assert texts[name].count(right) == 1, right
         if right.endswith(";"):
@@ -98,27 +103,32 @@ def with_mutants(texts: dict[str, str]) -> dict[str, str]:
     return {name: f"extern int mutant;\n{text}" for name, text in texts.items()}
 
 
+Programs = dict[str, Path]
+
+
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
-    """The target, and what drives it, with the library and its mutants."""
+def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Programs:
+    """The target of each library, and what drives it, with the library and its mutants."""
     require("gcc")
-    directory = tmp_path_factory.mktemp("preload")
-    library = {path.name: path.read_text() for path in Path(shim.__file__).parent.glob("*.[ch]")}
-    for name, text in {**with_mutants(library), "chosen.c": CHOSEN}.items():
+    directory, sources = tmp_path_factory.mktemp("preload"), Path(shim.__file__).parent
+    texts = {str(path.relative_to(sources)): path.read_text() for path in sources.glob("*/*.[ch]")}
+    for name, text in {**with_mutants(texts), "chosen.c": CHOSEN}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(text)
-    files = [HERE / "c" / "preload.c", HERE / "c" / "replay.c", directory / "chosen.c"]
-    target = directory / "replay"
-    subprocess.run(["gcc", *FLAGS, f"-I{directory}", *map(str, files), "-ldl", "-o", str(target)], check=True)
-    return target
+    targets = {name: directory / f"replay-{name}" for name in ("listen", "turns")}
+    for name, target in targets.items():
+        files = [HERE / "c" / f"{name}.c", HERE / "c" / "replay.c", directory / "chosen.c"]
+        subprocess.run(["gcc", *FLAGS, f"-I{directory}", *map(str, files), "-ldl", "-o", str(target)], check=True)
+    return targets
 
 
-def replay(program: Path, mutant: int, damaged: int = DAMAGED) -> subprocess.CompletedProcess[str]:
-    """Have the *mutant* take the corpus, and so many inputs that come of damaging it."""
-    corpus = sorted(map(str, (HERE / "corpora" / "preload").iterdir()))
+def replay(programs: Programs, name: str, mutant: int, damaged: int = DAMAGED) -> subprocess.CompletedProcess[str]:
+    """Have the *mutant* take the corpus of *name*, and so many inputs that come of damaging it."""
+    corpus = sorted(map(str, (HERE / "corpora" / name).iterdir()))
     # A preload library of somebody else would come before the sanitizer.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
-        [str(program), str(damaged), *corpus],
+        [str(programs[name]), str(damaged), *corpus],
         capture_output=True,
         text=True,
         timeout=120,
@@ -127,8 +137,9 @@ def replay(program: Path, mutant: int, damaged: int = DAMAGED) -> subprocess.Com
     )
 
 
-def test_what_the_library_reads_breaks_nothing(program: Path) -> None:
-    ended = replay(program, 0, examples(DAMAGED))
+@pytest.mark.parametrize("name", ["listen", "turns"])
+def test_what_the_library_reads_breaks_nothing(programs: Programs, name: str) -> None:
+    ended = replay(programs, name, 0, examples(DAMAGED))
     assert ended.returncode == 0, ended.stderr[-2000:]
 
 
@@ -139,5 +150,8 @@ def test_what_the_library_reads_breaks_nothing(program: Path) -> None:
         for number, (name, right, _) in enumerate(MUTANTS, 1)
     ],
 )
-def test_a_broken_library_is_found_out(program: Path, mutant: int) -> None:
-    assert replay(program, mutant).returncode != 0
+def test_a_broken_library_is_found_out(programs: Programs, mutant: int) -> None:
+    directory = MUTANTS[mutant - 1][0].partition("/")[0]
+    # What both have is tried where its target is.
+    name = "listen" if directory == "both" else directory
+    assert replay(programs, name, mutant).returncode != 0

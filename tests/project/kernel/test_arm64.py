@@ -45,14 +45,15 @@ int main(int count, char **ports)
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, require: Callable[..., None]) -> Path:
+def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, require: Callable[..., None]) -> list[str]:
     require(COMPILER)
     monkeypatch.setenv("CC", COMPILER)
-    return shim.build(tmp_path / "mptcp_listen.so")
+    return [str(shim.build(tmp_path / name)) for name in (shim.TURNS, shim.LISTEN)]
 
 
-def test_it_compiles(library: Path) -> None:
-    assert "AArch64" in subprocess.check_output(["readelf", "--file-header", str(library)], text=True)
+def test_they_compile(libraries: list[str]) -> None:
+    for each in libraries:
+        assert "AArch64" in subprocess.check_output(["readelf", "--file-header", each], text=True)
 
 
 @pytest.mark.kernel
@@ -61,7 +62,7 @@ def test_it_compiles(library: Path) -> None:
     shutil.which("qemu-aarch64") is None and "MPTCP_PACKAGE_RELEASES" not in os.environ,
     reason="NOT TESTED: no emulator for arm64; sudo ./run deb --test installs one",
 )
-def test_listed_ports_and_parents_become_mptcp_on_arm64_and_no_others(library: Path, tmp_path: Path) -> None:
+def test_listed_ports_and_parents_become_mptcp_on_arm64_and_no_others(libraries: list[str], tmp_path: Path) -> None:
     source, binder = tmp_path / "binder.c", tmp_path / "binder"
     source.write_text(BINDER)
     subprocess.run([COMPILER, "-o", str(binder), str(source)], check=True)
@@ -69,7 +70,7 @@ def test_listed_ports_and_parents_become_mptcp_on_arm64_and_no_others(library: P
     listed.write_text("3128,3129\n")
     parents = tmp_path / "parents"
     parents.write_text("127.0.0.1:3129 127.0.0.1:3130\n")
-    variables = [f"LD_PRELOAD={library}", f"MPTCP_LISTEN_PORTS={listed}", f"MPTCP_PARENTS={parents}"]
+    variables = [f"LD_PRELOAD={':'.join(libraries)}", f"MPTCP_LISTEN_PORTS={listed}", f"MPTCP_PARENTS={parents}"]
     emulated = ["qemu-aarch64", "-L", ROOT, *(word for each in variables for word in ("-E", each)), str(binder)]
     ports = ["3128", "3130", "3129"]
     answer = subprocess.run(

@@ -154,8 +154,9 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
         assert "ZeroDivisionError" not in found, found
         assert "Traceback" not in found, found
         assert "Squid" in found, found
-    library = host.sh("PATH= /usr/bin/mptcp-proxy build-shim").strip()
-    assert library == f"{HOME}/lib/{Path(library).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
+    listen, turns = host.sh("PATH= /usr/bin/mptcp-proxy build-shim").split()
+    assert listen == f"{HOME}/lib/{Path(listen).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
+    assert turns == str(Path(listen).with_name("squid_turns.so"))
 
 
 def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands(

@@ -1,4 +1,4 @@
-"""The preload library and a program under it; a Squid with our patches."""
+"""The preload libraries and a program under them; a Squid with our patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import WAYS, Preloaded, marked, playing, preloaded_as
+from preloading import NAMES, WAYS, Preloaded, marked, playing, preloaded_as
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
@@ -44,19 +44,20 @@ def squid_with_patches(
 
 
 @pytest.fixture(scope="module")
-def library(require: Callable[..., None]) -> Path:
+def libraries(require: Callable[..., None]) -> list[Path]:
+    """Both, in the order of LD_PRELOAD."""
     require("root", "namespaces", "mptcp", "gcc")
-    return shim.library()
+    return [shim.library(name) for name in NAMES]
 
 
 @pytest.fixture
-def preloaded(library: Path) -> Preloaded:
-    return Preloaded(library)
+def preloaded(libraries: list[Path]) -> Preloaded:
+    return Preloaded(libraries)
 
 
 @pytest.fixture(scope="module", params=map(marked, WAYS))
 def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
-    """The library as it is shipped, and as sanitizers watch it."""
+    """The libraries as they are shipped, and as sanitizers watch them."""
     require("root", "namespaces", "mptcp", "gcc")
     return preloaded_as(request.param)
 

@@ -1,4 +1,4 @@
-"""What the tests of the preload library share: a small program in its place, in a network namespace of its own."""
+"""What the tests of the preload libraries share: a small program in its place, in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ import pytest
 from mptcp_proxy import shim
 
 TCP, MPTCP = 6, 262
+NAMES = (shim.TURNS, shim.LISTEN)
+"""The libraries, in the order of LD_PRELOAD."""
 PREAMBLE = """
 import errno, fcntl, json, os, socket, subprocess, sys
 from socket import *
 def protocol(s): return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
-def has_library(pid="self"): return "mptcp_listen" in open(f"/proc/{pid}/maps").read()
+def has_library(): maps = open("/proc/self/maps").read(); return "mptcp_listen" in maps or "squid_turns" in maps
 def tell(**values): print(json.dumps(values))
 """
 REPORT = (
-    "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
+    "import json, os; maps = open('/proc/self/maps').read();"
+    " print(json.dumps({'libraries': [each for each in ('squid_turns.so', 'mptcp_listen.so') if each in maps],"
     " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS'),"
     " 'congestion': os.environ.get('MPTCP_CONGESTION'), 'parents': os.environ.get('MPTCP_PARENTS'),"
     " 'turns': os.environ.get('MPTCP_TURNS')}))"
@@ -39,20 +42,25 @@ SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("li
 
 
 def sanitized(sanitizer: str = "address,undefined") -> tuple[str, ...]:
-    """Build the library with *sanitizer*, once for its sources, and return what is to be loaded, in its order."""
-    flags = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    sources = [path.read_bytes() for path in sorted(shim.SOURCES[0].parent.glob("*.[ch]"))]
-    target = (
-        BUILT / hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16] / "mptcp_listen.so"
+    """Build the libraries with *sanitizer*, once for their sources, and return what is to be loaded, in its order."""
+    return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized(sanitizer, name) for name in NAMES))
+
+
+def _sanitized(sanitizer: str, name: str) -> str:
+    flags = (
+        *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-g", "-O1"),
+        *(f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"),
     )
+    sources = [path.read_bytes() for path in sorted(Path(shim.__file__).parent.glob("*/*.[ch]"))]
+    target = BUILT / hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16] / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             fresh = target.with_suffix(".new")
-            subprocess.run(["gcc", *flags, *map(str, shim.SOURCES), "-ldl", "-o", str(fresh)], check=True)
+            subprocess.run(["gcc", *flags, *map(str, shim.sources(name)), "-ldl", "-o", str(fresh)], check=True)
             fresh.rename(target)
-    return (*map(runtime, SANITIZERS[sanitizer]), str(target))
+    return str(target)
 
 
 def runtime(name: str) -> str:
@@ -61,11 +69,11 @@ def runtime(name: str) -> str:
 
 
 class Preloaded:
-    """Runs Python code with the library preloaded, and *before* it what it needs."""
+    """Runs Python code with the *libraries* preloaded, and *before* them what they need."""
 
-    def __init__(self, library: Path, before: Sequence[str] = ()) -> None:
-        self.library = library
-        self.preload = " ".join([*before, str(library)])
+    def __init__(self, libraries: Sequence[Path], before: Sequence[str] = ()) -> None:
+        self.libraries = libraries
+        self.preload = " ".join([*before, *map(str, libraries)])
         # The thread sanitizer has fixed addresses, which a program's own may not take.
         self.start = ("setarch", "-R", "env") if before else ("env",)
         self.stderr = ""
@@ -119,7 +127,7 @@ class Preloaded:
 DESCRIPTORS = "ulimit -Sn 4096; ulimit -Hn 8192"
 """As mptcp-proxy has it: there is room for the library's own beyond those of the program."""
 WAYS = ("plain", "address,undefined", "thread")
-"""The library as it is shipped, and as each of the sanitizers watches it; the last is left to the nightly tests."""
+"""The libraries as they are shipped, and as each sanitizer watches them; the last is left to the nightly tests."""
 
 
 def marked(way: str, *more: str) -> Any:
@@ -140,8 +148,8 @@ def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
 
 
 def preloaded_as(way: str) -> Preloaded:
-    """Return the library in one of ``WAYS``."""
+    """Return the libraries in one of ``WAYS``."""
     if way == "plain":
-        return Preloaded(shim.library())
-    *before, library = sanitized(way)
-    return Preloaded(Path(library), before)
+        return Preloaded([shim.library(name) for name in NAMES])
+    *before, turns, listen = sanitized(way)
+    return Preloaded([Path(turns), Path(listen)], before)

@@ -20,7 +20,7 @@ from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_
 from mptcp_proxy.process import children, command
 from mptcp_proxy.squid import installed
 
-LIBRARY = "mptcp_listen.so"
+LIBRARIES = ("squid_turns.so", "mptcp_listen.so")
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
 MPTCP_OPTION = 30
 """TCP option kind of MPTCP, RFC 8684, 3."""
@@ -118,8 +118,14 @@ def environment(pid: int) -> dict[str, str]:
     return dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
 
 
-def has_library(pid: int) -> bool:
-    return LIBRARY in Path(f"/proc/{pid}/maps").read_text()
+def libraries_of(pid: int) -> list[str]:
+    """Return which of the preload libraries the process has."""
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return [name for name in LIBRARIES if name in maps]
+
+
+def has_libraries(pid: int) -> bool:
+    return libraries_of(pid) == list(LIBRARIES)
 
 
 def mptcp_listeners(node: LiveNode) -> set[str]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kernel
 MOST, MOST_SERVED = 1000, 800
 """Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
 MORE = 8
-"""Connections that are accepted in one turn (shim/fair_turns.c): Squid counts them after it."""
+"""Connections that are accepted in one turn (shim/turns/fair_turns.c): Squid counts them after it."""
 MOST_MEMORY = 500_000
 """Resident kB of Squid's worker with 7,500 connections; 200,000 to 260,000 were measured."""
 MOST_DESCRIPTORS = 9000

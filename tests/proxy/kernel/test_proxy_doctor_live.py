@@ -31,7 +31,8 @@ Findings = dict[str, dict[str, str]]
 @pytest.fixture(autouse=True)
 def _needs(require: Callable[..., None]) -> None:
     require("squid", "gcc")
-    shim.library()
+    for name in (shim.LISTEN, shim.TURNS):
+        shim.library(name)
 
 
 def doctor(node: LiveNode) -> tuple[int, Findings]:

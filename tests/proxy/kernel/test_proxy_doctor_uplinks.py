@@ -21,7 +21,8 @@ Findings = dict[str, dict[str, str]]
 @pytest.fixture(autouse=True)
 def _needs(require: Callable[..., None]) -> None:
     require("squid", "gcc")
-    shim.library()
+    for name in (shim.LISTEN, shim.TURNS):
+        shim.library(name)
 
 
 def doctor(testbed: Testbed, *statements: str) -> Findings:

@@ -7,7 +7,16 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from proxying import all_workers, configuration, fetch, mptcp_listeners, needs_library, tcp_listeners, workers
+from proxying import (
+    all_workers,
+    configuration,
+    fetch,
+    libraries_of,
+    mptcp_listeners,
+    needs_library,
+    tcp_listeners,
+    workers,
+)
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import Testbed
@@ -45,6 +54,18 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         assert proxy.process.stop(60) == 0
 
 
+def test_the_library_of_the_event_loop_is_left_out_as_a_whole(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    node = testbed["proxy"]
+    origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
+    proxy = start_proxy(node, configuration(node), arguments=("--turns", "kernel", "--without", "zero-read"))
+    wait_until(lambda: len(mptcp_listeners(node)) > 0, "it listens", process=proxy.process)
+    assert [libraries_of(pid) for pid in all_workers(proxy)] == [["mptcp_listen.so"]] * len(all_workers(proxy))
+    got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
+    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    assert proxy.process.stop(60) == 0
+
+
 @pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
 def test_a_library_that_was_not_loaded_is_found_out(
@@ -57,6 +78,7 @@ def test_a_library_that_was_not_loaded_is_found_out(
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
+    broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
     proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
     told = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"

@@ -80,6 +80,7 @@ def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> No
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
+    broken.with_name("squid_turns.so").write_bytes(b"no library")
     proxy = start_proxy(node, configuration(node), env={"MPTCP_LISTEN_SHIM": str(broken)})
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import configuration, has_library, mptcp_listeners, workers
+from proxying import LIBRARIES, configuration, has_libraries, mptcp_listeners, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_proxy, wait_until
@@ -34,11 +34,11 @@ def test_a_library_that_cannot_be_used_where_it_is_is_copied(
             directory.chmod(0o755)
     if name == "private":
         checkout.chmod(0o700)
-    library = Path(shutil.copy(shim.library(), checkout))
-    library.chmod(0o755)
-    proxy = start_proxy(node, configuration(node), env={shim.PACKAGED: str(library)})
+    for name in LIBRARIES:
+        Path(shutil.copy(shim.library(name), checkout)).chmod(0o755)
+    proxy = start_proxy(node, configuration(node), env={shim.PACKAGED: str(checkout / shim.LISTEN)})
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "the worker listens", process=proxy.process)
-    assert all(has_library(pid) for pid in workers(proxy.process))
+    assert all(has_libraries(pid) for pid in workers(proxy.process))
     assert "cannot be preloaded" not in proxy.process.output()
-    assert (proxy.state / library.name).stat().st_mode & 0o777 == 0o755
+    assert {(proxy.state / name).stat().st_mode & 0o777 for name in LIBRARIES} == {0o755}
     assert proxy.process.stop(60) == 0

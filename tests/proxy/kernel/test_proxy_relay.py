@@ -322,7 +322,7 @@ def test_requests_do_not_share_a_connection_to_the_parent(
 @pytest.mark.parametrize("what", ["right", "no library", "no list"])
 def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., Testbed], what: str) -> None:
     testbed = make_testbed(RELAY)
-    broken = testbed["relay"].write("mptcp_listen.so", "no library")
+    broken, _ = (testbed["relay"].write(name, "no library") for name in ("mptcp_listen.so", "squid_turns.so"))
     relayed = chain(testbed, env={"MPTCP_LISTEN_SHIM": str(broken)} if what == "no library" else None)
     if what == "no list":
         (relayed.relay.state / "parents").write_text("")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from preloading import MPTCP, PREAMBLE, TCP, Preloaded
+from preloading import DESCRIPTORS, MPTCP, PREAMBLE, TCP, Preloaded
 from proxying import needs_open_checkout
 
 pytestmark = pytest.mark.kernel
@@ -262,18 +262,26 @@ STARTS = {
     "execvp": "os.fork() or os.execvp('sh', ARGV); os.wait()",
     "execl": "os.fork() or C.execl(b'/bin/sh', b'sh', b'-c', SCRIPT.encode(), None); os.wait()",
 }
-TELL = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -c mptcp_listen /proc/$$/maps)" """
+TELL = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -Ec "$OWN" /proc/$$/maps)" """
+
+
+@pytest.fixture(params=["both", "listen alone", "turns alone", "the other way round"])
+def loaded(request: pytest.FixtureRequest, libraries: list[Path]) -> Preloaded:
+    """Each library by itself, and both in either order."""
+    turns, listen = libraries
+    each_way = {"both": libraries, "listen alone": [listen], "turns alone": [turns]}
+    return Preloaded(each_way.get(request.param, [listen, turns]))
 
 
 @pytest.mark.parametrize("how", STARTS)
-def test_other_programs_start_without_the_library(preloaded: Preloaded, how: str) -> None:
-    found = preloaded(f"""
+def test_other_programs_start_without_the_libraries(loaded: Preloaded, how: str) -> None:
+    found = loaded(f"""
 import ctypes
 C = ctypes.CDLL(None)
 SCRIPT = os.environ["TELL"]; ARGV = ["/bin/sh", "-c", SCRIPT]
 assert has_library()
 {STARTS[how]}
-""", TELL=TELL)  # fmt: skip
+""", TELL=TELL, OWN="mptcp_listen|squid_turns")  # fmt: skip
     assert found == ["", "", 0]
 
 
@@ -287,11 +295,11 @@ OWN_STARTS = {
 
 
 @pytest.mark.parametrize("how", OWN_STARTS)
-def test_the_own_program_starts_with_the_library(preloaded: Preloaded, how: str) -> None:
+def test_the_own_program_starts_with_the_libraries(loaded: Preloaded, how: str) -> None:
     """Squid executes its workers from the same binary, with effective ids other than the real ones."""
     if "ids differ" in how:
         needs_open_checkout()
-    found = preloaded(f"""
+    found = loaded(f"""
 import ctypes
 ARGV = ["(squid-1)", "-c", os.environ["REPORT"]]
 def C(function, program):
@@ -305,7 +313,7 @@ os.wait()
 """)
     # The child's own constructor has hidden the variables again.
     hidden = dict.fromkeys(("preload", "ports", "congestion", "parents", "turns"))
-    assert found == {"library": True, **hidden}
+    assert found == {"libraries": sorted((path.name for path in loaded.libraries), reverse=True), **hidden}
 
 
 @pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
@@ -337,6 +345,28 @@ tell(error=errno.errorcode[error], ids=[os.getuid(), os.geteuid(), os.getgid(), 
         interpreter=str(interpreter),
     )
     assert found == {"error": "ENOENT", "ids": [0, 13, 0, 13]}
+
+
+def test_each_library_does_its_part_without_the_other(libraries: list[Path]) -> None:
+    code = """
+import select
+s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
+loop, kept = select.epoll(), []
+for _ in range(30):
+    client = socket(AF_INET, SOCK_STREAM, protocol(s)); client.connect(("127.0.0.1", 3128)); client.sendall(b"?")
+    server, _ = s.accept(); loop.register(server, select.EPOLLIN); kept.append((server, client))
+events = len(loop.poll(5))
+server, client = kept.pop(); server.recv(9); before = set(os.listdir("/proc/self/fd")); server.close()
+beyond = [fd for fd in set(os.listdir("/proc/self/fd")) - before if int(fd) >= 4096]
+tell(protocol=protocol(s), events=events, held=len(beyond))
+"""
+    turns, listen = libraries
+    found = [Preloaded(each)(code, turns="fair", setup=DESCRIPTORS) for each in ([turns, listen], [listen], [turns])]
+    assert found == [
+        {"protocol": MPTCP, "events": 4, "held": 1},
+        {"protocol": MPTCP, "events": 30, "held": 1},
+        {"protocol": TCP, "events": 4, "held": 0},
+    ]
 
 
 CONGESTION = """
@@ -409,11 +439,12 @@ os.wait()
     assert found == {"name": "reno", "hidden": None}
 
 
-def test_an_entry_of_somebody_elses_is_passed_on(library: Path) -> None:
-    """LD_PRELOAD holds our library and a second one; a child of another program keeps the second."""
-    second = library.with_name("second.so")
+def test_an_entry_of_somebody_elses_is_passed_on(libraries: list[Path], tmp_path: Path) -> None:
+    """LD_PRELOAD holds our libraries and another one; a child of another program keeps the other."""
+    second = tmp_path / "second.so"
     subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)
-    for value in (f"{library}:{second}", f"{second} {library}"):
+    turns, listen = libraries
+    for value in (f"{turns}:{listen}:{second}", f"{second} {listen}", f"{turns}:{second} {listen}"):
         answer = subprocess.run(
             ["env", f"LD_PRELOAD={value}", sys.executable, "-c", "import os; os.system('echo $LD_PRELOAD')"],
             capture_output=True,

@@ -14,7 +14,7 @@ from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
 TURN = 4
-"""Events of clients in a turn, as mptcp_listen.h has it."""
+"""Events of clients in a turn, as shim/turns/turns.h has it."""
 SCENE = """
 import random, select, struct, time
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
@@ -375,10 +375,10 @@ tell(all=got == b"".join(sent), said=said)
 def test_a_closed_connection_whose_client_takes_nothing_is_reset(tmp_path: Path, require: Any) -> None:
     """After a minute, which is a second here: its client must not mistake what it has for all. Its epoll goes, too."""
     require("root", "namespaces", "mptcp", "gcc")
-    library = tmp_path / "mptcp_listen.so"
-    flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(library))
-    subprocess.run(["gcc", *flags, *map(str, shim.SOURCES)], check=True)
-    found = playing(Preloaded(library), f"PORT = 3128\n{SCENE}")(f"""{NO_ROOM}
+    hasty = tmp_path / shim.TURNS
+    flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(hasty))
+    subprocess.run(["gcc", *flags, *map(str, shim.sources(shim.TURNS))], check=True)
+    found = playing(Preloaded([hasty, shim.library()]), f"PORT = 3128\n{SCENE}")(f"""{NO_ROOM}
 os.close(server.detach())
 mine = len(os.listdir("/proc/self/fd"))
 for _ in range(30): turn(0.1)

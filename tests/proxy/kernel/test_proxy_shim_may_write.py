@@ -269,9 +269,7 @@ def test_a_change_for_which_the_kernel_has_no_memory_is_told_again(tmp_path: Pat
     full = tmp_path / "full.so"
     (tmp_path / "full.c").write_text(FULL)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(full), str(tmp_path / "full.c")], check=True)
-    library = Preloaded(preloaded.library)
-    library.preload = f"{preloaded.library} {full}"
-    found = playing(library, SCENE)("""
+    found = playing(Preloaded([*preloaded.libraries, full]), SCENE)("""
 server, client = connect(IN)
 turn()
 client.sendall(b"?")

@@ -1,4 +1,4 @@
-"""The preload library under the address and undefined-behaviour sanitizers, in a program that does what Squid does."""
+"""The preload libraries under the address and undefined-behaviour sanitizers, in a program that does as Squid does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if len(sys.argv) > 1:
     said = subprocess.run(["sh", "-c", "echo $MPTCP_LISTEN_PORTS"], capture_output=True, text=True).stdout.strip()
     try: os.execvp("no-such-program", ["x"])
     except FileNotFoundError: found.append(said)
-print(json.dumps([hidden, "mptcp_listen" in preload, *found]), flush=True)
+print(json.dumps([hidden, "mptcp_listen" in preload or "squid_turns" in preload, *found]), flush=True)
 """
 
 

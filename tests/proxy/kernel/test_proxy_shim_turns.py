@@ -10,7 +10,7 @@ from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
 TURN = 4
-"""Events of clients in a turn, as mptcp_listen.h has it."""
+"""Events of clients in a turn, as shim/turns/turns.h has it."""
 SCENE = """
 import collections, select, struct, threading, time
 listeners = {}

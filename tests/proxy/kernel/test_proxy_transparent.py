@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import configuration, fetch, has_library, mptcp_listeners, workers
+from proxying import configuration, fetch, has_libraries, mptcp_listeners, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy, wait_until
@@ -45,7 +45,7 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is there")
     wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "they have what it needs")
     assert set(workers(started.process)) == before, "none of them died of it"
-    assert all(has_library(pid) for pid in before)
+    assert all(has_libraries(pid) for pid in before)
     assert started.process.stop(60) == 0
 
     started = start_proxy(node, configuration(node, f"workers {number}", f"http_port {PORT} tproxy"))

@@ -12,7 +12,8 @@ from proxying import (
     configuration,
     environment,
     fetch,
-    has_library,
+    has_libraries,
+    libraries_of,
     mptcp_listeners,
     squid,
     workers,
@@ -92,13 +93,13 @@ def test_each_worker_has_an_mptcp_listener_of_its_own(module_testbed: Testbed, p
     assert all("tcp-ulp-mptcp" in line and line.count("pid=") == 1 for line in owners)
 
 
-def test_squid_and_its_workers_have_the_library(proxy: Proxy) -> None:
+def test_squid_and_its_workers_have_the_libraries(proxy: Proxy) -> None:
     pids = (squid(proxy.process), *workers(proxy.process))
     assert len(pids) == WORKERS + 2
-    assert all(has_library(pid) for pid in pids)
+    assert all(has_libraries(pid) for pid in pids)
 
 
-def test_helper_children_have_neither_the_library_nor_its_variables(proxy: Proxy) -> None:
+def test_helper_children_have_neither_the_libraries_nor_their_variables(proxy: Proxy) -> None:
     def helpers() -> list[int]:
         return [pid for worker in workers(proxy.process) for pid in children(worker)]
 
@@ -108,7 +109,7 @@ def test_helper_children_have_neither_the_library_nor_its_variables(proxy: Proxy
 
     wait_until(all_run, "the helpers of all workers run")
     for pid in helpers():
-        assert not has_library(pid)
+        assert not libraries_of(pid)
         assert not {"LD_PRELOAD", "MPTCP_LISTEN_PORTS"} & environment(pid).keys()
 
 

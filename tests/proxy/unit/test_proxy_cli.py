@@ -70,7 +70,7 @@ def test_output_that_cannot_be_written_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the command had done well, and the interpreter complained at its end."""
-    monkeypatch.setattr(shim, "library", lambda: Path("/usr/lib/mptcp_listen.so"))
+    monkeypatch.setattr(shim, "library", lambda name: Path("/usr/lib", name))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
         assert main(["build-shim"]) == 1

@@ -323,7 +323,7 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
         (PROFILES.format(mode="enforce"), "/opt/x.so mr,\n", FAIL),
         (
             PROFILES.format(mode="enforce"),
-            "/opt/x.so mr,\n/{,var/}run/mptcpproxy/** rwk,\n/var/log/mptcpproxy/** rwk,\n",
+            "/opt/x.so mr,\n/opt/squid_turns.so mr,\n/{,var/}run/mptcpproxy/** rwk,\n/var/log/mptcpproxy/** rwk,\n",
             OK,
         ),
     ],
@@ -334,6 +334,7 @@ def test_apparmor(profiles: str, local: str, status: Status) -> None:
     assert is_complete(finding)
     if status is FAIL:
         assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local)
+        assert "/opt/squid_turns.so mr," in finding.remedy
         assert "apparmor_parser -r" in finding.remedy
 
 

@@ -13,8 +13,11 @@ from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.places import Role
+from mptcp_proxy.shim import LISTEN, TURNS
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+BOTH = [LISTEN, TURNS]
+OF_TURNS = {"fair-turns", "may-write", "joined-writes"}
 
 NEEDED = ("htb", "pfifo", "packet sockets", "socket diagnostics")
 UPLOADS = ("tbf", "ifb", "nftables at ingress")
@@ -23,14 +26,18 @@ UPLOADS = ("tbf", "ifb", "nftables at ingress")
 @pytest.mark.parametrize(
     ("environment", "loaded", "status", "left_out"),
     [
-        ({"MPTCP_TURNS": "fair"}, True, OK, set()),
-        ({"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read,may-write"}, True, OK, {"zero-read", "may-write"}),
-        ({"MPTCP_TURNS": "kernel"}, True, OK, {"fair-turns", "may-write", "joined-writes"}),
-        ({}, False, FAIL, set()),
+        ({"MPTCP_TURNS": "fair"}, BOTH, OK, set()),
+        ({"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read,may-write"}, BOTH, OK, {"zero-read", "may-write"}),
+        ({"MPTCP_TURNS": "kernel"}, BOTH, OK, OF_TURNS),
+        ({"MPTCP_TURNS": "kernel", "MPTCP_WITHOUT": "zero-read"}, [LISTEN], OK, {*OF_TURNS, "zero-read"}),
+        ({"MPTCP_TURNS": "kernel"}, [LISTEN], FAIL, set()),
+        ({"MPTCP_TURNS": "fair"}, [LISTEN], FAIL, set()),
+        ({"MPTCP_TURNS": "fair"}, [TURNS], FAIL, set()),
+        ({}, [], FAIL, set()),
     ],
 )
 def test_which_features_of_the_library_are_on(
-    environment: dict[str, str], loaded: bool, status: Status, left_out: set[str]
+    environment: dict[str, str], loaded: list[str], status: Status, left_out: set[str]
 ) -> None:
     finding = features.in_use(environment, loaded, Role.RELAY)
     assert finding.status is status

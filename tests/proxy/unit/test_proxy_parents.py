@@ -205,7 +205,7 @@ def test_the_list_has_what_there_is_first_and_never_more_than_is_read(present: s
     assert set(listed) <= now | before
     assert len(listed) == min(followed.MOST, len(now | before))
     assert set(listed[: len(now)]) <= now
-    size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "mptcp_listen.h").read_text())
+    size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size
     assert len(text) < int(size[1])
 

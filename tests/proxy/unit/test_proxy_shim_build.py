@@ -1,4 +1,4 @@
-"""Building the library."""
+"""Building the preload libraries, and which are loaded."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
     failing.chmod(0o755)
     monkeypatch.setenv("CC", str(failing))
     with pytest.raises(shim.ShimError, match=r"cannot compile the library in .*shim:\nno stdio.h"):
-        shim.build(tmp_path / "x.so")
+        shim.build(tmp_path / shim.TURNS)
     monkeypatch.setenv("CC", "/nonexistent/cc")
     with pytest.raises(shim.ShimError, match="apt install gcc"):
-        shim.build(tmp_path / "x.so")
+        shim.build(tmp_path / shim.TURNS)
     monkeypatch.setenv(shim.PACKAGED, "/nonexistent/y.so")
     with pytest.raises(shim.ShimError, match=r"MPTCP_LISTEN_SHIM=/nonexistent/y\.so"):
         shim.library()
@@ -45,6 +45,10 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
     packaged.touch(0o644)
     monkeypatch.setenv(shim.PACKAGED, str(packaged))
     assert shim.library() == packaged
+    with pytest.raises(shim.ShimError, match=f"there is no such file as {tmp_path}/{shim.TURNS}"):
+        shim.library(shim.TURNS)
+    (tmp_path / shim.TURNS).touch(0o644)
+    assert shim.library(shim.TURNS) == tmp_path / shim.TURNS
 
 
 @pytest.mark.parametrize("what", ["library", "compiler"])
@@ -63,7 +67,7 @@ def test_what_others_could_have_put_there_is_not_run(
         if what == "library":
             shim.library()
         else:
-            shim.build(tmp_path / "built").unlink()
+            shim.build(tmp_path / shim.TURNS).unlink()
 
     use(str(file))
     monkeypatch.chdir(directory)
@@ -90,3 +94,19 @@ def test_what_others_could_have_put_there_is_not_run(
         monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with pytest.raises(shim.ShimError, match=r"belongs to user \d+; it must belong to root"):
         use(str(file))
+
+
+@pytest.mark.parametrize(
+    ("turns", "without", "names"),
+    [
+        ("fair", set(), [shim.TURNS, shim.LISTEN]),
+        ("fair", set(shim.FEATURES), [shim.TURNS, shim.LISTEN]),
+        # The cure of uploads is in the library of the event loop.
+        ("kernel", set(), [shim.TURNS, shim.LISTEN]),
+        ("kernel", {"zero-read"}, [shim.LISTEN]),
+    ],
+)
+def test_the_library_of_the_event_loop_is_left_out_where_nothing_of_it_is_on(
+    turns: str, without: set[str], names: list[str]
+) -> None:
+    assert list(shim.needed(shim.left_out(turns, without))) == names

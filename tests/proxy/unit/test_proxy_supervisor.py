@@ -273,7 +273,7 @@ def test_the_congestion_control_is_asked_for_by_root_before_squid_is_started(
     for each in ("make_directories", "install", "remove_what_workers_shared"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install_library", lambda *_: tmp_path / "library.so")
-    monkeypatch.setattr("mptcp_proxy.supervisor.shim.library", lambda: tmp_path / "library.so")
+    monkeypatch.setattr("mptcp_proxy.supervisor.shim.library", lambda name: tmp_path / "library.so")
     monkeypatch.setattr("mptcp_proxy.supervisor.load_congestion_control", asked.append)
     monkeypatch.setattr("mptcp_proxy.supervisor._Supervisor.serve", lambda *_: len(asked))
     for name in ("bbr", None):
@@ -293,11 +293,18 @@ def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
 ) -> None:
     monkeypatch.setenv("MPTCP_TURNS", "old")
     asked = ("fair", "kernel")
-    told = [_environment(Path("library.so"), Places("one"), role, None, turns)["MPTCP_TURNS"] for turns in asked]
+    told = [
+        _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, turns)["MPTCP_TURNS"] for turns in asked
+    ]
     assert told == ["fair", "kernel"]
     monkeypatch.setenv("MPTCP_WITHOUT", "old")
-    left_out = [_environment(Path("library.so"), Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))]
+    left_out = [
+        _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))
+    ]
     assert [each.get("MPTCP_WITHOUT") for each in left_out] == [None, "a,b"]
+    assert {each["LD_PRELOAD"] for each in left_out} == {"a.so:b.so"}
+    monkeypatch.setenv("LD_PRELOAD", "/c.so d.so")
+    assert _environment([Path("a.so")], Places("one"), role, None, "fair")["LD_PRELOAD"] == "a.so:/c.so d.so"
 
 
 @pytest.mark.parametrize(("version", "whole"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])

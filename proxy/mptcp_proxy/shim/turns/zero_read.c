@@ -8,7 +8,7 @@
  * of a socket says that there is nothing to be had now (EAGAIN), so that Squid asks again.
  *
  * It asks again at once, for the socket has data. The pause bounds what that costs: without it a core is busy for as
- * long as the origin is slow, and while it lasts Squid does nothing else, so it must be short against a turn of its
+ * long as the origin is slow. While the pause lasts Squid does nothing else, so it must be short against a turn of its
  * event loop in which there is something to do. There is one pause in a turn, however many descriptors ask: with one
  * for each, a client with 800 such uploads would stop Squid for 0.16 s in each turn. A turn is over when a descriptor
  * asks that has asked since the last pause, for the event loop comes to each of them once before it comes to one again.
@@ -19,31 +19,14 @@
 #define _GNU_SOURCE
 
 #include <errno.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "mptcp_listen.h"
+#include "turns.h"
 
 #define PAUSE_NS 200000
 
-/* More than the descriptors that Debian's Squid may have; two that share a place cost a pause more. */
-#define PLACES 65536
-
-/* The number of the turn, and of that in which each descriptor asked last. */
-static atomic_uint turn = 1, asked[PLACES];
+static atomic_uint turn = 1;	/* its number */
 static atomic_llong last_pause; /* when it ended, nanoseconds */
-
-EXPORTED ssize_t read(int fd, void *buffer, size_t size);
-
-static ssize_t (*real_read)(int, void *, size_t);
-
-void resolve_read(void)
-{
-	resolve(&real_read, "read");
-}
 
 static bool is_socket(int fd)
 {
@@ -63,11 +46,12 @@ static long long nanoseconds(void)
 static void pause_once_in_a_turn(int fd)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
-	atomic_uint *last = &asked[(unsigned int)fd % PLACES];
+	/* Two that share a place cost a pause more. */
+	atomic_uint *last = &descriptors[(unsigned int)fd % DESCRIPTORS].asked_in;
 
 	if (*last == turn) {
 		turn++;
-		if (!turn_was_cut() || nanoseconds() > last_pause + 10 * PAUSE_NS) {
+		if (!cut || nanoseconds() > last_pause + 10 * PAUSE_NS) {
 			nanosleep(&pause, NULL);
 			last_pause = nanoseconds();
 		}
@@ -75,12 +59,10 @@ static void pause_once_in_a_turn(int fd)
 	*last = turn;
 }
 
-ssize_t read(int fd, void *buffer, size_t size)
+bool answers_read(int fd, size_t size)
 {
-	start();
-	if (size > 0 || without[ZERO_READ] || !is_socket(fd))
-		return real_read(fd, buffer, size);
+	if (size > 0 || without_zero_read || !is_socket(fd))
+		return false;
 	pause_once_in_a_turn(fd);
-	errno = EAGAIN;
-	return -1;
+	return true;
 }

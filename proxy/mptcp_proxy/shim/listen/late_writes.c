@@ -4,53 +4,40 @@
  *
  * TCP answers what comes for a socket that nobody has any more with a reset. MPTCP drops it, and keeps the closed
  * connection for 60 seconds (TCP_TIMEWAIT_LEN, whatever net.mptcp.close_timeout says: mptcp_close_timeout() of
- * net/mptcp/protocol.h), in which the client fills its window and waits. So a connection that is closed is not given
- * up, but shut down for writing, which sends the same, and held by a second descriptor until its client closes, too. If
- * something else comes, it is given up with that unread: then the kernel resets it (MP_FASTCLOSE). What is still to
- * be sent is waited for, as long as the client takes it.
+ * net/mptcp/protocol.h), in which the client fills its window and waits. So a connection that the program closes is shut
+ * down for writing, which sends the same, and a second descriptor holds it until its client closes, too. If something else
+ * comes, the connection is given up with that unread: then the kernel resets it (MP_FASTCLOSE). What is still to be sent is
+ * waited for, as long as the client takes it.
  *
- * Held are KEPT connections at the most, each for SECONDS, where the hard limit of descriptors leaves room beyond the soft
- * one (mptcp-proxy sees to that); all others are closed as they always were. So are those
- * which their client has closed already, as most are, those with something unread, which the kernel resets by itself,
- * and those that are to be reset (SO_LINGER with 0). A forked child only drops its copies.
+ * At most KEPT connections are held, each for SECONDS, where the hard limit of descriptors leaves room beyond the soft one
+ * (mptcp-proxy sees to that). All others are closed as ever: so are those that their client has closed already, as most
+ * are, those with something unread, which the kernel resets by itself, and those that are to be reset (SO_LINGER with 0).
+ * A forked child only drops its copies.
  */
 
 #define _GNU_SOURCE
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "mptcp_listen.h"
-
-#ifndef IPPROTO_MPTCP
-#define IPPROTO_MPTCP 262
-#endif
+#include "listen.h"
 
 #define KEPT 512
-/* Descriptors for these, and for those of which joined_writes.c has a rest. */
-#define COPIES (KEPT + 256)
 #define SECONDS 60
 /* Most clients close within milliseconds of the proxy. One look for all of these takes less than one for each, as long
  * as there is room for more. */
 #define BETWEEN_LOOKS_NS 10000000
 #define FEW (KEPT / 8)
 
-EXPORTED int close(int fd);
-
-static int (*real_close)(int);
 static pid_t owner; /* the process that the library was loaded into, and not a child that it forked */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,28 +48,12 @@ static struct kept {
 static int number_kept; /* of these */
 static int watched = -1; /* epoll(7), with the index into kept[] */
 static bool failed;	 /* there is no thread, and will be none */
-static int first_copy, end_of_copies; /* the descriptors of the library's own */
+static bool late_writes; /* they are not left out */
 
-void resolve_close(void)
+void start_late_writes(void)
 {
-	resolve(&real_close, "close");
 	owner = getpid();
-}
-
-time_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec;
-}
-
-static int socket_option(int fd, int name)
-{
-	int value = -1;
-	socklen_t length = sizeof value;
-
-	return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+	late_writes = listen_ports != NULL && !is_left_out("late-writes");
 }
 
 /* An MPTCP connection whose client may still write. */
@@ -92,21 +63,21 @@ static bool is_open(int fd)
 	struct linger linger = { 0 };
 	socklen_t length = sizeof linger;
 
-	return socket_option(fd, SO_PROTOCOL) == IPPROTO_MPTCP && socket_option(fd, SO_ACCEPTCONN) == 0 &&
+	return is_mptcp(fd) && integer_option(fd, SO_ACCEPTCONN) == 0 &&
 	       getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length) == 0 && linger.l_onoff == 0 &&
 	       poll(&state, 1, 0) == 0;
 }
 
-/* Give one up; the lock is held. Closing the descriptor takes it out of *watched*. */
+/* The lock is held. Closing the descriptor takes it out of *watched*. */
 static void give_up(struct kept *each)
 {
-	real_close(each->fd);
+	next_close(each->fd);
 	each->fd = 0;
 	number_kept--;
 }
 
-/* Something came, or the client closed: is this one to be given up? The lock, for which close(2) waits, is not held: what
- * came may be much. */
+/* Something came, or the client closed: is this one to be given up? The lock, for which close(2) waits, is not held, because
+ * what came may be much. */
 static bool is_over(int fd)
 {
 	char dropped[65536];
@@ -168,7 +139,6 @@ static void *watch(void *unused)
 static bool is_watching(void)
 {
 	pthread_t thread;
-	pthread_attr_t attributes;
 	sigset_t all, before;
 
 	if (watched >= 0 || failed)
@@ -176,42 +146,11 @@ static bool is_watching(void)
 	watched = epoll_create1(EPOLL_CLOEXEC);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	failed = watched < 0 || pthread_create(&thread, &attributes, watch, NULL) != 0;
-	pthread_attr_destroy(&attributes);
+	failed = watched < 0 || pthread_create(&thread, NULL, watch, NULL) != 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!failed)
+		pthread_detach(thread);
 	return !failed;
-}
-
-/* Squid asked for its limit at its start, and does not count these: they are beyond it. */
-static void make_room(void)
-{
-	struct rlimit limit;
-	rlim_t most;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= DESCRIPTORS)
-		return;
-	most = limit.rlim_cur + COPIES;
-	first_copy = limit.rlim_cur;
-	limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : most;
-	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
-		end_of_copies = limit.rlim_cur;
-}
-
-int copy_of(int fd)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	int copy = -1;
-
-	pthread_once(&once, make_room);
-	if (first_copy < end_of_copies)
-		copy = fcntl(fd, F_DUPFD_CLOEXEC, first_copy);
-	if (copy >= end_of_copies) {
-		real_close(copy);
-		copy = -1;
-	}
-	return copy;
 }
 
 static void keep(int fd)
@@ -223,33 +162,21 @@ static void keep(int fd)
 	while (i < KEPT && kept[i].fd > 0)
 		i++;
 	if (i < KEPT && is_watching())
-		copy = copy_of(fd);
+		copy = mptcp_copy(fd);
 	if (copy > 0) {
 		wanted.data.u32 = i;
 		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0) {
 			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
 			number_kept++;
 		} else {
-			real_close(copy);
+			close_alone(copy);
 		}
 	}
 	pthread_mutex_unlock(&lock);
 }
 
-void close_at_once(int fd)
+void before_close(int fd)
 {
-	forget_client(fd);
-	real_close(fd);
-}
-
-int close(int fd)
-{
-	int saved = errno;
-
-	start();
-	if (!send_held(fd, true) && !without[LATE_WRITES] && listen_ports != NULL && owner == getpid() && is_open(fd))
+	if (late_writes && owner == getpid() && is_open(fd))
 		keep(fd);
-	forget_client(fd);
-	errno = saved;
-	return real_close(fd);
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
- * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
- * bytes to read from what kind of file, the address of connect(2), a list of parents, what both ends of four
- * connections do in turn, which uploads into a full buffer each turn of an event loop comes to, which of
- * its events stand for clients, or what is written to them when. It ends the process (abort) where something is wrong.
+ * Fuzz target of mptcp_listen.so: what it reads. The first octet says what the rest is: a list of ports, the address of
+ * bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, a program's name, the
+ * address of connect(2), a list of parents, or what both ends of four connections do in turn. It ends the process (abort)
+ * where something is wrong. The numbers that are missing are those of turns.c.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -13,47 +12,18 @@
 
 #include <assert.h>
 
-#include "late_writes.c"
-#include "mptcp_listen.c"
-#include "connect.c"
-#include "fair_turns.c"
-#include "joined_writes.c"
-#include "may_write.c"
-#include "scope.c"
-#include "swap.c"
+#include "both/scope.c"
+#include "both/hooks.c"
+#include "listen/swap.c"
+#include "listen/late_writes.c"
+#include "listen/listeners.c"
+#include "listen/parents.c"
+#include "listen/hooks.c"
 
-#include <time.h>
-
-/* As mptcp-proxy has it: there is room for the library's own descriptors. */
-__attribute__((constructor)) static void lower_limit(void)
-{
-	struct rlimit limit;
-
-	assert(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-	limit.rlim_cur = limit.rlim_max / 2 < 4096 ? limit.rlim_max / 2 : 4096;
-	assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-}
-
-static int pauses;
-
-/* Counts the pauses of the part below, and takes no time. */
-static int counted_sleep(const struct timespec *time, struct timespec *left)
-{
-	(void)left;
-	assert(time->tv_sec == 0 && time->tv_nsec > 0);
-	pauses++;
-	return 0;
-}
-
-#define nanosleep counted_sleep
-#include "zero_read.c"
-#undef nanosleep
+#include "room.h"
 
 #include <ctype.h>
 #include <stdint.h>
-
-#include "fair_turns.h"
-#include "joined_writes.h"
 
 /* The same question as listed(), by another way: word by word. */
 static bool listed_by_words(const char *list, int port)
@@ -119,27 +89,23 @@ static void try_environment(char *text, size_t size)
 	size_t own[OWN_ENTRIES] = { 0 }, others = 0, length;
 
 	length = split(text, size, entries);
-	assert(count(entries) == length);
-	own_entries[0] = "LD_PRELOAD=/x/mptcp_listen.so";
-	own_entries[1] = "MPTCP_LISTEN_PORTS=3128";
-	own_entries[2] = length % 2 == 0 ? NULL : "MPTCP_CONGESTION=bbr";
-	own_entries[3] = length % 3 == 0 ? NULL : "MPTCP_PARENTS=192.0.2.1:3128";
-	own_entries[4] = length % 5 == 0 ? NULL : "MPTCP_TURNS=fair";
-	own_entries[5] = length % 7 == 0 ? NULL : "MPTCP_WITHOUT=zero-read";
+	assert(count_entries(entries) == length);
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (i < 2 || length % (i + 1) != 0)
+			assert(asprintf(&own_entries[i], "%s=%zu", own_names[i], i) > 0);
 	add_own_entries(entries, copy);
 	for (char **each = copy; *each != NULL; each++) {
-		own[0] += strncmp(*each, "LD_PRELOAD=", 11) == 0;
-		own[1] += strncmp(*each, "MPTCP_LISTEN_PORTS=", 19) == 0;
-		own[2] += strncmp(*each, "MPTCP_CONGESTION=", 17) == 0;
-		own[3] += strncmp(*each, "MPTCP_PARENTS=", 14) == 0;
-		own[4] += strncmp(*each, "MPTCP_TURNS=", 12) == 0;
-		own[5] += strncmp(*each, "MPTCP_WITHOUT=", 14) == 0;
+		for (size_t i = 0; i < OWN_ENTRIES; i++)
+			own[i] += is_entry(*each, own_names[i]);
 		others++;
 	}
 	for (size_t i = 0; i < OWN_ENTRIES; i++)
 		assert(own[i] == (own_entries[i] != NULL));
 	assert(others <= length + OWN_ENTRIES);
-	memset(own_entries, 0, sizeof own_entries);
+	for (size_t i = 0; i < OWN_ENTRIES; i++) {
+		free(own_entries[i]);
+		own_entries[i] = NULL;
+	}
 }
 
 /* The value of LD_PRELOAD, '\0', the path from which the library was loaded. */
@@ -151,7 +117,8 @@ static void try_preload(char *text, size_t size)
 	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
 		return;
 	environ = nothing;
-	hide_from_children(value, path);
+	setenv(PRELOAD, value, 1);
+	hide_from_children(path);
 	left = getenv(PRELOAD);
 	assert(left == NULL || strlen(left) <= strlen(value));
 	for (const char *at = left == NULL ? "" : left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
@@ -175,62 +142,6 @@ static void try_program(char *text)
 	finds_own_program(text);
 	environ = before;
 	free(path);
-}
-
-static void try_read(const uint8_t *data, size_t size)
-{
-	int pipes[2], sockets[2], ends[2];
-	char buffer[64];
-	ssize_t got;
-	size_t wanted;
-
-	if (size < 2 || pipe(pipes) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
-		return;
-	ends[0] = data[0] & 1 ? sockets[0] : pipes[0];
-	ends[1] = data[0] & 1 ? sockets[1] : pipes[1];
-	wanted = data[1] % sizeof buffer;
-	size = size - 2 > 32 ? 32 : size - 2;
-	if (size > 0)
-		assert(write(ends[1], data + 2, size) == (ssize_t)size);
-	else
-		close(ends[1]);
-	errno = 0;
-	got = read(ends[0], buffer, wanted);
-	if (wanted == 0)
-		assert(data[0] & 1 ? got == -1 && errno == EAGAIN : got == 0);
-	else
-		assert(got == (ssize_t)(size < wanted ? size : wanted));
-	close(pipes[0]), close(sockets[0]);
-	close(data[0] & 1 ? pipes[1] : sockets[1]);
-	if (size > 0)
-		close(ends[1]);
-}
-
-#define UPLOADS 64
-
-/* Each octet is a turn of the event loop, and says from which upload on it comes to them: to each once, at the most. */
-static void try_turns(const uint8_t *data, size_t size)
-{
-	static int sockets[UPLOADS];
-	bool before = false;
-	char nothing;
-
-	for (int i = 0; i < UPLOADS && sockets[i] == 0; i++)
-		assert((sockets[i] = socket(AF_UNIX, SOCK_STREAM, 0)) > 0);
-	for (size_t i = 0; i < size && i < 8; i++) {
-		size_t from = data[i] * UPLOADS / 256;
-		/* From one end or the other: the order is the kernel's. */
-		bool backwards = data[i] % 2;
-
-		pauses = 0;
-		for (size_t n = from; n < UPLOADS; n++) {
-			errno = 0;
-			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
-		}
-		/* The last ones ask in each turn: whichever turn was before, this one has its pause, and no more. */
-		assert(pauses == before || (i == 0 && pauses <= 1));
-		before = true;
-	}
 }
 
 /* What is written of an address is read as the same one: by inet_pton(3) and strtoul(3), the other way round. */
@@ -315,7 +226,7 @@ static bool connected(int *server, int *client)
 static void end_client(int *client)
 {
 	if (*client > 0)
-		real_close(*client);
+		next_close(*client);
 	*client = -1;
 }
 
@@ -337,7 +248,6 @@ static void take_turn(int *server, int *client, int what)
 	case 2: recv(*client, buffer, sizeof buffer, MSG_DONTWAIT); break;
 	case 3: recv(*server, buffer, sizeof buffer, MSG_DONTWAIT); break;
 	case 4: shutdown(*client, SHUT_WR); break;
-	case 5: setsockopt(*server, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); break;
 	case 6: end_client(client); break;
 	case 7: end_server(server); break;
 	}
@@ -362,7 +272,7 @@ static void try_closes(const uint8_t *data, size_t size)
 	int servers[PAIRS] = { 0 }, clients[PAIRS] = { 0 };
 
 	start();
-	listen_ports = "1"; /* else close(2) is the kernel's own */
+	late_writes = true;
 	for (size_t i = 0; i < size && i < 64; i++) {
 		int pair = data[i] % PAIRS;
 
@@ -378,7 +288,7 @@ static void try_closes(const uint8_t *data, size_t size)
 		assert(now() < begin + 8);
 	for (int i = 0; i < PAIRS; i++)
 		assert(first_copy == 0 || fcntl(first_copy + i, F_GETFD) == -1);
-	listen_ports = NULL;
+	late_writes = false;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -397,14 +307,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 2: try_environment(text, size - 1); break;
 	case 3: try_preload(text, size - 1); break;
 	case 4: try_program(text); break;
-	case 5: try_read(data + 1, size - 1); break;
 	case 6: try_goal(data + 1, size - 1); break;
 	case 7: try_parents(text); break;
 	case 8: try_closes(data + 1, size - 1); break;
-	case 9: try_turns(data + 1, size - 1); break;
-	case 10: try_client(data + 1, size - 1); break;
-	case 11: try_fair_turn(data + 1, size - 1); break;
-	case 12: try_writes(data + 1, size - 1); break;
 	}
 	free(text);
 	return 0;

@@ -14,45 +14,16 @@
 
 #define _GNU_SOURCE
 
-/* As in mptcp_listen.c: glibc declares connect with a transparent union. */
-#define connect connect_as_libc_declares_it
-#include <sys/socket.h>
-#undef connect
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "mptcp_listen.h"
+#include "listen.h"
 
 /* "[", an IPv6 address, "]:", a port and the closing zero. */
 #define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
-
-EXPORTED int connect(int fd, const struct sockaddr *address, socklen_t length);
-
-static int (*real_connect)(int, const struct sockaddr *, socklen_t);
-
-void resolve_connect(void)
-{
-	resolve(&real_connect, "connect");
-}
-
-static void say_once_of_parent(const char *goal, const char *what, int reason)
-{
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-
-	if (!atomic_flag_test_and_set(&said))
-		dprintf(STDERR_FILENO,
-			"mptcp_listen: no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"
-			" (said once, other parents may have the same trouble)\n",
-			goal, what, strerror(reason));
-}
 
 /* Write *address* as the list has it; false where it is none of TCP's. ::ffff:192.0.2.1 is 192.0.2.1. */
 static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
@@ -92,23 +63,13 @@ static bool names_goal(const char *list, const char *goal)
 	return false;
 }
 
-static void say_once_of_list(int reason)
-{
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-
-	if (!atomic_flag_test_and_set(&said))
-		dprintf(STDERR_FILENO,
-			"mptcp_listen: the list of parents cannot be read, all are reached by plain TCP, over one path: %s: %s"
-			" (said once)\n",
-			parents, strerror(reason));
-}
-
 static bool is_parent(const char *goal)
 {
 	char list[LIST_SIZE];
 
 	if (!read_list(parents, list, sizeof list)) {
-		say_once_of_list(errno);
+		SAY_ONCE("the list of parents cannot be read, all are reached by plain TCP, over one path: %s: %s (said once)\n",
+			 parents, strerror(errno));
 		return false;
 	}
 	return names_goal(list, goal);
@@ -123,17 +84,15 @@ static bool is_unconnected(int fd)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_CLOSE;
 }
 
-int connect(int fd, const struct sockaddr *address, socklen_t length)
+void before_connect(int fd, const struct sockaddr *address, socklen_t length)
 {
-	int saved = errno;
 	char goal[GOAL_SIZE];
 	const char *trouble;
 
-	start();
-	/* The file last: a socket of a name server's needs none of it. */
+	/* The file is read last: a socket to a name server needs none of it. */
 	if (parents != NULL && write_goal(address, length, goal) && is_tcp(fd) && is_unconnected(fd) && is_parent(goal) &&
 	    (trouble = swap(fd)) != NULL)
-		say_once_of_parent(goal, trouble, errno);
-	errno = saved;
-	return real_connect(fd, address, length);
+		SAY_ONCE("no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"
+			 " (said once, other parents may have the same trouble)\n",
+			 goal, trouble, strerror(errno));
 }

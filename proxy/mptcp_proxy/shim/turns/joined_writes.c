@@ -8,33 +8,26 @@
  *
  * Here a header or a full piece is held, and what follows is added to it, as long as Squid waits to write more, and is told
  * that it may (may_write.c). What is held is sent when Squid does not wait to write, when it had its turn and wrote nothing,
- * when it had no turn twice, when what it wrote last was less than a piece, and when the room is full: so nothing is held
+ * when it had no turn twice, when what it wrote last was less than a piece, and when the room is full. So nothing is held
  * for longer than two turns of the event loop.
  *
  * Nothing is held of a connection for whose EPOLLOUT Squid does not wait. No more is held than half of what the kernel has
- * room for, so that it takes all at once. Where it does not, for it is out of memory, Squid may not write until it has
- * taken the rest. A connection that is closed meanwhile is kept, by another descriptor, until it has. If the kernel takes
- * nothing of it for REST_SECONDS it is reset, for its client must not mistake what it has for all.
+ * room for, so that it takes all at once. Where the kernel does not, for it is out of memory, Squid may not write until it
+ * has taken the rest. If Squid closes the connection meanwhile, a copy of its descriptor keeps it until then. If the kernel
+ * takes nothing of the rest for REST_SECONDS the connection is reset, for its client must not mistake what it has for all.
  *
- * An error in sending is found when the program writes or reads the next time, as it is with what the kernel holds; and
- * from then on nothing is held. A forked child sends nothing of what its parent holds.
+ * The program finds an error in sending when it writes or reads the next time, as with what the kernel holds. From then on
+ * nothing is held. A forked child sends nothing of what its parent holds.
  */
 
 #define _GNU_SOURCE
 
 #include <errno.h>
 #include <linux/sock_diag.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "mptcp_listen.h"
+#include "turns.h"
 
 #define PIECE 4096
 /* Around a piece that is sent as a chunk: its size, and two ends of lines. */
@@ -49,10 +42,6 @@
 #define REST_SECONDS 60
 #endif
 
-EXPORTED ssize_t write(int fd, const void *bytes, size_t size);
-
-static ssize_t (*real_write)(int, const void *, size_t);
-
 struct joined {
 	int fd, place;		 /* in all_joined[] */
 	bool more;		 /* what was written last is probably not the last of it */
@@ -63,21 +52,15 @@ struct joined {
 	char bytes[JOINED];
 };
 
-static struct joined *joined_of[DESCRIPTORS], *all_joined[MOST_HELD], *spare;
-static int number_joined;	     /* of all_joined[] */
-static atomic_int number_waiting;    /* of these, those that wait; looked at without the lock */
-static bool broken[DESCRIPTORS];     /* to send what was held of it: the kernel is to say so */
-static int ended[MOST_HELD];	     /* closed by the program, of which nothing is held any more */
-static atomic_int number_ended;	     /* looked at without the lock */
-
-void resolve_write(void)
-{
-	resolve(&real_write, "write");
-}
+static struct joined *all_joined[MOST_HELD], *spare;
+static int number_joined;	  /* of all_joined[] */
+static atomic_int number_waiting; /* of these, those that wait; looked at without the lock */
+static int ended[MOST_HELD];	  /* copies of which nothing is held any more */
+static atomic_int number_ended;	  /* looked at without the lock */
 
 static void drop(struct joined *joined)
 {
-	joined_of[joined->fd] = NULL;
+	descriptors[joined->fd].joined = NULL;
 	all_joined[joined->place] = all_joined[--number_joined];
 	all_joined[joined->place]->place = joined->place;
 	if (spare == NULL)
@@ -121,7 +104,7 @@ static bool send_joined(struct joined *joined)
 	wait_for_room(joined, why == EAGAIN);
 	if (why == EAGAIN && joined->until != 0 && joined->first > before)
 		joined->until = now() + REST_SECONDS;
-	broken[joined->fd] = why != 0 && why != EAGAIN;
+	descriptors[joined->fd].broken = why != 0 && why != EAGAIN;
 	if (why != EAGAIN && joined->until != 0)
 		end(joined);
 	else if (why != EAGAIN)
@@ -184,12 +167,12 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	size_t room;
 
 	*wait = false;
-	if (without[JOINED_WRITES] || number_joined == MOST_HELD || broken[fd] || !waits_to_write(fd))
+	if (without_joined_writes || number_joined == MOST_HELD || descriptors[fd].broken || !waits_to_write(fd))
 		return NULL;
 	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;
 	room = room_of(fd, &writable);
-	*wait = !writable && is_fresh(fd);
+	*wait = !writable && descriptors[fd].interest.fresh;
 	if (*wait || room < 2 * (PIECE + FRAMING))
 		return NULL;
 	if (is_header(bytes, size) && room > BEGINNING)
@@ -204,14 +187,13 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	joined->first = joined->end = 0;
 	joined->room = room < JOINED ? room : JOINED;
 	joined->place = number_joined++;
-	joined_of[fd] = all_joined[joined->place] = joined;
+	descriptors[fd].joined = all_joined[joined->place] = joined;
 	return joined;
 }
 
-/* As write(2), but that 0 says that the kernel is to be given these bytes. */
-static ssize_t join(int fd, const char *bytes, size_t size)
+ssize_t join(int fd, const char *bytes, size_t size)
 {
-	struct joined *joined = joined_of[fd];
+	struct joined *joined = descriptors[fd].joined;
 	bool wait = false;
 
 	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
@@ -227,32 +209,6 @@ static ssize_t join(int fd, const char *bytes, size_t size)
 	joined->end += size;
 	joined->more = is_piece(size) || is_header(bytes, size);
 	return (ssize_t)size;
-}
-
-ssize_t write(int fd, const void *bytes, size_t size)
-{
-	ssize_t taken = 0;
-
-	start();
-	/* Who reports a fault, or writes in a signal's handler, must not wait for the lock. */
-	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || is_wanted(fd)))
-		return real_write(fd, bytes, size);
-	if (is_clients(fd)) {
-		pthread_mutex_lock(&events_lock);
-		taken = join(fd, bytes, size);
-		pthread_mutex_unlock(&events_lock);
-	}
-	if (taken == 0)
-		taken = real_write(fd, bytes, size);
-	pthread_mutex_lock(&events_lock);
-	took(fd, taken == (ssize_t)size);
-	pthread_mutex_unlock(&events_lock);
-	return taken;
-}
-
-bool is_held(int fd)
-{
-	return joined_of[fd] != NULL;
 }
 
 int go_on_with_joined(struct epoll_event *events, int most)
@@ -291,13 +247,13 @@ int without_rests(struct epoll_event *events, int count)
 	pthread_mutex_lock(&events_lock);
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
-		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? joined_of[fd] : NULL;
+		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? descriptors[fd].joined : NULL;
 
 		if (joined != NULL && joined->waits) {
 			if (joined->until != 0)
 				events[i].events = 0;
 			send_joined(joined);
-			if (joined_of[fd] != NULL || !waits_to_write(fd))
+			if (descriptors[fd].joined != NULL || !waits_to_write(fd))
 				events[i].events &= ~EPOLLOUT;
 		}
 		if (events[i].events != 0)
@@ -307,17 +263,17 @@ int without_rests(struct epoll_event *events, int count)
 	return left;
 }
 
-/* Keep what the kernel has not taken of a connection that the program closes, with a descriptor of the library's own. */
+/* Keep what the kernel has not taken of a connection that the program closes, by a copy of its descriptor. */
 static bool keep_rest(struct joined *joined)
 {
-	int copy = copy_of(joined->fd);
+	int copy = mptcp_copy(joined->fd);
 
 	if (copy < 0)
 		return false;
 	share_place(joined->fd, copy);
 	wait_for_room(joined, false);
-	joined_of[joined->fd] = NULL;
-	joined_of[copy] = joined;
+	descriptors[joined->fd].joined = NULL;
+	descriptors[copy].joined = joined;
 	joined->fd = copy;
 	joined->until = now() + REST_SECONDS;
 	wait_for_room(joined, true);
@@ -331,8 +287,8 @@ bool send_held(int fd, bool keep)
 	if (!is_clients(fd))
 		return false;
 	pthread_mutex_lock(&events_lock);
-	if (joined_of[fd] != NULL && !send_joined(joined_of[fd]) && joined_of[fd] != NULL) {
-		kept = keep && keep_rest(joined_of[fd]);
+	if (descriptors[fd].joined != NULL && !send_joined(descriptors[fd].joined) && descriptors[fd].joined != NULL) {
+		kept = keep && keep_rest(descriptors[fd].joined);
 		if (!kept)
 			reset_at_close(fd);
 	}
@@ -340,23 +296,24 @@ bool send_held(int fd, bool keep)
 	return kept;
 }
 
-void close_ended(void)
+int next_ended(void)
 {
-	while (number_ended > 0) {
-		int fd;
+	int fd = -1;
 
-		pthread_mutex_lock(&events_lock);
+	if (number_ended == 0)
+		return -1;
+	pthread_mutex_lock(&events_lock);
+	if (number_ended > 0)
 		fd = ended[--number_ended];
-		pthread_mutex_unlock(&events_lock);
-		close_at_once(fd);
-	}
+	pthread_mutex_unlock(&events_lock);
+	return fd;
 }
 
 void forget_joined(int fd)
 {
-	broken[fd] = false;
-	if (joined_of[fd] != NULL) {
-		number_waiting -= joined_of[fd]->waits;
-		drop(joined_of[fd]);
+	descriptors[fd].broken = false;
+	if (descriptors[fd].joined != NULL) {
+		number_waiting -= descriptors[fd].joined->waits;
+		drop(descriptors[fd].joined);
 	}
 }

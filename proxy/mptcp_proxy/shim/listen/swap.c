@@ -3,8 +3,8 @@
  * Puts an MPTCP socket in the place of a TCP socket, at the same descriptor number.
  *
  * What the program has made of its TCP socket so far is carried over: options, the name that it is bound to, and the
- * flags of the descriptor. What is not carried is a registration with epoll(7), which belongs to the old socket: this
- * is for sockets that were not yet registered. Squid registers a listener after listen(2) and a connection after
+ * flags of the descriptor. A registration with epoll(7) is not carried, because it belongs to the old socket: this
+ * is for sockets that are not yet registered. Squid registers a listener after listen(2) and a connection after
  * connect(2) (Comm::ConnOpener::doConnect; 5.7 and 6.13).
  *
  * MPTCP_CONGESTION, where it is there, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets.
@@ -18,15 +18,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "mptcp_listen.h"
+#include "listen.h"
 
 #ifndef IPPROTO_MPTCP
 #define IPPROTO_MPTCP 262
@@ -34,17 +31,6 @@
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
 #endif
-
-static void say_once_of_congestion(int reason)
-{
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-
-	if (!atomic_flag_test_and_set(&said))
-		dprintf(STDERR_FILENO,
-			"mptcp_listen: no congestion control %s by MPTCP, the host's own is used: %s"
-			" (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
-			congestion, strerror(reason));
-}
 
 /* ------------------------------------------------------------------------------------- socket options to carry */
 
@@ -140,23 +126,14 @@ void choose_congestion(int mptcp)
 	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
-		say_once_of_congestion(errno);
+		SAY_ONCE("no congestion control %s by MPTCP, the host's own is used: %s"
+			 " (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
+			 congestion, strerror(errno));
 	if (tcp >= 0)
-		close(tcp);
+		next_close(tcp);
 }
 
 /* ------------------------------------------------------------------------------------------------------- names */
-
-int port_of(const struct sockaddr *address, socklen_t length)
-{
-	if (address == NULL || length < sizeof address->sa_family)
-		return 0;
-	if (address->sa_family == AF_INET && length >= sizeof(struct sockaddr_in))
-		return ntohs(((const struct sockaddr_in *)address)->sin_port);
-	if (address->sa_family == AF_INET6 && length >= sizeof(struct sockaddr_in6))
-		return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);
-	return 0;
-}
 
 /* No address and no port: nobody has bound the socket. */
 static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
@@ -182,7 +159,7 @@ static bool carry_name(int tcp, int mptcp)
 		return true;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	bound = real_bind(mptcp, (struct sockaddr *)&name, length);
+	bound = next_bind(mptcp, (struct sockaddr *)&name, length);
 	on = errno;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
@@ -236,9 +213,9 @@ const char *swap(int fd)
 	if (trouble == NULL)
 		choose_congestion(mptcp);
 	if (fresh >= 0)
-		close(fresh);
+		next_close(fresh);
 	if (mptcp >= 0)
-		close(mptcp);
+		next_close(mptcp);
 	errno = reason;
 	return trouble;
 }
@@ -258,7 +235,7 @@ bool read_list(const char *value, char *list, size_t size)
 	length = file < 0 ? -1 : read(file, list, size - 1);
 	reason = errno;
 	if (file >= 0)
-		close(file);
+		next_close(file);
 	errno = reason;
 	if (length < 0)
 		return false;

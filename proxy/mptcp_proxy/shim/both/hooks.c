@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * The exec functions, and what there is once for both libraries.
+ *
+ * Where both libraries are loaded, all callers get the first one's mptcp_...() functions. So only the first library has
+ * settings. The second one's exec functions know no own program, and pass on what they are given.
+ */
+
+#define _GNU_SOURCE
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "both.h"
+#include "scope.h"
+
+/* Descriptors for the closed connections that late_writes.c keeps, and for those of which joined_writes.c has a rest. */
+#define COPIES (512 + 256)
+
+extern char **environ;
+
+int (*next_close)(int);
+static int (*next_execve)(const char *, char *const[], char *const[]);
+static int (*next_execvpe)(const char *, char *const[], char *const[]);
+
+static int first_copy, end_of_copies; /* the descriptors of the libraries' own */
+
+/* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
+void resolve(void *function, const char *name)
+{
+	void *symbol = dlsym(RTLD_NEXT, name);
+
+	memcpy(function, &symbol, sizeof symbol);
+}
+
+void start_both(void)
+{
+	resolve(&next_close, "close");
+	resolve(&next_execve, "execve");
+	resolve(&next_execvpe, "execvpe");
+	/* Any object of this library tells where it was loaded from. */
+	mptcp_hide(&next_close);
+}
+
+char *mptcp_setting(const char *name)
+{
+	keep_settings();
+	return own_value(name);
+}
+
+void mptcp_hide(const void *object)
+{
+	Dl_info library;
+
+	keep_settings();
+	if (dladdr(object, &library) != 0)
+		hide_from_children(library.dli_fname);
+}
+
+/* Squid asks for its limit at its start, and does not count these descriptors: they are beyond it. */
+static void make_room(void)
+{
+	struct rlimit limit;
+	rlim_t most;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= DESCRIPTORS)
+		return;
+	most = limit.rlim_cur + COPIES < DESCRIPTORS ? limit.rlim_cur + COPIES : DESCRIPTORS;
+	first_copy = limit.rlim_cur;
+	limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : most;
+	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
+		end_of_copies = limit.rlim_cur;
+}
+
+int mptcp_copy(int fd)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int copy = -1;
+
+	pthread_once(&once, make_room);
+	if (first_copy < end_of_copies)
+		copy = fcntl(fd, F_DUPFD_CLOEXEC, first_copy);
+	if (copy >= end_of_copies) {
+		close_alone(copy);
+		copy = -1;
+	}
+	return copy;
+}
+
+/* The environment is on the stack: malloc may be locked between fork and exec. */
+static int execute(int (*next)(const char *, char *const[], char *const[]), const char *file, char *const argv[],
+		   char *const envp[])
+{
+	char *copy[count_entries(envp) + OWN_ENTRIES + 1];
+	struct ids ids;
+
+	add_own_entries(envp, copy);
+	ids = match_ids();
+	next(file, argv, copy);
+	restore_ids(ids);
+	return -1;
+}
+
+EXPORTED int execve(const char *path, char *const argv[], char *const envp[])
+{
+	start();
+	return names_own_program(path) ? execute(next_execve, path, argv, envp) : next_execve(path, argv, envp);
+}
+
+EXPORTED int execv(const char *path, char *const argv[])
+{
+	return execve(path, argv, environ);
+}
+
+EXPORTED int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	start();
+	return finds_own_program(file) ? execute(next_execvpe, file, argv, envp) : next_execvpe(file, argv, envp);
+}
+
+EXPORTED int execvp(const char *file, char *const argv[])
+{
+	return execvpe(file, argv, environ);
+}

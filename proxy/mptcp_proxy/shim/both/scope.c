@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Which processes the libraries are in.
+ *
+ * Squid starts two kinds of children. Its workers are the same program, and must have the libraries. Helpers
+ * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not have them. So the constructor
+ * takes our entries of LD_PRELOAD and our variables out of the environment at once, which makes every way of starting a
+ * child clean by default. The exec functions put them back for one target only: the program that this process runs
+ * itself. Between fork and exec nothing here allocates, locks or resolves symbols.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scope.h"
+
+/* Written by keep_settings(), before the program's main(), and only read afterwards. */
+static const char *const own_names[OWN_ENTRIES] = {
+	PRELOAD, "MPTCP_LISTEN_PORTS", "MPTCP_CONGESTION", "MPTCP_PARENTS", "MPTCP_TURNS", "MPTCP_WITHOUT", "MPTCP_COUNTERS",
+};
+static char *own_entries[OWN_ENTRIES]; /* "NAME=..." as this process was given it, or NULL */
+static char own_program[PATH_MAX];
+static struct stat own_program_stat;
+
+/* The path is compared as well as the inode, because a package upgrade puts a new file at the old path while the old one
+ * still runs. */
+bool names_own_program(const char *file)
+{
+	struct stat found;
+
+	if (own_program[0] == '\0' || file == NULL)
+		return false;
+	if (strcmp(file, own_program) == 0)
+		return true;
+	return stat(file, &found) == 0 && found.st_dev == own_program_stat.st_dev &&
+	       found.st_ino == own_program_stat.st_ino;
+}
+
+/* The first executable hit is what would run. */
+bool finds_own_program(const char *file)
+{
+	const char *path = getenv("PATH");
+	char candidate[PATH_MAX];
+
+	if (file == NULL || strchr(file, '/') != NULL)
+		return names_own_program(file);
+	while (path != NULL && *path != '\0') {
+		size_t directory = strcspn(path, ":"), name = strlen(file);
+
+		if (directory > 0 && directory + 1 + name < sizeof candidate) {
+			memcpy(candidate, path, directory);
+			candidate[directory] = '/';
+			memcpy(candidate + directory + 1, file, name + 1);
+			if (access(candidate, X_OK) == 0)
+				return names_own_program(candidate);
+		}
+		path += directory + (path[directory] == ':');
+	}
+	return false;
+}
+
+static bool is_entry(const char *entry, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+size_t count_entries(char *const environment[])
+{
+	size_t length = 0;
+
+	while (environment != NULL && environment[length] != NULL)
+		length++;
+	return length;
+}
+
+static bool is_own_entry(const char *entry)
+{
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (is_entry(entry, own_names[i]))
+			return true;
+	return false;
+}
+
+void add_own_entries(char *const environment[], char **copy)
+{
+	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++)
+		if (!is_own_entry(environment[i]))
+			*copy++ = environment[i];
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (own_entries[i] != NULL)
+			*copy++ = own_entries[i];
+	*copy = NULL;
+}
+
+/* ld.so(8) ignores LD_PRELOAD where effective and real ids differ. Squid's first process, started by root, executes
+ * its workers with its own user as the real id and root as the effective one, and a worker then gives up what it does
+ * not need: with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So where root is the effective user it becomes the
+ * real one, too, and the worker begins with all that it has without this library. In every other case the effective
+ * ids become those that are real. Neither grants anything: who has an id as the real or the effective one may make
+ * it the other at any time.
+ * By system call, because the C library's functions may wait for other threads, which a forked child has not. */
+#ifdef SYS_setresuid32 /* 32-bit ports, where the plain numbers are those of the 16-bit calls */
+#define SETRESUID SYS_setresuid32
+#define SETRESGID SYS_setresgid32
+#else
+#define SETRESUID SYS_setresuid
+#define SETRESGID SYS_setresgid
+#endif
+
+/* Returns the ids as they were. */
+struct ids match_ids(void)
+{
+	struct ids before = { getuid(), geteuid(), getegid() };
+
+	if (before.user == 0)
+		syscall(SETRESUID, 0, -1, -1);
+	else
+		syscall(SETRESUID, -1, before.real_user, -1);
+	syscall(SETRESGID, -1, getgid(), -1);
+	return before;
+}
+
+/* After an exec that failed. The group comes first, while the user may still change it. */
+void restore_ids(struct ids before)
+{
+	int saved = errno;
+
+	syscall(SETRESGID, -1, before.group, -1);
+	syscall(SETRESUID, before.real_user, before.user, -1);
+	errno = saved;
+}
+
+/* Is the *length* bytes long *entry* of LD_PRELOAD the library that was loaded from *path*? ld.so(8) searches for an entry
+ * without a slash, so only its last part can be compared. */
+static bool is_own_library(const char *entry, size_t length, const char *path)
+{
+	const char *base = strrchr(path, '/');
+
+	base = base == NULL ? path : base + 1;
+	if (memchr(entry, '/', length) == NULL)
+		path = base;
+	return strlen(path) == length && memcmp(entry, path, length) == 0;
+}
+
+void hide_from_children(const char *path)
+{
+	const char *value = getenv(PRELOAD);
+	char *rest = value == NULL ? NULL : calloc(1, strlen(value) + 1);
+
+	if (rest == NULL)
+		return;
+	while (*value != '\0') {
+		size_t length = strcspn(value, ": ");
+
+		if (length > 0 && !is_own_library(value, length, path)) {
+			if (rest[0] != '\0')
+				strcat(rest, ":");
+			strncat(rest, value, length);
+		}
+		value += length + (value[length] != '\0');
+	}
+	if (rest[0] == '\0')
+		unsetenv(PRELOAD);
+	else
+		setenv(PRELOAD, rest, 1);
+	free(rest);
+}
+
+/* The entries stay on the heap for good. LD_PRELOAD stays in the environment, until its libraries are hidden. */
+void keep_settings(void)
+{
+	static bool kept;
+	ssize_t length;
+
+	if (kept)
+		return;
+	kept = true;
+	length = readlink("/proc/self/exe", own_program, sizeof own_program - 1);
+	if (length < 0 || stat("/proc/self/exe", &own_program_stat) != 0)
+		length = 0;
+	own_program[length] = '\0';
+	for (size_t i = 0; i < OWN_ENTRIES; i++) {
+		const char *value = getenv(own_names[i]);
+
+		if (value == NULL || asprintf(&own_entries[i], "%s=%s", own_names[i], value) < 0)
+			own_entries[i] = NULL;
+		if (i > 0)
+			unsetenv(own_names[i]);
+	}
+}
+
+char *own_value(const char *name)
+{
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (strcmp(own_names[i], name) == 0 && own_entries[i] != NULL)
+			return own_entries[i] + strlen(name) + 1;
+	return NULL;
+}
+
+bool is_left_out(const char *feature)
+{
+	const char *list = mptcp_setting("MPTCP_WITHOUT");
+
+	while (list != NULL && *list != '\0') {
+		size_t length = strcspn(list, ",");
+
+		if (strlen(feature) == length && strncmp(list, feature, length) == 0)
+			return true;
+		list += length + (list[length] != '\0');
+	}
+	return false;
+}

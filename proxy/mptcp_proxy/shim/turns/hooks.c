@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * The functions of the C library that squid_turns.so stands before, besides those in both/hooks.c.
+ */
+
+#define _GNU_SOURCE
+
+/* glibc declares these with a transparent union instead of the POSIX type. Its declarations are set aside so that the
+ * definitions below can use the latter. */
+#define accept accept_as_libc_declares_it
+#define accept4 accept4_as_libc_declares_it
+#include <sys/socket.h>
+#undef accept
+#undef accept4
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "turns.h"
+
+EXPORTED int accept(int fd, struct sockaddr *address, socklen_t *length);
+EXPORTED int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
+EXPORTED ssize_t read(int fd, void *buffer, size_t size);
+EXPORTED ssize_t write(int fd, const void *bytes, size_t size);
+
+struct descriptor descriptors[DESCRIPTORS];
+bool without_may_write, without_joined_writes, without_zero_read;
+int (*next_epoll_ctl)(int, int, int, struct epoll_event *);
+int (*next_epoll_wait)(int, struct epoll_event *, int, int);
+
+static int (*next_accept4)(int, struct sockaddr *, socklen_t *, int);
+static ssize_t (*next_read)(int, void *, size_t);
+static ssize_t (*next_write)(int, const void *, size_t);
+
+__attribute__((constructor)) void start(void)
+{
+	if (next_accept4 != NULL)
+		return;
+	resolve(&next_accept4, "accept4");
+	resolve(&next_read, "read");
+	resolve(&next_write, "write");
+	resolve(&next_epoll_ctl, "epoll_ctl");
+	resolve(&next_epoll_wait, "epoll_wait");
+	start_both();
+	start_turns();
+	without_may_write = is_left_out("may-write");
+	without_joined_writes = is_left_out("joined-writes");
+	without_zero_read = is_left_out("zero-read");
+}
+
+/* The descriptor *fd* is closed, or about to be. It is no client's any more, and nothing is known of it. */
+static void forget(int fd)
+{
+	int saved = errno;
+
+	if (!fair || fd < 0)
+		return;
+	if (fd == event_loop) {
+		for (int each = 0; each < DESCRIPTORS; each++)
+			send_held(each, false);
+		end_turns();
+	}
+	if (fd < DESCRIPTORS) {
+		descriptors[fd].listens = false;
+		pthread_mutex_lock(&events_lock);
+		forget_interest(fd);
+		forget_joined(fd);
+		pthread_mutex_unlock(&events_lock);
+		leave_place(fd);
+	}
+	errno = saved;
+}
+
+/* *fd*, or its errno, is what *listener* gave. *room*: what the caller has for the address, of which the kernel may have
+ * more to say. */
+static int accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
+{
+	uint64_t client;
+
+	if (!fair || address == NULL || length == NULL)
+		return fd;
+	note_accept(listener, fd);
+	if (fd < 0 || fd >= DESCRIPTORS || !client_of(address, *length < room ? *length : room, &client))
+		return fd;
+	forget(fd);
+	enter_place(fd, client);
+	pthread_mutex_lock(&events_lock);
+	took(fd, true);
+	pthread_mutex_unlock(&events_lock);
+	return fd;
+}
+
+int accept(int fd, struct sockaddr *address, socklen_t *length)
+{
+	return accept4(fd, address, length, 0);
+}
+
+int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
+{
+	socklen_t room = length != NULL ? *length : 0;
+
+	start();
+	return accepted(fd, next_accept4(fd, address, length, flags), address, length, room);
+}
+
+EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+	start();
+	if (fair && place_at(fd) != 0)
+		open_place(epoll, fd);
+	if (!has_turns(fd) || epoll != event_loop || (event == NULL && what != EPOLL_CTL_DEL))
+		return next_epoll_ctl(epoll, what, fd, event);
+	return want(what, fd, event);
+}
+
+/* Events that need no question to the kernel come first, in a turn of their own. */
+static int go_on(struct epoll_event *events, int most, int *timeout)
+{
+	int count;
+
+	pthread_mutex_lock(&events_lock);
+	count = go_on_with_joined(events, most);
+	count = add_fresh(events, count, most, timeout);
+	pthread_mutex_unlock(&events_lock);
+	return count;
+}
+
+EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+{
+	uint16_t ready[CLIENTS];
+	int count, found, others;
+
+	start();
+	if (!fair || epoll != event_loop)
+		return next_epoll_wait(epoll, events, most, timeout);
+	for (int fd; (fd = next_ended()) >= 0; close_alone(fd))
+		forget(fd);
+	count = go_on(events, most, &timeout);
+	if (count > 0)
+		return count;
+	count = next_epoll_wait(epoll, events, most, timeout);
+	begin_turn(count);
+	if (count <= 0)
+		return count;
+	others = part(events, count, ready, &found);
+	if (found > 0) {
+		count = add_clients(events, others, most, ready, found);
+		count = others + without_rests(events + others, count - others);
+	}
+	return add_accepts(events, others, count, most);
+}
+
+ssize_t read(int fd, void *buffer, size_t size)
+{
+	start();
+	if (!answers_read(fd, size))
+		return next_read(fd, buffer, size);
+	errno = EAGAIN;
+	return -1;
+}
+
+ssize_t write(int fd, const void *bytes, size_t size)
+{
+	ssize_t taken = 0;
+
+	start();
+	/* Who reports a fault, or writes in a signal's handler, must not wait for the lock. */
+	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.wants))
+		return next_write(fd, bytes, size);
+	if (is_clients(fd)) {
+		pthread_mutex_lock(&events_lock);
+		taken = join(fd, bytes, size);
+		pthread_mutex_unlock(&events_lock);
+	}
+	if (taken == 0)
+		taken = next_write(fd, bytes, size);
+	pthread_mutex_lock(&events_lock);
+	took(fd, taken == (ssize_t)size);
+	pthread_mutex_unlock(&events_lock);
+	return taken;
+}
+
+EXPORTED int close(int fd)
+{
+	int saved = errno;
+	bool kept;
+
+	start();
+	kept = send_held(fd, true);
+	forget(fd);
+	errno = saved;
+	/* Where a copy sends the rest, the connection goes on, and the next library must not end it. */
+	return kept ? close_alone(fd) : next_close(fd);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Fuzz target of squid_turns.so: what a program does with its clients. The first octet says what the rest is: how many bytes
+ * are read from what kind of file, which uploads into a full buffer each turn of an event loop comes to, the address of who
+ * is accepted, which of a turn's events stand for clients, or what is written to them when. It ends the process (abort)
+ * where something is wrong. The numbers that are missing are those of listen.c.
+ *
+ * The library's own sources are part of this file, so that its static functions can be called.
+ */
+
+#define _GNU_SOURCE
+
+#include <assert.h>
+
+#include "both/scope.c"
+#include "both/hooks.c"
+#include "turns/fair_turns.c"
+#include "turns/may_write.c"
+#include "turns/joined_writes.c"
+#include "turns/hooks.c"
+
+#include "room.h"
+
+static int pauses;
+
+/* Counts the pauses of the part below, and takes no time. */
+static int counted_sleep(const struct timespec *time, struct timespec *left)
+{
+	(void)left;
+	assert(time->tv_sec == 0 && time->tv_nsec > 0);
+	pauses++;
+	return 0;
+}
+
+#define nanosleep counted_sleep
+#include "turns/zero_read.c"
+#undef nanosleep
+
+#include <arpa/inet.h>
+#include <signal.h>
+
+#include "fair_turns.h"
+#include "joined_writes.h"
+
+static void try_read(const uint8_t *data, size_t size)
+{
+	int pipes[2], sockets[2], ends[2];
+	char buffer[64];
+	ssize_t got;
+	size_t wanted;
+
+	if (size < 2 || pipe(pipes) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
+		return;
+	ends[0] = data[0] & 1 ? sockets[0] : pipes[0];
+	ends[1] = data[0] & 1 ? sockets[1] : pipes[1];
+	wanted = data[1] % sizeof buffer;
+	size = size - 2 > 32 ? 32 : size - 2;
+	if (size > 0)
+		assert(write(ends[1], data + 2, size) == (ssize_t)size);
+	else
+		close(ends[1]);
+	errno = 0;
+	got = read(ends[0], buffer, wanted);
+	if (wanted == 0)
+		assert(data[0] & 1 ? got == -1 && errno == EAGAIN : got == 0);
+	else
+		assert(got == (ssize_t)(size < wanted ? size : wanted));
+	close(pipes[0]), close(sockets[0]);
+	close(data[0] & 1 ? pipes[1] : sockets[1]);
+	if (size > 0)
+		close(ends[1]);
+}
+
+#define UPLOADS 64
+
+/* Each octet is a turn of the event loop, and says from which upload on it comes to them: to each once, at the most. */
+static void try_turns(const uint8_t *data, size_t size)
+{
+	static int sockets[UPLOADS];
+	bool before = false;
+	char nothing;
+
+	for (int i = 0; i < UPLOADS && sockets[i] == 0; i++)
+		assert((sockets[i] = socket(AF_UNIX, SOCK_STREAM, 0)) > 0);
+	for (size_t i = 0; i < size && i < 8; i++) {
+		size_t from = data[i] * UPLOADS / 256;
+		/* From one end or the other: the order is the kernel's. */
+		bool backwards = data[i] % 2;
+
+		pauses = 0;
+		for (size_t n = from; n < UPLOADS; n++) {
+			errno = 0;
+			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
+		}
+		/* The last ones ask in each turn: whichever turn was before, this one has its pause, and no more. */
+		assert(pauses == before || (i == 0 && pauses <= 1));
+		before = true;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size == 0)
+		return 0;
+	switch (data[0] % 13) {
+	case 5: try_read(data + 1, size - 1); break;
+	case 9: try_turns(data + 1, size - 1); break;
+	case 10: try_client(data + 1, size - 1); break;
+	case 11: try_fair_turn(data + 1, size - 1); break;
+	case 12: try_writes(data + 1, size - 1); break;
+	}
+	return 0;
+}
