@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptcp_common import library_counters
+
 from .problem import Problem
 
 CONFIGURATIONS = Path("/etc/mptcp-proxy")
@@ -90,6 +92,11 @@ class Places:
     def check_page_missing(self) -> Path:
         """What Squid shows where ``mptcp-portal`` does not answer for the check page, for a ``deny_info``."""
         return self.runtime / "check-page-missing.html"
+
+    @property
+    def counters(self) -> Path:
+        """What the preload libraries count, of all of Squid's processes (``mptcp_common.library_counters``)."""
+        return self.runtime / library_counters.FILE
 
     @property
     def parents(self) -> Path:

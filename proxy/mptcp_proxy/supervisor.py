@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mptcp_common import library_counters
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.journal import ERROR, WARNING
 from mptcp_common.reasons import reason
@@ -33,7 +34,7 @@ from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
-from .installation import install, install_library, make_directories, remove_what_workers_shared
+from .installation import install, install_library, make_directories, remove_what_workers_shared, write
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, taken_by
 from .log_files import Logs
@@ -129,6 +130,8 @@ def run(
         prefixes = local_prefixes()
         option = by_option(squid, role)
         install(places, checked, prefixes, checked.workers.count, option)
+        # Another file at each start: a process of a Squid before may still add to the last one.
+        write(places.counters, library_counters.NONE, 0o644)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
@@ -186,8 +189,8 @@ def _environment(
     before = os.environ.get("LD_PRELOAD")
     variables = {**os.environ, "LD_PRELOAD": ":".join([*map(str, libraries), *([before] if before else [])])}
     # Debian's Squid tells the service manager that it is ready when it is not listening yet.
-    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION", "MPTCP_TURNS", "MPTCP_WITHOUT")
-    for name in (*ours, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+    ours = ("LISTEN_PORTS", "PARENTS", "CONGESTION", "TURNS", "WITHOUT", "COUNTERS")
+    for name in (*(f"MPTCP_{each}" for each in ours), "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
     if role is Role.PROXY:
         variables["MPTCP_LISTEN_PORTS"] = str(places.listen_ports)
@@ -196,6 +199,7 @@ def _environment(
     if congestion_control is not None:
         variables["MPTCP_CONGESTION"] = congestion_control
     variables["MPTCP_TURNS"] = turns
+    variables["MPTCP_COUNTERS"] = str(places.counters)
     if without:
         variables["MPTCP_WITHOUT"] = ",".join(sorted(without))
     return variables

@@ -12,7 +12,7 @@ from typing import Any
 
 from monitoring import alerts
 from prometheus_client.core import Metric
-from scrapes import kernel_answer, squid_answer, summary_answer
+from scrapes import kernel_answer, library_answer, squid_answer, summary_answer
 
 from mptcp_console.metrics import families
 
@@ -44,7 +44,7 @@ def _alert(rule: dict[str, Any]) -> str:
 
 
 def shown() -> Iterator[Metric]:
-    return families(summary_answer(), squid_answer(), kernel_answer())
+    return families(summary_answer(), squid_answer(), kernel_answer(), library_answer())
 
 
 def name(metric: Metric) -> str:

@@ -13,7 +13,9 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from mptcp_common.library_counters import COUNTERS
 from mptcp_console.metrics.kernel import parse_mptcp_ext
+from mptcp_console.metrics.library import Counted
 from mptcp_console.metrics.squid import SquidPages, parse_counters, parse_info
 
 ANSWERS = Path(__file__).parent / "answers"
@@ -45,6 +47,12 @@ def kernel_answer() -> dict[str, int]:
     fields = parse_mptcp_ext((ANSWERS / "netstat.txt").read_text())
     assert fields is not None
     return fields
+
+
+def library_answer(*services: str) -> Counted:
+    """Return what the preload libraries of such instances counted: 1 of the first name, 2 of the second, and so on."""
+    values = enumerate(COUNTERS.items(), 1)
+    return {name: (text, dict.fromkeys(services or ["mptcpproxy"], value)) for value, (name, text) in values}
 
 
 def exposition(metrics: Iterable[Metric]) -> str:

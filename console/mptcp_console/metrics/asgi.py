@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mptcp_common import journal
+from mptcp_common import journal, library_counters
 from mptcp_common.status_client import ask_async
 
 from .cache_manager import ADDRESS, read_pages
@@ -53,6 +53,8 @@ class Sources:
     squid: str = ADDRESS
     """``http://HOST:PORT`` of Squid's listener."""
     netstat: Path = NETSTAT
+    counters: Mapping[str, Path] = field(default_factory=lambda: library_counters.FILES)
+    """The preload libraries', by service names."""
 
 
 class _Gathered(Collector):
@@ -103,13 +105,14 @@ class Scraper:
     def _gathered(
         self, throttler: Mapping[str, Any] | None, squid: SquidPages | None, mptcp_ext: Mapping[str, int] | None
     ) -> _Gathered:
+        library = library_counters.of_all(self._sources.counters)
         try:
-            gathered = _Gathered(families(throttler, squid, mptcp_ext))
+            gathered = _Gathered(families(throttler, squid, mptcp_ext, library))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Of another version, say: Squid and the kernel are shown all the same.
             problem = f"its answer cannot be read: {type(error).__name__} {error}"
             self._say("throttler", f"{self._sources.throttler}: {problem}")
-            return _Gathered(families(None, squid, mptcp_ext))
+            return _Gathered(families(None, squid, mptcp_ext, library))
         if throttler is not None:
             self._say("throttler", None)
         return gathered

@@ -8,14 +8,22 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from .kernel import mptcp_ext_families
+from .library import Counted, library_families
 from .squid import SquidPages, squid_families
 from .throttler import throttler_families
 
 
 def families(
-    summary: Mapping[str, Any] | None, squid: SquidPages | None, mptcp_ext: Mapping[str, int] | None
+    summary: Mapping[str, Any] | None,
+    squid: SquidPages | None,
+    mptcp_ext: Mapping[str, int] | None,
+    library: Counted | None = None,
 ) -> Iterator[Metric]:
-    """Yield the metrics of throttler, Squid and kernel; None of one says that it does not answer, or has none."""
+    """Yield the metrics of throttler, Squid, its preload libraries and kernel.
+
+    None of one says that it does not answer, or has none.
+    """
     yield from throttler_families(summary)
     yield from squid_families(squid)
+    yield from library_families(library or {})
     yield from mptcp_ext_families(mptcp_ext or {})

@@ -77,10 +77,26 @@ def netfilter(results: Results) -> Iterator[Finding]:
             yield warn(backend, lack.what, why, lack.remedy)
 
 
-def in_use(environment: Mapping[str, str], loaded: Collection[str], role: Role) -> Finding:
+_COUNTED = {
+    "turns": "turns",
+    "cut_turns": "cut",
+    "joined_writes": "writes joined",
+    "promised_writes": "promised",
+    "late_writers": "late writers",
+    "zero_reads": "reads of no bytes",
+    "postponed_accepts": "clients that waited for a descriptor",
+}
+"""Of ``library_counters``, in the words of the finding."""
+_NOTHING: Mapping[str, int] = {}
+
+
+def in_use(
+    environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
+) -> Finding:
     """Say what the preload libraries do besides Multipath TCP in a Squid that runs.
 
-    *environment*: with which it was started. *loaded*: the libraries that it has, by their names.
+    *environment*: with which it was started. *loaded*: the libraries that it has, by their names. *counted*: what
+    they counted since (``library_counters``).
     """
     check = "library features"
     off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
@@ -93,6 +109,8 @@ def in_use(environment: Mapping[str, str], loaded: Collection[str], role: Role) 
     said = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
     if off.intersection(named):
         said.append(f"left out: {', '.join(each for each in named if each in off)}")
+    if counted:
+        said.append(", ".join(f"{counted[name]} {what}" for name, what in _COUNTED.items()))
     return ok(check, "; ".join(said))
 
 

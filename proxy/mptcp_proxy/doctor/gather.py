@@ -14,6 +14,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from mptcp_common.library_counters import read
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
 from ..configuration.check import Checked, examined
@@ -133,7 +134,9 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
         maps = reading.text(f"/proc/{min(own)}/maps")
-        yield features.in_use(environment, [name for name in (LISTEN, TURNS) if name in maps], role)
+        yield features.in_use(
+            environment, [name for name in (LISTEN, TURNS) if name in maps], role, read(places.counters)
+        )
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))

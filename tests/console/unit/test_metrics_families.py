@@ -1,4 +1,4 @@
-"""The metrics of throttler, Squid and kernel, from answers of each: values, units, labels, how many."""
+"""The metrics of throttler, Squid, its libraries and kernel, from answers of each: values, units, labels, how many."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scrapes import (
     exposition,
     kernel_answer,
     labelled,
+    library_answer,
     samples,
     squid_answer,
     squid_page_texts,
@@ -29,6 +30,7 @@ from mptcp_console.metrics.throttler import MAX_CAPS
 
 ALLOWED_LABELS = {
     "policy", "rule", "path", "direction", "state", "budget", "le", "version", "interface", "program", "process",
+    "service",
 }  # fmt: skip
 ONE = {"process": "1"}
 SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
@@ -36,7 +38,7 @@ UP = "mptcp_throttler_up"
 
 
 def everything(summary: Mapping[str, Any] | None = None) -> str:
-    return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer()))
+    return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer(), library_answer()))
 
 
 @cache
@@ -182,6 +184,14 @@ def test_a_throttler_from_before_counts_of_classes_has_its_caps_all_the_same() -
     assert found[labelled("mptcp_throttler_classes", direction="down")] == 1
     assert found[labelled("mptcp_throttler_cap_ceil_bytes_per_second", **SPARE, direction="down")] == 750_000
     assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
+
+
+def test_the_libraries_of_proxy_and_relay_are_told_apart() -> None:
+    found = samples(exposition(families(None, None, None, library_answer("mptcpproxy", "mptcprelay"))))
+    counted = {name: value for name, value in found.items() if name[0].startswith("mptcp_proxy_library_")}
+    assert len(counted) == 2 * 8
+    assert counted["mptcp_proxy_library_turns_total", (("service", "mptcprelay"),)] == 1
+    assert counted["mptcp_proxy_library_joined_bytes_total", (("service", "mptcpproxy"),)] == 4
 
 
 def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:

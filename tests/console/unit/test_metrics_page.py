@@ -15,7 +15,9 @@ def test_the_tables_are_those_of_the_metrics_and_alerts() -> None:
     page = PAGE.read_text()
     assert written(page) == page, "write them anew: python tests/console/metrics_page.py"
     ours = {name(metric) for metric in shown() if not metric.name.startswith("mptcp_ext")}
-    rows = set(re.findall(r"^\| `(mptcp_throttler_\w+|squid_\w+|Mptcp\w+)` ", page, re.MULTILINE))
+    rows = set(
+        re.findall(r"^\| `(mptcp_throttler_\w+|mptcp_proxy_library_\w+|squid_\w+|Mptcp\w+)` ", page, re.MULTILINE)
+    )
     assert rows == ours | {rule["alert"] for rule in alerts()}
 
 

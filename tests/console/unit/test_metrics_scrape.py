@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import re
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from scrapes import ANSWERS, Samples, by_kid, labelled, samples, squid_page_texts, summary_answer
 
+from mptcp_common import library_counters
 from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager
 from mptcp_console.metrics.cache_manager import read_pages
 
@@ -114,7 +116,8 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     squid = await asyncio.start_server(made.squid, "127.0.0.1", 0)
     made.port = squid.sockets[0].getsockname()[1]
     address = f"http://127.0.0.1:{made.port}"
-    sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt")
+    counted = {"mptcpproxy": directory / "counters", "mptcprelay": directory / "none"}
+    sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt", counted)
     made.scraper = Scraper(sources, lambda: made.now)
     try:
         yield made
@@ -146,6 +149,18 @@ def test_a_scrape_asks_each_once(tmp_path: Path) -> None:
         assert ("mptcp_ext_mp_curr_estab", ()) in found
         assert site.asked == [{"query": "summary"}]
         assert site.pages == ["info", "refresh", "counters?processes=1"]
+
+    at(tmp_path, test)
+
+
+def test_what_the_libraries_count_is_read_each_time(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        turns = labelled("mptcp_proxy_library_turns_total", service="mptcpproxy")
+        assert turns not in await site.scrape()
+        for number in (1, 2):
+            (tmp_path / "counters").write_bytes(struct.pack("=Q", number) + library_counters.NONE[8:])
+            site.now += 2 * asgi.KEPT_SECONDS
+            assert (await site.scrape())[turns] == number
 
     at(tmp_path, test)
 

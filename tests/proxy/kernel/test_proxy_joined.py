@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from proxying import configuration, fetch, workers
 
+from mptcp_common import library_counters
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin, start_proxy
 from mptcp_proxy.squid import installed
@@ -43,3 +44,9 @@ def test_nearly_all_of_a_download_is_joined(
     answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
     assert (answer.status, answer.size) == (200, SIZE)
     assert least <= (written(worker) - before) / SIZE <= most
+    file = proxy.state / "counters"
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o644)
+    counted = library_counters.read(file)
+    # Squid runs as another user by now, and its processes have the file mapped since they were root's.
+    assert all(bool(counted[name]) == (turns == "fair") for name in ("turns", "joined_writes", "promised_writes"))
+    assert (turns == "fair") == (counted["joined_bytes"] > 0.8 * SIZE)

@@ -14,6 +14,8 @@ import pytest
 from preloading import DESCRIPTORS, MPTCP, PREAMBLE, TCP, Preloaded
 from proxying import needs_open_checkout
 
+from mptcp_common import library_counters
+
 pytestmark = pytest.mark.kernel
 
 
@@ -367,6 +369,47 @@ tell(protocol=protocol(s), events=events, held=len(beyond))
         {"protocol": MPTCP, "events": 30, "held": 1},
         {"protocol": TCP, "events": 4, "held": 0},
     ]
+
+
+@pytest.mark.parametrize("way", ["file", "no file", "too short"])
+def test_what_is_done_is_counted_for_all_processes_of_the_program(
+    preloaded: Preloaded, tmp_path: Path, way: str
+) -> None:
+    file = tmp_path / "counters"
+    if way != "no file":
+        file.write_bytes(library_counters.NONE if way == "file" else library_counters.NONE[8:])
+    code = (
+        PREAMBLE
+        + """
+import select, sys
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+port = 3128 if "CODE" in os.environ else 3129
+s = socket(); s.bind(("127.0.0.1", port)); s.listen()
+loop, kept = select.epoll(), []
+for _ in range(30):
+    client = socket(AF_INET, SOCK_STREAM, 262); client.connect(("127.0.0.1", port)); client.sendall(b"?")
+    server, _ = s.accept(); server.setblocking(False); loop.register(server, IN); kept.append((server, client))
+loop.poll(5)
+server, client = kept.pop(); loop.modify(server, IN | OUT); loop.poll(5); os.write(server.fileno(), b"p" * 4096)
+try: os.read(server.fileno(), 0)
+except BlockingIOError: pass
+loop.unregister(server); server.recv(9); os.close(server.detach())
+if port == 3128:
+    if os.fork() == 0: os.execve(sys.executable, ["python", "-c", os.environ["CODE"]], {})
+    tell(hidden=os.environ.get("MPTCP_COUNTERS"), child=os.wait()[1])
+sys.stdout.flush(); os._exit(0)
+"""
+    )
+    found = preloaded(code, turns="fair", setup=DESCRIPTORS, CODE=code, MPTCP_COUNTERS=str(file))
+    assert found == {"hidden": None, "child": 0}
+    counted = library_counters.read(file)
+    if way == "file":
+        assert counted == {
+            **{"turns": 2 * 2, "cut_turns": 2, "joined_writes": 2, "joined_bytes": 2 * 4096, "promised_writes": 2},
+            **{"late_writers": 2, "zero_reads": 2, "postponed_accepts": 0},
+        }
+    else:
+        assert counted == {}
 
 
 CONGESTION = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.library_counters import COUNTERS
 from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES
 from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
@@ -44,6 +45,13 @@ def test_which_features_of_the_library_are_on(
     _, _, off = finding.text.partition("left out: ")
     assert set(filter(None, off.split(", "))) == left_out
     assert is_complete(finding)
+
+
+def test_what_the_libraries_counted_is_said() -> None:
+    environment = {"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read"}
+    finding = features.in_use(environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)})
+    assert "; left out: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
+    assert finding.text.endswith(", 8 clients that waited for a descriptor")
 
 
 def test_what_the_throttler_needs_of_the_kernel_works() -> None:

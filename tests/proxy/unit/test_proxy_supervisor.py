@@ -302,6 +302,7 @@ def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
         _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))
     ]
     assert [each.get("MPTCP_WITHOUT") for each in left_out] == [None, "a,b"]
+    assert {each["MPTCP_COUNTERS"] for each in left_out} == {"/run/one/counters"}
     assert {each["LD_PRELOAD"] for each in left_out} == {"a.so:b.so"}
     monkeypatch.setenv("LD_PRELOAD", "/c.so d.so")
     assert _environment([Path("a.so")], Places("one"), role, None, "fair")["LD_PRELOAD"] == "a.so:/c.so d.so"

@@ -9,6 +9,7 @@ import pytest
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import CONFIGURATION
+from mptcp_common.library_counters import FILES
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_console.settings import DEFAULT_SQUID
 from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
@@ -101,6 +102,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ),
         ("page where the portal does not answer", str(Places().check_page_missing)),
         ("outcome of the proxy's last reload, how it serves", str(Places().reloads)),
+        ("counts of the preload libraries", str(Places().counters)),
+        ("counts of the preload libraries", str(FILES[Places().service_name])),
         ("copies of lists that squid.conf names", str(Places().lists)),
         ("a relay's service name", Role.RELAY.service_name),
         ("addresses of a relay's parents", str(Places(Role.RELAY.service_name).parents)),

@@ -53,6 +53,18 @@ EXPORTED_ONCE int mptcp_copy(int fd);
 /* Is *feature* in the list MPTCP_WITHOUT? */
 bool is_left_out(const char *feature);
 
+/* What all processes of a Squid count together, in the file that MPTCP_COUNTERS names; in this order, and by these names in
+ * mptcp_common/library_counters.py. Where there is no such file nobody sees the numbers. */
+enum counter {
+	TURNS, CUT_TURNS, JOINED_WRITES, JOINED_BYTES, PROMISED_WRITES, LATE_WRITERS, ZERO_READS, POSTPONED_ACCEPTS, COUNTERS
+};
+extern _Atomic uint64_t *counters;
+
+static inline void count_up(enum counter which, uint64_t more)
+{
+	atomic_fetch_add_explicit(&counters[which], more, memory_order_relaxed);
+}
+
 /* The port of an IPv4 or IPv6 address; 0 for all else. */
 static inline int port_of(const struct sockaddr *address, socklen_t length)
 {

@@ -12,7 +12,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "both.h"
@@ -27,6 +29,9 @@ int (*next_close)(int);
 static int (*next_execve)(const char *, char *const[], char *const[]);
 static int (*next_execvpe)(const char *, char *const[], char *const[]);
 
+static _Atomic uint64_t unseen[COUNTERS];
+_Atomic uint64_t *counters = unseen;
+
 static int first_copy, end_of_copies; /* the descriptors of the libraries' own */
 
 /* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
@@ -37,6 +42,22 @@ void resolve(void *function, const char *name)
 	memcpy(function, &symbol, sizeof symbol);
 }
 
+/* Called by a process that is still root's, as the file is. The mapping stays when it is no more. */
+static void map_counters(void)
+{
+	const char *name = mptcp_setting("MPTCP_COUNTERS");
+	int file = name == NULL ? -1 : open(name, O_RDWR | O_CLOEXEC);
+	void *mapped = MAP_FAILED;
+	struct stat found;
+
+	if (file >= 0 && fstat(file, &found) == 0 && found.st_size >= (off_t)sizeof unseen)
+		mapped = mmap(NULL, sizeof unseen, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (mapped != MAP_FAILED)
+		counters = mapped;
+	if (file >= 0)
+		close_alone(file);
+}
+
 void start_both(void)
 {
 	resolve(&next_close, "close");
@@ -44,6 +65,7 @@ void start_both(void)
 	resolve(&next_execvpe, "execvpe");
 	/* Any object of this library tells where it was loaded from. */
 	mptcp_hide(&next_close);
+	map_counters();
 }
 
 char *mptcp_setting(const char *name)

@@ -78,6 +78,7 @@ static int or_later(int fd)
 	if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
 		return fd;
 	SAY_ONCE("new clients have to wait, no descriptor is free: %s (said once)\n", strerror(errno));
+	count_up(POSTPONED_ACCEPTS, 1);
 	nanosleep(&pause, NULL);
 	errno = EAGAIN;
 	return -1;

@@ -168,6 +168,7 @@ static void keep(int fd)
 		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0) {
 			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
 			number_kept++;
+			count_up(LATE_WRITERS, 1);
 		} else {
 			close_alone(copy);
 		}

@@ -280,6 +280,7 @@ int add_clients(struct epoll_event *events, int count, int most, const uint16_t 
 		more_waits |= more >= share;
 	}
 	cut = more_waits;
+	count_up(CUT_TURNS, more_waits);
 	pthread_mutex_unlock(&clients_lock);
 	return count;
 }

@@ -133,6 +133,7 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int tim
 	start();
 	if (!fair || epoll != event_loop)
 		return next_epoll_wait(epoll, events, most, timeout);
+	count_up(TURNS, 1);
 	for (int fd; (fd = next_ended()) >= 0; close_alone(fd))
 		forget(fd);
 	count = go_on(events, most, &timeout);
@@ -155,6 +156,7 @@ ssize_t read(int fd, void *buffer, size_t size)
 	start();
 	if (!answers_read(fd, size))
 		return next_read(fd, buffer, size);
+	count_up(ZERO_READS, 1);
 	errno = EAGAIN;
 	return -1;
 }

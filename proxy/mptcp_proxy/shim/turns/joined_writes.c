@@ -206,6 +206,8 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	if (joined == NULL)
 		return wait ? -1 : 0;
 	memcpy(joined->bytes + joined->end, bytes, size);
+	count_up(JOINED_WRITES, 1);
+	count_up(JOINED_BYTES, size);
 	joined->end += size;
 	joined->more = is_piece(size) || is_header(bytes, size);
 	return (ssize_t)size;

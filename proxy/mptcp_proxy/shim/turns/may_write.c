@@ -185,6 +185,7 @@ void serve(int fd, struct epoll_event *event)
 
 	*event = (struct epoll_event){ .events = EPOLLOUT, .data.fd = fd };
 	descriptors[fd].interest.served = descriptors[fd].interest.fresh;
+	count_up(PROMISED_WRITES, 1);
 	given += place != 0;
 	given_to[place]++;
 }

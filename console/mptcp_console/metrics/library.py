@@ -1,0 +1,19 @@
+"""What the proxy's preload libraries count in Squid, of each instance on this host. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import Metric
+
+from .building import Labels, counters
+
+Counted = Mapping[str, tuple[str, Mapping[str, int]]]
+"""Of each counter's name what it says, and its value for each instance that runs, by service names."""
+
+
+def library_families(counted: Counted) -> Iterator[Metric]:
+    for name, (text, values) in counted.items():
+        samples: dict[Labels, float] = {(service,): float(value) for service, value in values.items()}
+        if samples:
+            yield counters(f"mptcp_proxy_library_{name}_total", text, ("service",), samples)

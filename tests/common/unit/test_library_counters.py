@@ -1,0 +1,33 @@
+"""The counters of the preload libraries: the file, and the names that the libraries have."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from mptcp_common.library_counters import COUNTERS, NONE, of_all, read
+
+HEADER = Path(__file__).parents[3] / "proxy/mptcp_proxy/shim/both/both.h"
+
+
+def test_what_was_counted_is_read_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "counters"
+    assert read(file) == {}
+    file.write_bytes(NONE)
+    assert read(file) == dict.fromkeys(COUNTERS, 0)
+    file.write_bytes(b"".join(struct.pack("=Q", number) for number in range(len(COUNTERS))))
+    assert list(read(file).values()) == list(range(len(COUNTERS)))
+    of_two = of_all({"a": file, "b": tmp_path / "none"})
+    assert [(name, values) for name, (_, values) in of_two.items()] == [
+        (name, {"a": number}) for number, name in enumerate(COUNTERS)
+    ]
+    # Of another version.
+    file.write_bytes(NONE[8:])
+    assert read(file) == {}
+
+
+def test_the_libraries_have_the_same_names_in_the_same_order() -> None:
+    found = re.search(r"enum counter \{([^}]*)\}", HEADER.read_text())
+    assert found
+    assert re.findall(r"\w+", found[1].lower()) == [*COUNTERS, "counters"]
