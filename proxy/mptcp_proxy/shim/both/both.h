@@ -86,7 +86,7 @@ static inline time_t now(void)
 	return time.tv_sec;
 }
 
-/* Tell this process's reader of stderr, once. */
+/* Write a line to stderr, once in a process. */
 #define SAY_ONCE(...)                                                      \
 	do {                                                               \
 		static atomic_flag said = ATOMIC_FLAG_INIT;                \

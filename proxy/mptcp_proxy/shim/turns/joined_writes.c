@@ -3,7 +3,7 @@
  * What Squid writes to a client in pieces is given to the kernel in one.
  *
  * Squid gives a client its answer in pieces of 4 KB (HTTP_REQBUF_SZ), the header apart from them, and asks epoll(7) before
- * each whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). A download of 64 KB so takes 16 calls of write(2),
+ * each whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
  * each of which sends packets of its own, and as many of epoll_wait(2).
  *
  * Here a header or a full piece is held, and what follows is added to it, as long as Squid waits to write more, and is told
@@ -34,9 +34,9 @@
 #define FRAMING 16
 
 #define JOINED 65536
-/* Of a header and what follows, while nobody knows whether that is much. */
+/* The room for a header and what follows, while nobody knows whether that is much. */
 #define BEGINNING 16384
-/* Connections of which something is held, at the most; what Squid writes to others goes to the kernel as it is. */
+/* Something is held of this many connections at the most. What Squid writes to others goes to the kernel as it is. */
 #define MOST_HELD 256
 #ifndef REST_SECONDS
 #define REST_SECONDS 60
@@ -48,7 +48,7 @@ struct joined {
 	bool late;		 /* there was no room for its event in the last turn */
 	bool waits;		 /* the kernel has not taken all, and says when it can */
 	time_t until;		 /* when this is given up; 0 as long as the program has not closed it */
-	size_t first, end, room; /* where in the bytes that begins which is held, where it ends, and where it must end */
+	size_t first, end, room; /* where in the bytes the held part begins and ends, and where it must end */
 	char bytes[JOINED];
 };
 
@@ -157,9 +157,9 @@ static bool is_header(const char *bytes, size_t size)
 	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
 }
 
-/* Begin to hold what *fd* is given where these bytes are probably not the last; otherwise return NULL. The program has to
- * *wait* where it was told without a question to the kernel that it may write, and there is little room: then the kernel
- * says when there is much, and there are not many small writes. */
+/* Begin to hold what *fd* is given where these bytes are probably not the last. Otherwise return NULL. The program has to
+ * *wait* where it was told without a question to the kernel that it may write, and there is little room. Then the kernel
+ * says when there is much room, which saves many small writes. */
 static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool *wait)
 {
 	struct joined *joined;
@@ -197,7 +197,7 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	bool wait = false;
 
 	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
-		/* The kernel is given these bytes, too: else who has much to write would go on before all others for ever. */
+		/* The kernel is given these bytes, too. Otherwise a writer of much would go on before all others for ever. */
 		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
 		joined = begin_to_join(fd, bytes, size, &wait);
@@ -217,7 +217,7 @@ int go_on_with_joined(struct epoll_event *events, int most)
 {
 	int count = 0;
 
-	/* From the last one, whose place in the array another's may be that is dropped. */
+	/* Backwards, because the last one takes the place of one that is dropped. */
 	for (int i = number_joined - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 

@@ -77,7 +77,7 @@ static int tell(int fd)
 	bool needed;
 	int result;
 
-	/* What it knows already does no harm. */
+	/* What the kernel knows already does no harm. */
 	if (each->fresh && (each->asked & EPOLLOUT) == 0)
 		events &= ~EPOLLOUT;
 	if (each->rest)
@@ -93,7 +93,7 @@ static int tell(int fd)
 	return result;
 }
 
-/* Where the kernel has no memory for it, or the user too many of them, it is told again at the next turn. */
+/* The kernel may have no memory for a change, or the user too many of them. Then it is told again at the next turn. */
 static void tell_changes(void)
 {
 	for (int next, fd = take_all(CHANGED); fd >= 0; fd = next) {
