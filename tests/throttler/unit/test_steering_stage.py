@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, free, observed, sampled
+from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, four_tuple, free, observed, sampled
 
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -298,9 +298,9 @@ def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch
     seen: list[float] = []
     observe = Steering.observe
 
-    def counted(self: Steering, now: float, samples: object) -> object:
+    def counted(self: Steering, now: float, *others: object) -> object:
         seen.append(now)
-        return observe(self, now, samples)  # type: ignore[arg-type]
+        return observe(self, now, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Steering, "observe", counted)
     scene = Scene(PRIORITY)
@@ -378,3 +378,52 @@ def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does()
     sockets = [flow.socket._replace(read=read) for flow in scene.flows]
     observed(scene.stage, sampled(scene.now + 2 * URGENT_SECONDS, sockets))
     assert len(scene.stage.urgent()) == 2
+
+
+def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
+    """Defect: each of them had something waiting for a moment only, and a page took as long as over the first path."""
+    stage = SteeringStage(PRIORITY)
+    hosts = [2] * 8 + [3]
+    flows = [
+        [
+            Flow(four_tuple(1, token)._replace(remote=bytes((10, 77, 1, host))), False, 0.0, 0, 0, token),
+            Flow(
+                four_tuple(2, token)._replace(remote=bytes((10, 77, 2, host))),
+                False,
+                30 * MBIT / 8,
+                token=token,
+            ),
+        ]
+        for token, host in enumerate(hosts, 1)
+    ]
+
+    def reserves(seconds: float) -> set[int]:
+        """Go on; return the tokens of those that have Ethernet in reserve."""
+        for _ in range(round(seconds / STEP)):
+            now[0] += STEP
+            for number, (_, first) in enumerate(flows):
+                first.go_on(STEP)
+                first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
+            there = sampled(now[0], [each.socket for pair in flows for each in pair])
+            for effect in observed(stage, there).effects:
+                assert isinstance(effect, SetBackup)
+                stage.confirmed(effect)
+                (found.add if effect.backup else found.discard)(effect.token)
+        return found
+
+    now, found, waiting = [0.0], set[int](), 160_000
+    for token, pair in enumerate(flows, 1):
+        connection = connection_of(token, [each.four_tuple for each in pair])
+        stage.apply(connection, evaluate(PRIORITY, connection, 0.0), 0.0)
+    assert reserves(0.4) == set(range(1, 10))
+    assert reserves(1.6) == {9}
+    waiting = 0
+    for pair in flows:
+        pair[1].rate = 1 * MBIT
+    assert reserves(2.4) == set(range(1, 10))
+    for token in range(2, 9):
+        stage.forget(token)
+        found.discard(token)
+        del flows[1]
+    waiting = 160_000
+    assert reserves(2.0) == {1, 9}

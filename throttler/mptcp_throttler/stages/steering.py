@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import (
@@ -28,7 +29,7 @@ from mptcp_throttler.policy.model import (
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples
-from mptcp_throttler.stages.steering_modes import Action, Steering, SubflowSample
+from mptcp_throttler.stages.steering_modes import Action, Crowd, Steering, SubflowSample
 
 MIN_URGENT_RATE = 100_000
 """Bits/s. On a connection that gets less, with nothing waiting, nothing happens."""
@@ -36,6 +37,20 @@ URGENT_SECONDS = 2.0
 """For which a connection stays urgent after data flowed."""
 FIRST_SAMPLES = 2
 """A connection is urgent until it has as many."""
+
+
+class _Crowds:
+    """Each of them as long as a connection is part of it."""
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
+
+    def of(self, path: str, four_tuple: FourTuple) -> Crowd:
+        """Return that of the client's address on *path*."""
+        found = self._known.get((path, four_tuple.remote))
+        if found is None:
+            found = self._known[path, four_tuple.remote] = Crowd()
+        return found
 
 
 class _Subflow:
@@ -107,7 +122,7 @@ class _Connection:
         self.samples += 1
         return True
 
-    def observe(self, samples: Samples) -> None:
+    def observe(self, samples: Samples, crowds: _Crowds) -> None:
         """Take *samples*: set what is to become of each subflow."""
         now = samples.time
         if self.skipped:
@@ -138,7 +153,8 @@ class _Connection:
                     tcp.rtt / 1e6,
                 )
             )
-        self.actions = self.steering.observe(now, taken)
+        there_too = {each.path: crowds.of(each.path, each.four_tuple) for each in taken}
+        self.actions = self.steering.observe(now, taken, there_too)
         self.sampled = min([each.read for each in taken], default=now)
         self.samples += 1
         if flowing:
@@ -164,6 +180,7 @@ class SteeringStage:
         self._urgent: set[int] = set()
         """Tokens."""
         self._flags = BackupFlags()
+        self._crowds = _Crowds()
 
     def set_policy(self, policy: Policy) -> None:
         """A policy has come into force. A connection that the same mode goes on to steer keeps what was learnt of it,
@@ -215,6 +232,7 @@ class SteeringStage:
         self._flags.decide(token)
         known = self._connections.pop(token, None)
         if known is not None:
+            known.steering.leave()
             self._urgent.discard(token)
             self._stop_sampling(token, known.subflows)
 
@@ -261,7 +279,7 @@ class SteeringStage:
             ):
                 continue  # of one that is there, as far as is known, it says nothing
             before = connection.actions
-            connection.observe(samples)
+            connection.observe(samples, self._crowds)
             (urgent.add if connection.urgent else urgent.discard)(token)
             if before != connection.actions:
                 changed.append(token)

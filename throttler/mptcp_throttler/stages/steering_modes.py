@@ -8,12 +8,12 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
   outstanding for ``LOST_AFTER``, and none arrived, is lost: it is backup and the next one is regular, until nothing
   has been outstanding on it for ``BACK_AFTER``.
 - *priority-based*: the same, but a path is opened (its subflows made regular) once those before it are full: all have
-  had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
-  What a lost path once gave does not count. The scheduler would give most to the path with the shortest queue, so the
-  last path that is open is capped to the overflow: the cap grows while those before it are full, twofold until it was
-  too much once, afterwards by what begins to wait, slowly at first; it stays while less and less waits, and falls to
-  what they leave when they are not full. It has none where the path itself gives no more, and only then a further one
-  is opened.
+  had data waiting for ``FULL_AFTER``, of this connection or of all of its client's (``Crowd``). It is closed when for
+  ``CLOSE_AFTER`` those before it could have carried all. What a lost path once gave does not count. The scheduler
+  would give most to the path with the shortest queue, so the last path that is open is capped to the overflow: the cap
+  grows while those before it are full, twofold until it was too much once, afterwards by what begins to wait, slowly
+  at first; it stays while less and less waits, and falls to what they leave when they are not full. It has none where
+  the path itself gives no more, and only then a further one is opened.
 - *load-balancing*: where data wait, the path with the least of its share sets the measure, and the others are capped
   to theirs of it. Where nothing waits on a path without a cap, the paths carry what there is to send, and the sum of
   that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
@@ -116,17 +117,31 @@ class Action(NamedTuple):
     reason: str
 
 
+class Crowd:
+    """What all steered connections of one client have on one path, together."""
+
+    __slots__ = ("__weakref__", "rate", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Bytes."""
+        self.rate = 0
+        """Bits/s."""
+
+
 class _Path:
     """All subflows of one connection on one path."""
 
     __slots__ = (
         "_alive",
         "_carried",
+        "_crowd",
         "_delivered",
         "_empty_since",
         "_idled",
         "_marks",
         "_rtt",
+        "_told",
         "_waited",
         "baseline",
         "lost",
@@ -144,6 +159,8 @@ class _Path:
         """What it once gave, bits/s."""
         self.waiting = 0
         """Bytes."""
+        self._crowd, self._told = Crowd(), (0, 0)
+        """And what of this connection is in it: bytes that wait, bits/s."""
         self._rtt = 0.0
         """Seconds."""
         self.read = 0.0
@@ -186,6 +203,21 @@ class _Path:
             self._waited = read
         else:
             self._idled = read
+
+    def tell(self, crowd: Crowd | None) -> None:
+        """Have *crowd*, the one so far where that is None, know what this connection has now."""
+        waiting, rate = self._told
+        self._crowd.waiting -= waiting
+        self._crowd.rate -= rate
+        self._crowd = crowd or self._crowd
+        flows = self.present and self._empty_since is None
+        waiting, rate = self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
+        self._crowd.waiting += waiting
+        self._crowd.rate += rate
+
+    def leave(self) -> None:
+        self._delivered = {}
+        self.tell(None)
 
     @property
     def present(self) -> bool:
@@ -237,10 +269,16 @@ class _Path:
 
     @property
     def full(self) -> bool:
-        """More waits than is sent at once, by a path that gives about what it can, or much more by any."""
+        """More waits than is sent at once, by a path that gives about what it can, or much more by any; of this
+        connection, or of all that the client has there: each of many small downloads has little waiting."""
+        if not self.present:
+            return False
+        crowd = self._crowd
+        if crowd.waiting > self.waiting and crowd.waiting >= max(SURELY_WAITING, MIN_WAITING * crowd.rate / 8):
+            return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
         seconds = MIN_WAITING if rate >= BUSY * self.baseline else MUCH_WAITING
-        return self.present and 8 * self.waiting >= seconds * rate
+        return 8 * self.waiting >= seconds * rate
 
 
 class _Measure(NamedTuple):
@@ -297,12 +335,18 @@ class Steering:
             and not any(path.lost for path in self._paths.values())
         )
 
-    def observe(self, now: float, samples: Sequence[SubflowSample]) -> dict[FourTuple, Action]:
-        """Take samples of all active subflows on the paths steered among; return what is to become of each."""
+    def observe(
+        self, now: float, samples: Sequence[SubflowSample], crowds: Mapping[str, Crowd] = MappingProxyType({})
+    ) -> dict[FourTuple, Action]:
+        """Take samples of all active subflows on the paths steered among; return what is to become of each.
+
+        *crowds*: of each path the one that this connection is part of.
+        """
         if self._began is None:
             self._began = now
         for name, path in self._paths.items():
             path.observe(now, [each for each in samples if each.path == name])
+            path.tell(crowds.get(name))
         if not self.steer.by_order:
             self._leave_out(now)
             self._balance(now)
@@ -311,6 +355,11 @@ class Steering:
             }
         self._order(now)
         return {each.four_tuple: self._by_order(each.path) for each in samples}
+
+    def leave(self) -> None:
+        """The connection has ended, or is steered no more."""
+        for path in self._paths.values():
+            path.leave()
 
     def _by_order(self, name: str) -> Action:
         waterfall = self.steer.opens_when_full
