@@ -80,7 +80,7 @@ class Outcome:
     excess: float
     """Percentage points of all that the later one carried beyond the overflow."""
     opened: float
-    """Seconds until the later path carried its part; nan where nothing is to overflow."""
+    """Seconds until the later path carried its part; 0 where nothing is to overflow."""
     closed: float
     """Seconds from the end of the demand until it carried nothing."""
 
@@ -93,19 +93,18 @@ def outcome(cell: Cell, samples: Sequence[Sample], changed: float) -> Outcome:
 
     first, later = rate(0, SETTLED, END), rate(1, SETTLED, END)
     total = first + later
-    overflow = max(0.0, total - cell.links[0])
+    due = max(0.0, min(cell.rate, sum(cell.links)) - cell.links[0])
     steps = [STEP * number / 5 for number in range(int(5 * (samples[-1].time - 2 * STEP) / STEP))]
-    opens = (step + STEP for step in steps if rate(1, step, step + STEP) > BEGUN * overflow)
+    opens = (step + STEP for step in steps if rate(1, step, step + STEP) > BEGUN * due)
     closes = (
         step - changed + STEP
         for step in steps
         if step >= changed and rate(1, step, step + STEP) < OVER * (rate(0, step, step + STEP) + 0.1)
     )
-    overflows = overflow > OVER * total
     return Outcome(
         first / min(total, cell.links[0]),
-        100 * max(0.0, later - overflow) / total,
-        next(opens, inf) if overflows else 0.0,
+        100 * max(0.0, later - max(0.0, total - cell.links[0])) / total,
+        next(opens, inf) if due else 0.0,
         next(closes, inf),
     )
 

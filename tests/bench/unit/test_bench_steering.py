@@ -243,6 +243,7 @@ OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
         ((14.6, 15, 1, 2), []),
         ((2.5, 27, 1, 2), ["first path", "excess, points"]),
         ((14.6, 15, 4, 2), ["opened s"]),
+        ((14.6, 0, 1, 2), ["opened s"]),
         ((14.6, 15, 1, 9), ["closed s"]),
     ],
 )

@@ -47,6 +47,8 @@ MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that what waits takes to send; below it a path is not full."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
 """Bytes. The scheduler hands out pieces of 64 KB: one alone says nothing, three say all."""
+SURELY_FULL = 0.7
+"""Seconds for which more than a piece waits at every sample."""
 BUSY = 0.7
 """Part of the baseline."""
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
@@ -84,9 +86,9 @@ FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 each further step is raised, so that a noise changes it little and a demand that stays is met within seconds."""
 FALL = 0.7
 """Part of its cap, or of its rate without one, to which the last path falls within ``BALANCE_SECONDS``."""
-DRAINS = 0.05
+DRAINS, FAST_DRAINS = 0.05, 0.3
 """Part of what the paths before the last one give: where what waits on them becomes less by more than that, the cap of
-the last one is enough."""
+the last one is enough; and while the cap grows fast."""
 LEFT = 0.97
 """Part of what the paths before give: the last one has what exceeds it."""
 
@@ -137,6 +139,7 @@ class _Path:
         "_carried",
         "_crowd",
         "_delivered",
+        "_emptied",
         "_empty_since",
         "_idled",
         "_marks",
@@ -169,8 +172,8 @@ class _Path:
         """When something arrived last, or nothing was outstanding."""
         self._empty_since: float | None = None
         """Since when nothing has been outstanding."""
-        self._idled = self._waited = float("-inf")
-        """When next to nothing waited last, and when more than is sent at once."""
+        self._idled = self._waited = self._emptied = float("-inf")
+        """When next to nothing waited last, when more than is sent at once, and when no more than a piece."""
         self.silent = float("-inf")
         """When it was last that what is outstanding did not arrive."""
         self.lost = False
@@ -203,6 +206,8 @@ class _Path:
             self._waited = read
         else:
             self._idled = read
+        if self.waiting < MORE_THAN_A_PIECE:
+            self._emptied = read
 
     def tell(self, crowd: Crowd | None) -> None:
         """Have *crowd*, the one so far where that is None, know what this connection has now."""
@@ -275,6 +280,9 @@ class _Path:
             return False
         crowd = self._crowd
         if crowd.waiting > self.waiting and crowd.waiting >= max(SURELY_WAITING, MIN_WAITING * crowd.rate / 8):
+            return True
+        # With a short round trip the kernel has no room for more.
+        if self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
         seconds = MIN_WAITING if rate >= BUSY * self.baseline else MUCH_WAITING
@@ -428,7 +436,7 @@ class Steering:
             self._caps, self._growth = {last: max(MIN_CAP, round(FIRST_OVERFLOW * given))}, FAST_GROWTH
             self._balanced, self._unused = now, False
             self._waiting = sum(path.waiting for path in before)
-        elif now - self._balanced >= (FAST_SECONDS if self._growth == FAST_GROWTH else BALANCE_SECONDS):
+        elif now - self._balanced >= (FAST_SECONDS if (fast := self._growth == FAST_GROWTH) else BALANCE_SECONDS):
             cap, rate = self._caps.get(last), self._paths[last].rate(MIN_WINDOW)
             waiting = sum(path.waiting for path in before)
             steps = (now - self._balanced) / BALANCE_SECONDS
@@ -443,7 +451,7 @@ class Steering:
                 self._caps, self._growth = {last: left if cap is None else min(cap, left)}, GROWTH
             elif self._unused and unused:
                 self._caps = {}
-            elif cap is not None and not self._unused and grows > -DRAINS * given:
+            elif cap is not None and not self._unused and grows > -given * (FAST_DRAINS if fast else DRAINS):
                 self._caps = {last: round(max(self._growth * cap, min(overflow, FAST_GROWTH * cap)))}
                 self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
 
