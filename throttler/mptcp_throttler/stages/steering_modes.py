@@ -444,8 +444,11 @@ class Steering:
             self._balanced, self._waiting = now, waiting
             unused, self._unused = self._unused, cap is not None and rate < USED * cap
             # What comes from the origin is what all carry, and by how much more waits than before.
-            overflow = rate + sum(path.rate(MIN_WINDOW) for path in before) + grows - LEFT * given
+            first = sum(path.rate(MIN_WINDOW) for path in before)
+            overflow = rate + first + grows - LEFT * given
             if not all(path.full for path in before):
+                if first >= LEFT * given and cap is not None:
+                    return  # they carry all they can, though nothing waits at this moment
                 former = rate if cap is None else cap
                 left = max(MIN_CAP, round(max(overflow, FALL**steps * former)))
                 self._caps, self._growth = {last: left if cap is None else min(cap, left)}, GROWTH
