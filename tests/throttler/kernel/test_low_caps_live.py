@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,7 +114,9 @@ def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed
         with site.connect() as connection:
             site.get(connection)
             assert not site.has_pacing_rate()
-            assert "bytes_sent" not in site.testbed["proxy"].run(LISTING).stdout
+            # On a busy machine the connection retransmits some segments over it. A piece has 32 kB.
+            sent = re.search(r"bytes_sent:(\d+)", site.testbed["proxy"].run(LISTING).stdout)
+            assert sent is None or int(sent[1]) < 20_000
     finally:
         site.throttler.process.signal(signal.SIGCONT)
 
