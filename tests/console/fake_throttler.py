@@ -158,7 +158,7 @@ class World:
                     "until": self.clock() + 8 * 86400,
                 }
             ],
-            "guard": {"relaxed": 0, "interventions": 2, "lacking_bytes": 5_000_000, "relaxed_bytes": 5_200_000},
+            "guard": {"relaxed": 0, "interventions": 2},
             "counters": {
                 "tracker": {"disagreements": 0, "joins_refused": 0, "overflows": 0},
                 "observers": {"segments_dropped": self.dropped, "kernel_events_lost": 0, "resyncs": 2, "reopened": 0},

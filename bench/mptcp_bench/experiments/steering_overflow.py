@@ -2,8 +2,8 @@
 
 One download by real proxy and throttler for each pair of rates, of RTTs and each demand, which is what the origin
 sends: part of what the first path carries, more than it, or more than both. For the last seconds it is half of what
-the first path carries, and the later path is to close. Rates are of what arrives at the client, on the wire; what is
-wanted of each path is taken from what arrived over both.
+the first path carries, and the later path is to close. Rates are of what arrives at the client, on the wire. Shares are
+judged by what arrived over both paths, and whether the later one opened by the demand.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ seconds."""
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    """One combination of what is varied."""
+
     links: tuple[float, float]
     """Mbit/s."""
     delays: tuple[float, float]
@@ -159,7 +161,7 @@ def table_of(measured: Mapping[Cell, Sequence[Outcome]]) -> Table:
     columns = ("cell", "runs", "first path", "excess, points", "opened s", "closed s")
     table = new_table("Overflow: first path's use and what the later one has beyond", columns, left=("cell",))
     for cell, ones in measured.items():
-        values = [[asdict(one)[name] for one in ones] for name in ("first", "excess", "opened", "closed")]
+        values = [[getattr(one, name) for one in ones] for name in ("first", "excess", "opened", "closed")]
         shown = [mean(each, digits=2) if ones else "" for each in values]
         table.add_row(str(cell), str(len(ones)), *shown)
     return table

@@ -208,8 +208,8 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         ("lacking_bytes", "Bytes that uncapped paths carried less than before, while caps beside them were relaxed."),
         ("relaxed_bytes", "Bytes that capped subflows carried while their caps were relaxed."),
     ):
-        if name in guard:  # a throttler from before has none
-            yield counter(f"mptcp_throttler_guard_{name}_total", text, guard[name])
+        if name in counted["guard"]:  # a throttler from before has none
+            yield counter(f"mptcp_throttler_guard_{name}_total", text, counted["guard"][name])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
     # A throttler from before has none.

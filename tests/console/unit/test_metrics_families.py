@@ -99,6 +99,8 @@ def usual() -> Samples:
         ("mptcp_throttler_reconcile_errors_total", {"direction": "down"}, 8),
         ("mptcp_throttler_repairs_total", {"direction": "down"}, 9),
         ("mptcp_throttler_guard_interventions_total", {}, 4),
+        ("mptcp_throttler_guard_lacking_bytes_total", {}, 5_000_000),
+        ("mptcp_throttler_guard_relaxed_bytes_total", {}, 5_200_000),
         ("mptcp_throttler_guard_relaxed", {}, 1),
         ("mptcp_throttler_reloads_accepted_total", {}, 2),
         ("mptcp_throttler_reloads_refused_total", {}, 1),

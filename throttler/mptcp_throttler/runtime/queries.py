@@ -203,7 +203,7 @@ class Queries:
     def _summary(self) -> dict[str, Any]:
         parts = self._parts
         counted = Counted(parts.tracker.states(), len(parts.telemetry.clients), parts.guard.relaxed())
-        policy, guard = parts.decisions.policy, parts.guard.counters
+        policy = parts.decisions.policy
         totals, accounts = budget_rows(policy, parts.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
@@ -211,12 +211,7 @@ class Queries:
             "counted": self._now - (time.monotonic() - parts.telemetry.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
-            "guard": {
-                "relaxed": counted.relaxed,
-                "interventions": guard.relaxations,
-                "lacking_bytes": round(guard.lacking_bytes),
-                "relaxed_bytes": round(guard.relaxed_bytes),
-            },
+            "guard": {"relaxed": counted.relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
             "reaction": parts.telemetry.reaction.as_json(),

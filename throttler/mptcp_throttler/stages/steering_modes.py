@@ -12,8 +12,8 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
   ``CLOSE_AFTER`` those before it could have carried all. What a lost path once gave does not count. The scheduler
   would give most to the path with the shortest queue, so the last path that is open is capped to the overflow: the cap
   grows while those before it are full, twofold until it was too much once, afterwards by what begins to wait, slowly
-  at first; it stays while less and less waits, and falls to what they leave when they are not full. It has none where
-  the path itself gives no more, and only then a further one is opened.
+  at first; it stays while less and less waits, and falls to what they leave when they are not full and carry less than
+  they did. It has none where the path itself gives no more, and only then a further one is opened.
 - *load-balancing*: where data wait, the path with the least of its share sets the measure, and the others are capped
   to theirs of it. Where nothing waits on a path without a cap, the paths carry what there is to send, and the sum of
   that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
@@ -431,14 +431,13 @@ class Steering:
         if not before or any(path.lost or not path.present for path in before):
             self._caps = {}
             return
-        given = sum(path.baseline for path in before)
+        given, waiting = sum(path.baseline for path in before), sum(path.waiting for path in before)
+        fast = self._growth == FAST_GROWTH
         if last not in open_before:
             self._caps, self._growth = {last: max(MIN_CAP, round(FIRST_OVERFLOW * given))}, FAST_GROWTH
-            self._balanced, self._unused = now, False
-            self._waiting = sum(path.waiting for path in before)
-        elif now - self._balanced >= (FAST_SECONDS if (fast := self._growth == FAST_GROWTH) else BALANCE_SECONDS):
+            self._balanced, self._unused, self._waiting = now, False, waiting
+        elif now - self._balanced >= (FAST_SECONDS if fast else BALANCE_SECONDS):
             cap, rate = self._caps.get(last), self._paths[last].rate(MIN_WINDOW)
-            waiting = sum(path.waiting for path in before)
             steps = (now - self._balanced) / BALANCE_SECONDS
             grows = 8 * (waiting - self._waiting) / (now - self._balanced)
             self._balanced, self._waiting = now, waiting

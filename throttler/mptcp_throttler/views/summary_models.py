@@ -131,10 +131,6 @@ class GuardTotals(Part):
     """Connections whose caps are relaxed now."""
     interventions: Count
     """Since the daemon's start."""
-    lacking_bytes: Bytes
-    """What uncapped paths carried less than they once did while the caps beside them were relaxed, since the start."""
-    relaxed_bytes: Bytes
-    """What the capped subflows carried meanwhile."""
 
 
 class Loop(Part):
