@@ -294,11 +294,11 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
         return sum(parent.mib()[name] - then[name] for parent, then in grown for name in names)
 
     # Each connection that it opened to a parent was one of Multipath TCP, or a subflow of one. The kernel may count one
-    # that it rejects as opened, too: its connection had ended meanwhile.
+    # that it rejects as opened, too: its connection had ended meanwhile. On a busy machine it counts an ACK twice.
     taken = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
     rejected = ("MPTcpExtMPJoinRejected", "MPTcpExtMPJoinAckHMacFailure")
     wait_until(
-        lambda: 0 < opened(*taken) <= opened("TcpPassiveOpens") <= opened(*taken, *rejected),
+        lambda: 0 < opened("TcpPassiveOpens") <= opened(*taken, *rejected),
         "all of its connections are Multipath TCP",
     )
 
