@@ -23,6 +23,7 @@ from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
 from mptcp_throttler.stages.budget_periods import Periods
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
@@ -45,7 +46,7 @@ KEPT_SECONDS = 400 * 86_400
 T = TypeVar("T")
 
 
-class Budgets:
+class Budgets(Component):
     """One daemon's budgets. *changed* hears whose verdicts are to be made anew; *listed* returns the cookies of all
     sockets that the last sweep found, None where that ended before its argument, monotonic seconds."""
 
@@ -94,19 +95,6 @@ class Budgets:
             if self._ledger is None:
                 self._drop_thread()
             raise KernelError(str(error)) from error
-
-    async def commit(self, policy: Policy) -> None:
-        """*policy* is in force. What was counted under another one is still written."""
-
-    async def roll_back(self, policy: Policy) -> None:
-        """*policy* stays in force: a ledger that is open stays open."""
-
-    @property
-    def repairs(self) -> int:
-        return 0
-
-    async def verify(self) -> None:
-        """The ledger is nobody else's to change but by ``quota``, which is noticed by itself."""
 
     async def run(self) -> None:
         """Follow the calendar and write, until cancelled."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from mptcp_throttler.kernel.ports import KernelError, SocketMeter
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime.component import Component
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,11 @@ Listener = Callable[[int, End, int, int], None]
 """Takes what a ``ClosedSocket`` has."""
 
 
-class ClosedSockets:
+class ClosedSockets(Component):
     """Of one daemon. *listeners* hear of each socket once; then *told* is called, of however many it was."""
+
+    repairs = 0
+    """How often the meter was put right."""
 
     def __init__(
         self,
@@ -34,8 +38,6 @@ class ClosedSockets:
         listeners: Sequence[Listener],
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        self.repairs = 0
-        """How often the meter was put right."""
         self._told = told
         self._open_meter = open_meter
         self._listeners = tuple(listeners)
@@ -51,12 +53,6 @@ class ClosedSockets:
         del policy
         if self._meter is None:
             self._meter = self._open_meter()
-
-    async def commit(self, policy: Policy) -> None:
-        """Nothing depends on the policy."""
-
-    async def roll_back(self, policy: Policy) -> None:
-        """Nothing depends on the policy."""
 
     async def verify(self) -> None:
         """Put right what somebody did to the meter. Raises KernelError."""

@@ -28,8 +28,15 @@ class Owner(Protocol):
         """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
 
 
-class Component(Owner, Protocol):
-    """A part with something in the kernel, on disk or on the event loop."""
+class Component:
+    """A part with something in the kernel, on disk or on the event loop. It inherits the steps that do nothing."""
+
+    @property
+    def repairs(self) -> int:
+        return 0
+
+    async def verify(self) -> None:
+        """As an :class:`Owner` does."""
 
     async def prepare(self, policy: Policy) -> None:
         """Provide what *policy* needs, before it comes into force. Raises KernelError where it cannot be provided."""

@@ -19,6 +19,7 @@ from mptcp_throttler.policy.other_ports import without_other_ports
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.plan import Planner
@@ -184,7 +185,7 @@ def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
     return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
 
 
-class StageSampling:
+class StageSampling(Consumer):
     """Gives samples to one stage, and what it makes of them to those who do it."""
 
     by_request = False
@@ -219,6 +220,3 @@ class StageSampling:
             self._carry_out(outcome.effects)
         if outcome.changed:
             self._decisions.decide(outcome.changed)
-
-    def failed(self, now: float) -> None:
-        """A stage goes on with the next samples that there are."""

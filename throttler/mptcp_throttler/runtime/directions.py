@@ -18,7 +18,9 @@ from mptcp_throttler.kernel.netfilter.backends import Backend
 from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.cap import gso_limit
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.shaping.upload_transitions import MEASURE_SECONDS, STEP_SECONDS, UploadTransitions
@@ -26,7 +28,7 @@ from mptcp_throttler.shaping.upload_transitions import MEASURE_SECONDS, STEP_SEC
 log = logging.getLogger(__name__)
 
 
-class Downloads:
+class Downloads(Component):
     """What leaves for the clients. A component."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
@@ -54,9 +56,6 @@ class Downloads:
         assert self._tc is not None
         self._tc.want_gso(self._gso_limit(policy))
         self.reconciler.wake()
-
-    async def roll_back(self, policy: Policy) -> None:
-        """Nothing depends on the policy before it is committed."""
 
     async def verify(self) -> None:
         await self.reconciler.verify()
@@ -92,7 +91,7 @@ class Downloads:
         return lambda before: min(int(wanted), before)
 
 
-class Uploads:
+class Uploads(Component, Consumer):
     """What comes from the clients. A component, and a consumer of samples."""
 
     by_request = True
@@ -194,13 +193,7 @@ class Uploads:
             elif self._may_be_left:
                 await self._remove()
 
-    # A consumer of samples
-
-    def watches_any(self) -> bool:
-        return False
-
-    def watched(self) -> Collection[FourTuple]:
-        return ()
+    # A consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
 
     def urgent(self) -> Collection[FourTuple]:
         return self._transitions.urgent()
@@ -210,9 +203,6 @@ class Uploads:
     ) -> Iterator[None]:
         self._transitions.observe(asked, sockets, now)
         yield
-
-    def failed(self, now: float) -> None:
-        """Subflows that cannot be sampled are capped in time by ``step``."""
 
     # Within
 

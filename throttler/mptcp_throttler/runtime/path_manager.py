@@ -22,6 +22,7 @@ from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.service_status import tell
 
 log = logging.getLogger(__name__)
@@ -40,12 +41,13 @@ def needs_user_space(policy: Policy) -> bool:
     return not policy.dry_run and any(rule.steer is not None and rule.steer.by_order for rule in policy.rules)
 
 
-class UserspacePathManager:
+class UserspacePathManager(Component):
     """The path manager of one daemon's network namespace."""
 
+    repairs = 0
+    """Sysctls and notes that were put right."""
+
     def __init__(self, state_directory: Path) -> None:
-        self.repairs = 0
-        """Sysctls and notes that were put right."""
         self._state_directory = state_directory
         self._sysctls = OwnedSysctls(state_directory)
         self._flags_note = FlagsNote(state_directory)

@@ -49,7 +49,7 @@ processor, and a join would then wait until others have had theirs, many millise
 
 
 class Consumer(Protocol):
-    """Who needs samples."""
+    """Who needs samples. A class that inherits from it need not say that it watches nothing."""
 
     by_request: bool
     """It takes samples of what was asked for alone, so that look-ups go on while a sweep does: each subflow's samples
@@ -63,8 +63,10 @@ class Consumer(Protocol):
 
     def watches_any(self) -> bool:
         """Tell whether :meth:`watched` would return any: asked often."""
+        return False
 
-    def watched(self) -> Collection[FourTuple]: ...
+    def watched(self) -> Collection[FourTuple]:
+        return ()
 
     def urgent(self) -> Collection[FourTuple]: ...
 
@@ -81,6 +83,7 @@ class Consumer(Protocol):
 
     def failed(self, now: float) -> None:
         """Samples could not be taken."""
+        return
 
 
 class Sampler:
