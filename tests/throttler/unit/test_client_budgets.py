@@ -80,7 +80,7 @@ async def test_ends_of_a_subflow_that_has_gone_are_nobodys(tmp_path: Path) -> No
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, OF_EACH, kernel) as scene:
-        connection = scene.daemon._tracker.connections[7]
+        connection = scene.engine.tracker.connections[7]
     request = parse_request(json.dumps({"query": "client", "endpoint": f"{LTE}:40000"}).encode())
     for state, found in ((SubflowState.ACTIVE, True), (SubflowState.CLOSED, False)):
         subflows = tuple(
@@ -111,7 +111,7 @@ async def test_what_is_left_is_known_before_and_after_a_connection(tmp_path: Pat
         assert left(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
         assert left(scene, "10.3.0.1") == {}
         kernel.sockets.connect(7, WIFI)
-        scene.daemon._changed(scene.daemon._tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 0.0))
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         await sampled(scene)
         kernel.sockets.there.clear()
@@ -130,6 +130,6 @@ async def test_what_the_policy_asks_of_a_subflow_decides(tmp_path: Path) -> None
         assert left(scene, "10.1.9.1") == {}, "exempted"
         assert left(scene, "10.9.0.1") == {}, "its interface is not known"
         kernel.sockets.connect(9, "10.9.0.1")
-        scene.daemon._changed(scene.daemon._tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 0.0))
         assert left(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
         assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}

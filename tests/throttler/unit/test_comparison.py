@@ -61,7 +61,7 @@ class Bench:
         self.sees: Callable[[], bool] = lambda: False
         self.sees_too: Callable[[], bool] = lambda: False
         self.repairs = self.resyncs = 0
-        self.comparison = Comparison(lambda: [self], {"ipset": self._sees, "a file": self._sees_too}, interval)
+        self.comparison = Comparison([self], {"ipset": self._sees, "a file": self._sees_too}, interval)
         self.comparison.open([lambda: self.source])
 
     def _sees(self) -> bool:
@@ -259,7 +259,7 @@ def test_a_source_that_cannot_be_opened_is_said(caplog: pytest.LogCaptureFixture
         raise KernelError("listen to what others change: Operation not permitted")
 
     async def scenario() -> None:
-        Comparison(lambda: (), {}, 30).open([refused])
+        Comparison((), {}, 30).open([refused])
 
     asyncio.run(scenario())
     assert "Operation not permitted; they are found within 30 s" in caplog.text

@@ -21,6 +21,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.shaping import class_numbers
 from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
 from mptcp_throttler.views.answer_models import ErrorAnswer
@@ -45,9 +46,13 @@ class Scene:
     daemon: Daemon
     policy: list[str]
 
+    @property
+    def engine(self) -> Engine:
+        return self.daemon._engine
+
     async def reload(self, policy: str) -> None:
         self.policy[0] = policy
-        await self.daemon._reload()
+        await self.daemon._reloads.reload()
 
     def status(self) -> dict[str, Any]:
         return self.ask(query="status")
@@ -115,6 +120,22 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
 
 
 @scenario
+async def test_where_sockets_cannot_be_paced_caps_begin_at_once(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.pacing = None  # type: ignore[assignment]
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2")
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        kernel.sockets.fill(four_tuple("10.1.0.1"))
+        await scene.reload(CAPPED)
+        await until(lambda: set(kernel.netfilter.entries) == {four_tuple("10.1.0.1"), four_tuple("10.1.0.2")})
+        assert (scene.status()["paced"], scene.engine.paced.watches_any()) == (False, False)
+        assert await scene.daemon._comparison.verify()
+        await scene.reload(UNCAPPED)
+        await until(lambda: not kernel.netfilter.entries)
+
+
+@scenario
 async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
     """Defect: the status had a rate for it, and nothing capped it."""
     kernel = FakeKernel()
@@ -143,7 +164,7 @@ async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_ano
     async with running(tmp_path, capped, kernel, "max_connections: 6\n") as scene:
         shown = [each["token"] for each in scene.status()["connections"]]
         assert sorted(shown) == ["00000001", "00000002", "00000003", "00000009"]
-        tracked = {each.four_tuple for one in scene.daemon._tracker.connections.values() for each in one.subflows}
+        tracked = {each.four_tuple for one in scene.engine.tracker.connections.values() for each in one.subflows}
         assert set(kernel.sockets.there) == tracked, "what has no cap is closed"
         assert {each.remote for each in kernel.netfilter.entries} == {b"\x0a\x01\0\1", b"\x0a\x01\0\2"}
 
@@ -179,7 +200,7 @@ async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        decisions, since_turn, most = scene.daemon._decisions, 0, 0
+        decisions, since_turn, most = scene.engine.decisions, 0, 0
         decide = decisions._decide
 
         def counted(token: int, now: float) -> None:
@@ -207,7 +228,7 @@ async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        decisions, done = scene.daemon._decisions, list[str]()
+        decisions, done = scene.engine.decisions, list[str]()
         set_policy, decide = decisions.set_policy, decisions._decide
 
         def noted_policy(policy: Policy) -> None:
@@ -279,11 +300,11 @@ async def test_asking_decides_nothing(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
-        before = dict(scene.daemon._decisions.verdicts)
+        before = dict(scene.engine.decisions.verdicts)
         scene.status()
-        assert scene.daemon._decisions.verdicts == before
+        assert scene.engine.decisions.verdicts == before
         assert all(
-            new is old for new, old in zip(scene.daemon._decisions.verdicts.values(), before.values(), strict=True)
+            new is old for new, old in zip(scene.engine.decisions.verdicts.values(), before.values(), strict=True)
         )
 
 
@@ -373,7 +394,7 @@ async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_
         kernel.upload_traffic_control.prepare = compare_meanwhile  # type: ignore[method-assign]
         await scene.reload(BOTH_WAYS)
         assert await compared[0]
-        assert scene.daemon._uploads.in_force
+        assert scene.engine.uploads.in_force
         assert kernel.upload_netfilter.log[-1] == "make sets"
 
 
@@ -419,7 +440,7 @@ async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path)
             raise KernelError("list TCP sockets: no")
 
         kernel.sockets.pieces = broken  # type: ignore[method-assign]
-        scene.daemon._sampler.latest_time = float("-inf")
+        scene.engine.sampler.latest_time = float("-inf")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         shown = json.loads(await reader.read())
         writer.close()

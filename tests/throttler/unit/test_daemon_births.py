@@ -29,7 +29,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 def happens(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
     """The kernel reports something, and the daemon takes it in."""
     event = KernelEvent(time.time(), kind, token, four_tuple(client), 0, 0)
-    scene.daemon._changed(scene.daemon._tracker.kernel_event(event))
+    scene.engine.take_events(scene.engine.tracker.kernel_event(event))
 
 
 def reasons(scene: Scene) -> list[str]:
@@ -83,7 +83,7 @@ def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
             happens(scene, KernelEventKind.CLOSED, 1, A)
             ahead = KEPT_SECONDS
             await until(lambda: CLIENT not in kernel.pacing.births)
-            assert scene.daemon._decisions.anticipation.clients == 0
+            assert scene.engine.decisions.anticipation.clients == 0
             assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
 
     monkeypatch.setattr(time, "time", lambda: true_time() + ahead)
@@ -199,7 +199,7 @@ async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_it
 @scenario
 async def test_what_begins_while_nothing_changes_needs_no_entry(tmp_path: Path) -> None:
     async with running(tmp_path, MANY_UNCAPPED) as scene:
-        kernel, planner = scene.kernel, scene.daemon._downloads.planner
+        kernel, planner = scene.kernel, scene.engine.downloads.planner
         await scene.reload(MANY_UNCAPPED)
         await until(lambda: planner._unsure is None)
         kernel.sockets.connect(1, LATE)

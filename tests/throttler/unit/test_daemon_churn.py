@@ -51,7 +51,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             for segment in (*initial.handshake(), *join.handshake()):
                 capture.give(segment)
             clock.now = max(clock.now, host.time)
-        await until(lambda: len(scene.daemon._tracker.connections) >= BATCH)
+        await until(lambda: len(scene.engine.tracker.connections) >= BATCH)
         for host, initial, join in dialogues:
             host.time = clock.now
             for segment in (initial.fin(), initial.proxy_fin(), join.fin(), join.proxy_fin()):
@@ -61,25 +61,25 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
         # What lingers is let go in slices.
         for _ in range(3):
             clock.now += OVER / 2
-            await scene.daemon._tick()
+            scene.engine.tick()
             await asyncio.sleep(0.005)
 
 
 async def blocks(scene: Scene, clock: Clock) -> int:
     """Return how many blocks of memory Python has, when nothing is left to be done."""
     async with asyncio.timeout(60):
-        while scene.kernel.netfilter.entries or scene.daemon._tracker.table_sizes["tokens"]:
+        while scene.kernel.netfilter.entries or scene.engine.tracker.table_sizes["tokens"]:
             clock.now += 1.0
-            await scene.daemon._tick()
+            scene.engine.tick()
             await asyncio.sleep(0.01)
     scene.kernel.log.clear()  # the daemon has no part in it
-    scene.daemon._telemetry.chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
+    scene.engine.telemetry.chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
     # Entries that were made lately, likewise: how many of them no join has asked for is chance.
-    scene.daemon._telemetry.reaction._made.clear()
-    scene.daemon._telemetry.reaction._waiting.clear()
+    scene.engine.telemetry.reaction._made.clear()
+    scene.engine.telemetry.reaction._waiting.clear()
     # Closed subflows that a meter may report stay for two minutes of the monotonic clock, which is not this test's.
-    assert not scene.daemon._telemetry.traffic._subflows
-    scene.daemon._telemetry.traffic._closed.clear()
+    assert not scene.engine.telemetry.traffic._subflows
+    scene.engine.telemetry.traffic._closed.clear()
     gc.unfreeze()
     gc.collect()
     return sys.getallocatedblocks()
@@ -119,8 +119,8 @@ def cyclic_garbage() -> Counter[str]:
 
 async def another_look(scene: Scene) -> None:
     """Wait until sockets were sampled once more."""
-    before = scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups
-    await until(lambda: scene.daemon._sampler.sweeps + scene.daemon._sampler.lookups > before)
+    before = scene.engine.sampler.sweeps + scene.engine.sampler.lookups
+    await until(lambda: scene.engine.sampler.sweeps + scene.engine.sampler.lookups > before)
 
 
 @pytest.mark.usefixtures("collected_by_hand")

@@ -48,10 +48,10 @@ def test_a_clock_that_is_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkey
         async with running(tmp_path, CAPPED, kernel) as scene:
             await until(lambda: kernel.netfilter.entries)
             ahead = 7 * 86_400.0
-            ticked = scene.daemon._ahead + ahead
-            await until(lambda: scene.daemon._ahead == pytest.approx(ticked, abs=1))
+            ticked = scene.engine.ahead + ahead
+            await until(lambda: scene.engine.ahead == pytest.approx(ticked, abs=1))
             assert kernel.netfilter.entries
-            assert scene.daemon._tracker.counters.expired == 0
+            assert scene.engine.tracker.counters.expired == 0
 
     asyncio.run(scenario())
 
@@ -83,9 +83,8 @@ async def test_a_window_that_opens_while_a_policy_comes_into_force_does_no_harm(
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births
-        by_the_clock = asyncio.create_task(scene.daemon._enforce())
+        by_the_clock = asyncio.create_task(scene.engine.enforce())
         await asyncio.sleep(0)  # its decisions are under way
-        scene.daemon._decisions.set_policy(load_policy(UNCAPPED, "p"))
-        await scene.daemon._take_new_policy()
+        await scene.engine.take_policy(load_policy(UNCAPPED, "p"))
         await by_the_clock
         assert not kernel.pacing.births

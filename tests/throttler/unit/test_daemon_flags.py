@@ -42,7 +42,7 @@ def test_flags_that_somebody_else_set_are_left(tmp_path: Path, asked: Asked, pol
     async def scenario() -> None:
         async with running(tmp_path, policy, flagged()) as scene:
             await two_sweeps(scene)
-            assert not scene.daemon._steering.watched()
+            assert not scene.engine.steering.watched()
 
     asyncio.run(scenario())
     assert asked == []
@@ -101,4 +101,4 @@ def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, asked: 
 
 async def two_sweeps(scene: Scene) -> None:
     for _ in range(2):
-        await scene.daemon._sampler.sweep()
+        await scene.engine.sampler.sweep()

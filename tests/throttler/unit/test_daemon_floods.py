@@ -15,7 +15,7 @@ from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, running, scenario, until
 
-from mptcp_throttler.runtime.daemon import MOST_LINES
+from mptcp_throttler.runtime.engine import MOST_LINES
 from mptcp_throttler.runtime.reading_share import ReadingShare
 
 LONG = 3600.0
@@ -36,7 +36,7 @@ def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:
             for number in range(5 * MOST_LINES):
                 scene.kernel.captures["w0"].give(forged(number).syn())
-            await until(lambda: scene.daemon._tracker.counters.joins_refused == 5 * MOST_LINES)
+            await until(lambda: scene.engine.tracker.counters.joins_refused == 5 * MOST_LINES)
 
     flooded(tmp_path)
     assert sum("join-refused" in each.message for each in caplog.records) == MOST_LINES

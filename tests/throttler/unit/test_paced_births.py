@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, PacedCaps
@@ -67,7 +68,10 @@ class Scene:
     def __init__(self) -> None:
         self.kernel = Counting()
         self.planner = Planner(Ownership())
-        self.paced = PacedCaps(self.planner, self.kernel, lambda: None)
+        self.paced = PacedCaps(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
+
+    async def begin(self) -> None:
+        await self.paced.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
 
     def know(self, clients: int) -> None:
         self.paced.set_clients({address(number): True for number in range(clients)})
@@ -75,7 +79,9 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene()
+    found = Scene()
+    asyncio.run(found.begin())
+    return found
 
 
 def test_what_is_as_it_was_is_left_alone(scene: Scene) -> None:
@@ -220,6 +226,7 @@ def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
 
     async def run() -> None:
         scene = Scene()
+        await scene.begin()
         births: dict[Network, Birth] = {}
         single: dict[Network, Birth] = {}
         tasks = []

@@ -27,14 +27,14 @@ WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 async def sampled(scene: Scene) -> None:
     """Have the sockets swept, and counted as if that were due."""
-    scene.daemon._telemetry.traffic._due = 0.0
-    await scene.daemon._sampler.sweep()
+    scene.engine.telemetry.traffic._due = 0.0
+    await scene.engine.sampler.sweep()
 
 
 def listed(scene: Scene, later: float) -> None:
     """Have the tracker take what sockets there are, so many seconds from now."""
-    daemon = scene.daemon
-    daemon._changed(daemon._tracker.resync(list(scene.kernel.sockets.there.values()), time.time() + later))
+    engine = scene.engine
+    engine.take_events(engine.tracker.resync(list(scene.kernel.sockets.there.values()), time.time() + later))
 
 
 def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         summary = await status_client.ask_async(tmp_path / "s", {"query": "summary"})
         assert summary["schema"] == 1
-        assert summary["pid"] == scene.daemon._pid
+        assert summary["pid"] == scene.daemon._parts.pid
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
         assert refused == {"schema": 1, "error": refused["error"]}
         assert "there are status, head, summary" in refused["error"]
@@ -116,7 +116,7 @@ async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: 
             paths = Counter(each["path"] for each in active)
             assert {each["path"]: each["subflows"] for each in found["paths"] if each["subflows"]} == paths
             ways = [[each, each["upload"] or each] for each in active]
-            assert scene.daemon._telemetry.capped == sum(any(way["ceil"] for way in each) for each in ways)
+            assert scene.engine.telemetry.capped == sum(any(way["ceil"] for way in each) for each in ways)
             capped = Counter((each["rule"], each["path"], "down") for each in active if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")

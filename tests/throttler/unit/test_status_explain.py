@@ -150,7 +150,7 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        ring = scene.daemon._telemetry.chronicle.ring
+        ring = scene.engine.telemetry.chronicle.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
         assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
@@ -251,15 +251,15 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        detector = scene.daemon._guard._down
+        detector = scene.engine.guard._down
         candidate = Candidate()
         candidate.relaxation = Relaxation(
             time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000, 9_000_000, 0.0
         )
         detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.daemon._effects.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
-        scene.daemon._decisions.decide([7])
+        scene.engine.effects.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
+        scene.engine.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
@@ -289,7 +289,7 @@ async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_pa
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        planner = scene.daemon._uploads.planner
+        planner = scene.engine.uploads.planner
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         sent = time.monotonic()
 
@@ -321,8 +321,8 @@ async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) 
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        scene.daemon._decisions.set_policy(load_policy(UNCAPPED, "p"))
-        scene.daemon._decisions.decide([7])  # the entry goes in a later turn of the loop
+        scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
+        scene.engine.decide([7])  # the entry goes in a later turn of the loop
         assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
         await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
 

@@ -80,10 +80,10 @@ async def test_clients_at_different_steps_of_a_budget_have_different_caps(tmp_pa
     async with running(tmp_path, PATHS + f"rules: [{volume}]\n", kernel) as scene:
         kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_500_000)
         kernel.sockets.carry(four_tuple("10.1.0.9", 40_009), 2_500_000)
-        await scene.daemon._sampler.sweep()
+        await scene.engine.sampler.sweep()
         assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, M, M + 64_000)}
         kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_000_000)
-        await scene.daemon._sampler.sweep()
+        await scene.engine.sampler.sweep()
         assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, 64_000, 128_000)}
 
 
@@ -99,22 +99,22 @@ async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -
                 del there[known]
             clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
-            daemon = scene.daemon
-            daemon._changed(daemon._tracker.resync(list(there.values()), time.time() + 3.0 * turn))
+            engine = scene.engine
+            engine.take_events(engine.tracker.resync(list(there.values()), time.time() + 3.0 * turn))
             if turn % 5 == 4:
                 await scene.reload(chance.choice(policies))
             for direction in Direction:
                 found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
                 assert {path: each for path, each in found.items() if each[0]} == counted(scene, direction)
         there.clear()
-        daemon._changed(daemon._tracker.resync([], time.time() + 1000.0))
-        assert len(daemon._telemetry.traffic._classes) == 0
+        engine.take_events(engine.tracker.resync([], time.time() + 1000.0))
+        assert len(engine.telemetry.traffic._classes) == 0
 
 
 def counted(scene: Scene, direction: Direction) -> dict[str | None, tuple[int, ...]]:
     """Go through all verdicts."""
     paths: dict[Any, set[str | None]] = {}
-    for verdicts in scene.daemon._decisions.verdicts.values():
+    for verdicts in scene.engine.decisions.verdicts.values():
         for each in verdicts:
             if each.scope is not None and each.direction is direction:
                 paths.setdefault(each.scope, set()).add(each.path)

@@ -76,7 +76,7 @@ class Comparison:
 
     def __init__(
         self,
-        owners: Callable[[], Sequence[Owner]],
+        owners: Sequence[Owner],
         glances: Mapping[str, Callable[[], bool]],
         interval: float,
     ) -> None:
@@ -115,7 +115,7 @@ class Comparison:
     async def verify(self) -> bool:
         """Compare everything and put it right; return whether that could be done."""
         async with self._turn:
-            return await verify_all(self._owners())
+            return await verify_all(self._owners)
 
     async def run(self, afterwards: Callable[[], Awaitable[None]]) -> None:
         """Compare for ever; *afterwards* is done after each periodic comparison.
@@ -144,7 +144,7 @@ class Comparison:
                     glance_at = time.monotonic() + GLANCE_SECONDS / 2
 
     def _repairs(self) -> int:
-        return sum(owner.repairs for owner in self._owners())
+        return sum(owner.repairs for owner in self._owners)
 
     async def _after_a_change(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf

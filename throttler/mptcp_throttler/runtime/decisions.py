@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.anticipation import Anticipation
@@ -23,7 +23,7 @@ from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.class_numbers import PlanError
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import Outcome, Samples, Stage
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,10 @@ class Decisions:
         connections: Mapping[int, Connection],
         stages: Sequence[Stage],
         planners: Sequence[Planner],
-        changed: Callable[[], None],
         listeners: Sequence[Listener],
         listen_ports: Collection[int],
     ) -> None:
-        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed.
+        """*connections* is the tracker's live view by token.
 
         *listeners* hear of each connection what was decided, before the planners do. No rule acts on subflows of other
         ports than *listen_ports*.
@@ -69,14 +68,16 @@ class Decisions:
         self._connections = connections
         self._stages = tuple(stages)
         self._planners = tuple(planners)
-        self._changed = changed
         self.anticipation = Anticipation()
-        self.cap_log = CapLog(lambda: self.policy.dry_run)
+        self.cap_log = CapLog(self.is_dry_run)
         self._listeners = tuple(listeners)
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
+
+    def is_dry_run(self) -> bool:
+        return self.policy.dry_run
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`decide_all` must follow."""
@@ -86,41 +87,45 @@ class Decisions:
         for planner in self._planners:
             planner.set_policy(policy)
 
-    def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: at once where they are few, else soon."""
+    def decide(self, tokens: Collection[int]) -> bool:
+        """Decide about connections: at once where they are few, else by :meth:`due`; return whether it was at once."""
         if len(tokens) > AT_ONCE:
             self._waiting.update(dict.fromkeys(tokens))
             self._wake.set()
-            return
+            return False
         now = time.time()
         for token in tokens:
             self._waiting.pop(token, None)
             self._decide(token, now)
-        self._changed()
+        return True
 
-    async def decide_all(self) -> None:
-        """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
+    async def decide_all(self) -> AsyncIterator[None]:
+        """Decide about every connection; yield after each slice. Nobody need take from :meth:`due` meanwhile."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
         # A new policy has taken some milliseconds until here.
         await asyncio.sleep(0)
-        while self._waiting:
-            self._slice()
-            await asyncio.sleep(0)
+        async for _ in self._slices():
+            yield
 
-    async def run(self) -> None:
-        """Decide about those that wait, and about those that are anticipated no longer, forever."""
+    async def due(self) -> AsyncIterator[None]:
+        """Decide about those that wait, and about those that are anticipated no longer, forever; yield each time."""
         while True:
             due = self.anticipation.next_due
             pause = MAX_SLEEP_SECONDS if due is None else max(0.0, min(MAX_SLEEP_SECONDS, due - time.time()))
             await wait_at_most(self._wake, pause)
             self._wake.clear()
             ended = self.anticipation.due(time.time())
-            if ended:
-                self.decide(ended)
-            while self._waiting:
-                self._slice()
-                await asyncio.sleep(0)
+            if ended and self.decide(ended):
+                yield
+            async for _ in self._slices():
+                yield
+
+    async def _slices(self) -> AsyncIterator[None]:
+        while self._waiting:
+            self._slice()
+            yield
+            await asyncio.sleep(0)
 
     def _slice(self) -> None:
         now, end = time.time(), time.monotonic() + SLICE_SECONDS
@@ -132,7 +137,6 @@ class Decisions:
             if time.monotonic() > end:
                 break
         garbage.end_of_acyclic()
-        self._changed()
 
     def _decide(self, token: int, now: float) -> None:
         connection = self._connections.get(token)
@@ -186,16 +190,15 @@ def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
 
 
 class StageSampling(Consumer):
-    """Gives samples to one stage, and what it makes of them to those who do it."""
+    """Gives samples to one stage, and hands on what it makes of them."""
 
     by_request = False
     urgent_share = 0.1
 
-    def __init__(self, stage: Stage, decisions: Decisions, carry_out: Callable[[Iterable[Effect]], None]) -> None:
+    def __init__(self, stage: Stage, take: Callable[[Outcome], None]) -> None:
         self.interval, self.period = stage.interval, stage.period
         self._stage = stage
-        self._decisions = decisions
-        self._carry_out = carry_out
+        self._take = take
 
     def watches_any(self) -> bool:
         return bool(self._stage.watched())
@@ -211,12 +214,5 @@ class StageSampling(Consumer):
     ) -> Iterator[None]:
         del asked
         for outcome in self._stage.observe(Samples(now, sockets, complete)):
-            self.take(outcome)
+            self._take(outcome)
             yield
-
-    def take(self, outcome: Outcome) -> None:
-        """Carry out the effects of *outcome*, then decide anew what it changed."""
-        if outcome.effects:
-            self._carry_out(outcome.effects)
-        if outcome.changed:
-            self._decisions.decide(outcome.changed)

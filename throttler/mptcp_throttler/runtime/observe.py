@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from mptcp_throttler.config.settings import Settings
@@ -19,9 +19,8 @@ from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource
 from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Sockets
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
-from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.reading_share import ReadingShare
-from mptcp_throttler.runtime.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -50,22 +49,18 @@ class Observers:
         self,
         settings: Settings,
         kernel: KernelAccess,
-        tracker: Tracker,
-        sampler: Sampler,
+        engine: Engine,
         sockets: Sockets,
-        changed: Callable[[Collection[Event]], None],
-        joined: Callable[[FourTuple, float], None],
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
-        """*changed* hears of what the tracker learnt; then *joined*, when the last packet of a join was captured."""
         self.counters = ObserverCounters()
         self._settings = settings
         self._kernel = kernel
-        self._tracker = tracker
-        self._sampler = sampler
+        self._tracker = engine.tracker
+        self._sampler = engine.sampler
         self._sockets = sockets
-        self._changed = changed
-        self._joined = joined
+        self._take = engine.take_events
+        self._joined = engine.telemetry.joined
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._reading = ReadingShare(time.monotonic())
@@ -129,12 +124,12 @@ class Observers:
         def take(piece: Sequence[KernelSubflow]) -> None:
             events = resync.add(piece, time.time())
             if events:
-                self._changed(events)
+                self._take(events)
 
         await self._sampler.sweep(take, gently)
         for events in resync.finish():
             if events:
-                self._changed(events)
+                self._take(events)
             await asyncio.sleep(0)
 
     async def resync_quietly(self) -> None:
@@ -200,7 +195,7 @@ class Observers:
                 log.debug("%s", error)
             else:
                 if events:
-                    self._changed(events)
+                    self._take(events)
         self.ask_soon()
 
     def _read_capture(self, capture: SegmentSource) -> None:
@@ -249,7 +244,7 @@ class Observers:
     def _tell(self, events: Sequence[Event]) -> None:
         if events:
             self._reading.allow_for(sum(each.kind is EventKind.SUBFLOW_ACTIVE for each in events))
-            self._changed(events)
+            self._take(events)
 
     def _read_losses(self) -> bool:
         dropped = sum(capture.read_statistics() for capture in self._captures.values())

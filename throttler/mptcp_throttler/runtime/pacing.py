@@ -15,8 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
 from mptcp_throttler.kernel.turns import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.model import Network, Policy
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.lifting import lift_all, lift_births
+from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.birth import of_clients
 from mptcp_throttler.shaping.model import Birth
 from mptcp_throttler.shaping.plan import Planner
@@ -36,21 +38,35 @@ LATE_SECONDS = 0.1
 """After the last prefix was set, until each subflow that began before is known."""
 
 
-class PacedCaps:
-    """One planner's soft caps on the sockets of this host. A consumer of samples."""
+class PacedCaps(Component, Consumer):
+    """One planner's soft caps on the sockets of this host.
 
+    Where sockets cannot be paced it does nothing: caps then begin at once.
+    """
+
+    repairs = 0
+    """Programs and maps that were put right."""
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
     urgent_share = 0.5
     """Transitions take a second or two."""
 
-    def __init__(self, planner: Planner, pacing: SocketPacing, planned: Callable[[], None]) -> None:
-        """*planned* is called when the plan has changed."""
-        self.repairs = 0
-        """Programs and maps that were put right."""
+    def __init__(
+        self,
+        planner: Planner,
+        open_pacing: Callable[[], SocketPacing | None],
+        sockets: Sockets,
+        planned: Callable[[], None],
+    ) -> None:
+        """*planned* is called when samples, or the time that goes by, have changed the plan."""
+        self.possible = self.can_rest = self.has_buffers = False
+        """Sockets can be paced, come back from a rest, have larger send buffers; known once it is prepared."""
         self._planner = planner
         self._transitions = Transitions(planner)
-        self._pacing = pacing
+        self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
+        """None once it is prepared."""
+        self._pacing: SocketPacing
+        self._sockets = sockets
         self._planned = planned
         self._refused = False
         self._wakes = False
@@ -70,18 +86,25 @@ class PacedCaps:
         self._look: asyncio.TimerHandle | None = None
         """At what began meanwhile."""
 
-    def follow(self) -> None:
-        """Take what the planner moved: at once, so that the next sample finds it; many, in turns with the loop."""
-        self._do(self._transitions.follow(time.monotonic()))
-        if self._planner.has_moved:
-            asyncio.get_running_loop().call_soon(self.follow)
+    async def prepare(self, policy: Policy) -> None:
+        """Begin, once. What sockets have had since their acceptance under a killed daemon is taken back."""
+        if self._open_pacing is None:
+            return
+        pacing, self._open_pacing = self._open_pacing(), None
+        self.possible = self._planner.soft_caps = pacing is not None
+        if pacing is not None:
+            self._pacing = pacing
+            self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
+            await lift_births(pacing, self._sockets)
 
-    async def take_back(self, sockets: Sockets) -> None:
-        """Take back what sockets have had since their acceptance under a killed daemon. Raises KernelError."""
-        await lift_births(self._pacing, sockets)
+    def follow(self) -> bool:
+        """Take some of what the planner moved; return whether that changed the plan."""
+        return self._set(self._transitions.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Take over the limits that a killed daemon left on sockets: those that no cap explains go at once."""
+        if not self.possible:
+            return
         limits = self._transitions.adopt(subflows, time.monotonic())
         self._do(limits)
         if limits.wanted:
@@ -108,6 +131,8 @@ class PacedCaps:
         only where the first births come, or the last ones go. Many are set in turns with the loop; :meth:`set_clients`,
         or another call of this, may come meanwhile.
         """
+        if not self.possible:
+            return
         before, self._births = self._births, births
         if self._births_are_set:
             # Who begins meanwhile may be in a class of either.
@@ -181,7 +206,7 @@ class PacedCaps:
         return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
-        return self._transitions.watches_any()
+        return self.possible and self._transitions.watches_any()
 
     def watched(self) -> Collection[FourTuple]:
         return self._transitions.watched()
@@ -201,28 +226,31 @@ class PacedCaps:
 
     async def verify(self) -> None:
         """Compare programs and maps with what was set, and put right what differs. Raises KernelError."""
-        for problem in await self._pacing.check():
+        for problem in await self._pacing.check() if self.possible else ():
             self.repairs += 1
             log.warning("%s; putting it right", problem)
 
     def looks_changed(self) -> bool:
         """Tell by a glance whether somebody else changed programs or maps."""
-        return self._pacing.looks_changed()
+        return self.possible and self._pacing.looks_changed()
 
     async def run(self) -> None:
         """Ask again, forever, for released sockets whose time has come."""
         while True:
             await asyncio.sleep(SHARE_SECONDS)
-            self.follow()
+            if self.follow():
+                self._planned()
 
-    async def close(self, sockets: Sockets) -> None:
+    async def close(self) -> None:
         """Take everything back from the sockets, and wait a moment until they have taken that."""
+        if not self.possible:
+            return
         self._stop_looking()
         if self._waking is not None:
             self._waking.cancel()
         try:
             known = self._transitions.release_all(time.monotonic()).wanted
-            _, kept = await lift_all(self._pacing, sockets, STOP_SECONDS, known)
+            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS, known)
             if kept:
                 log.info("%d idle subflows keep their pacing limit until they close", len(kept))
         except KernelError as error:
@@ -230,6 +258,12 @@ class PacedCaps:
         self._pacing.close()
 
     def _do(self, limits: Limits) -> None:
+        """Set *limits*, outside of :meth:`follow`."""
+        if self._set(limits):
+            self._planned()
+
+    def _set(self, limits: Limits) -> bool:
+        """Set *limits* on the sockets; return whether the plan changed."""
         try:
             if limits.wanted:
                 self._pacing.limit(limits.wanted)
@@ -245,9 +279,8 @@ class PacedCaps:
                 log.error("%s; caps begin at once", error)
             self._refused = True
             self._transitions.refused()
-            self._planned()
-        if limits.planned:
-            self._planned()
+            return True
+        return limits.planned
 
     async def _wake(self) -> None:
         while self._wakes:

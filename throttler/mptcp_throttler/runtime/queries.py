@@ -21,21 +21,16 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
-from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.comparison import Comparison
-from mptcp_throttler.runtime.decisions import Decisions
-from mptcp_throttler.runtime.directions import Downloads, Uploads
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import Reloads
-from mptcp_throttler.runtime.sampler import Sampler
-from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.shaping.model import ClassCounters
-from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.client_budgets import client_budgets
@@ -59,7 +54,7 @@ MAX_BUDGETS = 100
 """Accounts in a summary; more where the policy has more budgets, one of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of the daemon that are asked."""
 
@@ -67,23 +62,14 @@ class Parts:
     kernel: KernelAccess
     started: float
     pid: int
-    paced: bool
-    counted: bool
-    """What sockets carry until they close is counted by BPF."""
-    tracker: Tracker
-    decisions: Decisions
-    downloads: Downloads
-    uploads: Uploads
-    budget_stage: BudgetStage
+    engine: Engine
     budgets: Budgets
-    guard: GuardStage
+    closed_sockets: ClosedSockets
     path_manager: UserspacePathManager
     reloads: Reloads
     comparison: Comparison
     gauge: LoopGauge
-    sampler: Sampler
     observers: Observers
-    telemetry: Telemetry
 
 
 class Queries:
@@ -91,17 +77,17 @@ class Queries:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._events = parts.telemetry.chronicle.ring
+        self._events = parts.engine.telemetry.chronicle.ring
         self._now = time.time()
         self._known = Known(
             self._now,
-            parts.decisions.policy,
-            parts.tracker.connections,
-            parts.decisions.verdicts,
-            parts.downloads.planner,
-            parts.uploads.planner,
-            parts.guard.reason,
-            parts.telemetry.traffic,
+            parts.engine.decisions.policy,
+            parts.engine.tracker.connections,
+            parts.engine.decisions.verdicts,
+            parts.engine.downloads.planner,
+            parts.engine.uploads.planner,
+            parts.engine.guard.reason,
+            parts.engine.telemetry.traffic,
             Sockets(self._look_up, self._class_counters),
         )
         self._answers: Mapping[str, Callable[[Request], Iterator[str]]] = {
@@ -110,12 +96,16 @@ class Queries:
             "summary": lambda _: self._object(self._summary()),
             "connections": lambda request: self._with_head(connections(self._known, request)),
             "explain": lambda request: self._object(self._explain(request)),
-            "policy": lambda _: self._object(self._policy() | {"text": parts.decisions.policy.text}),
+            "policy": lambda _: self._object(self._policy() | {"text": parts.engine.decisions.policy.text}),
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
-            "events": lambda request: self._with_head(events(self._events, parts.tracker.connections, request)),
+            "events": lambda request: self._with_head(events(self._events, parts.engine.tracker.connections, request)),
             "client": lambda request: self._object(own_client(self._known, self._budgets_of, request)),
             "budgets": lambda request: self._object(
-                {"budgets": client_budgets(self._known, parts.budget_stage.accounts(), request.arguments["client"])}
+                {
+                    "budgets": client_budgets(
+                        self._known, parts.engine.budget_stage.accounts(), request.arguments["client"]
+                    )
+                }
             ),
         }
 
@@ -144,8 +134,8 @@ class Queries:
 
     def _head(self) -> dict[str, Any]:
         parts = self._parts
-        policy = parts.decisions.policy
-        planners = parts.downloads.planner, parts.uploads.planner
+        policy = parts.engine.decisions.policy
+        planners = parts.engine.downloads.planner, parts.engine.uploads.planner
         return {
             "version": __version__,
             "pid": parts.pid,
@@ -153,8 +143,8 @@ class Queries:
             "now": self._now,
             "interfaces": list(parts.settings.interfaces),
             "listen_ports": list(parts.settings.ownership.listen_ports),
-            "netfilter": parts.downloads.backend,
-            "paced": parts.paced,
+            "netfilter": parts.engine.downloads.backend,
+            "paced": parts.engine.paced.possible,
             "policy": {
                 "source": str(parts.settings.policy),
                 "dry_run": policy.dry_run,
@@ -163,63 +153,65 @@ class Queries:
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "path_manager": "user space" if parts.path_manager.in_force else "kernel",
-            "uploads_shaped": parts.uploads.in_force,
+            "uploads_shaped": parts.engine.uploads.in_force,
             "in_step": all(each.classes.settled and each.entries.settled for each in planners),
         }
 
     def _counters(self) -> dict[str, Any]:
         parts = self._parts
-        download, upload = parts.downloads, parts.uploads
+        download, upload = parts.engine.downloads, parts.engine.uploads
         return {
             "observers": asdict(parts.observers.counters),
-            "tracker": asdict(parts.tracker.counters),
+            "tracker": asdict(parts.engine.tracker.counters),
             "reconciler": asdict(download.reconciler.counters),
             "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
             "changes": asdict(parts.comparison.counters),
-            "guard": {name: round(count) for name, count in asdict(parts.guard.counters).items()},
-            "sampler": parts.sampler.as_json(),
+            "guard": {name: round(count) for name, count in asdict(parts.engine.guard.counters).items()},
+            "sampler": parts.engine.sampler.as_json(),
             "loop": parts.gauge.as_json(),
             "entries": len(download.planner.entries.actual),
             "upload_entries": len(upload.planner.entries.actual),
-            "tables": dict(parts.tracker.table_sizes),
+            "tables": dict(parts.engine.tracker.table_sizes),
         }
 
     def _status(self) -> Iterator[str]:
         parts = self._parts
-        download, upload = parts.downloads.planner, parts.uploads.planner
+        download, upload = parts.engine.downloads.planner, parts.engine.uploads.planner
         tail = {"classes": snapshot.classes((download, upload)), "counters": self._counters()}
         shown = snapshot.Shown(
             {"schema": SCHEMA, "time": self._now} | self._head(),
             tail,
-            parts.tracker.connections.values(),
-            parts.decisions.verdicts,
+            parts.engine.tracker.connections.values(),
+            parts.engine.decisions.verdicts,
             download,
             upload,
-            parts.guard.reason,
+            parts.engine.guard.reason,
             self._latest_samples,
         )
         return snapshot.document(shown)
 
     def _summary(self) -> dict[str, Any]:
         parts = self._parts
-        counted = Counted(parts.tracker.states(), len(parts.telemetry.clients), parts.guard.relaxed())
-        policy = parts.decisions.policy
-        totals, accounts = budget_rows(policy, parts.budget_stage.accounts(), self._now, MAX_BUDGETS)
+        counted = Counted(
+            parts.engine.tracker.states(), len(parts.engine.telemetry.clients), parts.engine.guard.relaxed()
+        )
+        policy = parts.engine.decisions.policy
+        totals, accounts = budget_rows(policy, parts.engine.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
             **summary(self._known, counted, parts.settings.policy.stem),
-            "counted": self._now - (time.monotonic() - parts.telemetry.traffic.counted),
+            "counted": self._now - (time.monotonic() - parts.engine.telemetry.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
-            "guard": {"relaxed": counted.relaxed, "interventions": parts.guard.counters.relaxations},
+            "guard": {"relaxed": counted.relaxed, "interventions": parts.engine.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
-            "reaction": parts.telemetry.reaction.as_json(),
-            "effect": parts.telemetry.effect.as_json(),
+            "reaction": parts.engine.telemetry.reaction.as_json(),
+            "effect": parts.engine.telemetry.effect.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "captures": parts.observers.capturing(),
-            "bpf": {"pacing": parts.paced, "counting": parts.counted},
+            "bpf": {"pacing": parts.engine.paced.possible, "counting": parts.closed_sockets.are_counted},
             "policy": self._policy()
             | {
                 "rules": [rule.name for rule in policy.rules],
@@ -234,11 +226,11 @@ class Queries:
         return {
             "file": str(parts.settings.policy),
             "since": parts.reloads.since or parts.started,
-            "dry_run": parts.decisions.policy.dry_run,
+            "dry_run": parts.engine.decisions.policy.dry_run,
         }
 
     def _explain(self, request: Request) -> dict[str, Any]:
-        decisions, now = self._parts.decisions, self._now
+        decisions, now = self._parts.engine.decisions, self._now
         return explain(
             self._known,
             self._events,
@@ -257,7 +249,7 @@ class Queries:
         end = time.monotonic() + WHAT_IF_SECONDS
         # A daemon that was started behind others stays there: to come before them takes a capability.
         os.setpriority(os.PRIO_PROCESS, 0, max(WHAT_IF_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-        decisions, now = self._parts.decisions, self._now
+        decisions, now = self._parts.engine.decisions, self._now
         try:
             policy, _ = accept_policy(text, "policy", self._parts.settings)
         except DocumentError as error:
@@ -281,20 +273,22 @@ class Queries:
         )
 
     def _budgets_of(self, clients: Collection[str]) -> list[dict[str, Any]]:
-        return budgets_of(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now, clients)
+        return budgets_of(
+            self._parts.engine.decisions.policy, self._parts.engine.budget_stage.accounts(), self._now, clients
+        )
 
     # Of the kernel
 
     def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
         """Return the samples of the last sweep, or where that is old, new ones."""
         parts = self._parts
-        if not parts.sampler.is_current():
+        if not parts.engine.sampler.is_current():
             try:
                 sockets = parts.kernel.sockets(parts.settings)
                 return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
             except (KernelError, OSError) as error:
                 log.error("%s; the status shows older byte counts", error)
-        return parts.sampler.latest
+        return parts.engine.sampler.latest
 
     def _look_up(
         self, four_tuples: Sequence[FourTuple]

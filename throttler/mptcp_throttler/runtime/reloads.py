@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all
-from mptcp_throttler.runtime.decisions import Decisions
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.fault_log import TOLD
 from mptcp_throttler.runtime.service_status import tell
 
@@ -37,22 +37,17 @@ class Reloads:
     def __init__(
         self,
         components: Sequence[Component],
-        decisions: Decisions,
+        engine: Engine,
         read_policy: Callable[[], Policy],
-        enforce: Callable[[], Awaitable[None]],
-        told: Callable[[str], None],
     ) -> None:
-        """*enforce* brings the plan in line with the policy of *decisions*; *told* hears what became of a reload."""
         self.last_refused: Refusal | None = None
         """None where the last reload succeeded."""
         self.since: float | None = None
         """When the policy in force was taken, seconds since the epoch; None for that of the start."""
         self._accepted = self._refused = 0
         self._components = components
-        self._decisions = decisions
+        self._engine = engine
         self._read_policy = read_policy
-        self._enforce = enforce
-        self._told = told
 
     async def reload(self) -> None:
         """Take the policy file anew; refuse a bad one and keep what is in force."""
@@ -66,18 +61,17 @@ class Reloads:
         try:
             async with garbage.cycles():
                 policy = await asyncio.to_thread(self._read_policy)
-            await prepare_all(self._components, policy, self._decisions.policy)
+            await prepare_all(self._components, policy, self._engine.decisions.policy)
         except (DocumentError, KernelError) as error:
             lines = tuple(str(error).splitlines())
             for line in lines:
                 log.error("%s", line, extra=TOLD)
             log.error("policy not reloaded: the one in force stays", extra=TOLD)
-            self._told(f"policy not reloaded: {lines[0]}")
+            self._engine.telemetry.chronicle.reload(time.time(), f"policy not reloaded: {lines[0]}")
             self._refused += 1
             self.last_refused = Refusal(time.time(), lines)
             return
-        self._decisions.set_policy(policy)
-        await self._enforce()
+        await self._engine.take_policy(policy)
         for component in self._components:
             try:
                 await component.commit(policy)
@@ -88,7 +82,7 @@ class Reloads:
         self.last_refused = None
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        self._told(text)
+        self._engine.telemetry.chronicle.reload(time.time(), text)
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""

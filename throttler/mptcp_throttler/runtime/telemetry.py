@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.decisions import Listener
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.chronicle import Chronicle
@@ -26,23 +26,25 @@ class Telemetry:
         download: Planner,
         upload: Planner,
         sweep_seconds: Callable[[], float],
-        is_dry: Callable[[], bool],
     ) -> None:
         """*connections* is the tracker's live view by token; the planners tell of their entries from now on.
 
-        *sweep_seconds* returns for how long the last sweep worked, *is_dry* whether nothing decided is to come into
-        effect.
+        *sweep_seconds* returns for how long the last sweep worked.
         """
         self._connections = connections
         self._download = download
-        self._is_dry = is_dry
-        self.traffic = Traffic(time.monotonic, sweep_seconds, is_dry)
+        self._dry_run = False
+        self.traffic = Traffic(time.monotonic, sweep_seconds, self._is_dry)
         self.clients = Clients()
         self.reaction = Reaction()
-        self.effect = Effect(time.monotonic, (download, upload), is_dry)
+        self.effect = Effect(time.monotonic, (download, upload), self._is_dry)
         self.chronicle = Chronicle(self.traffic)
         download.entries.told = partial(self._entries, Direction.DOWN)
         upload.entries.told = partial(self._entries, Direction.UP)
+
+    def set_policy(self, policy: Policy) -> None:
+        """*policy* is in force; decisions by it follow."""
+        self._dry_run = policy.dry_run
 
     @property
     def capped(self) -> int:
@@ -61,6 +63,9 @@ class Telemetry:
         # One of very many joins at a time is not decided yet: it alone is timed.
         subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
         self.reaction.joined(captured, subflows, self._download.entries.upserts)
+
+    def _is_dry(self) -> bool:
+        return self._dry_run
 
     def _entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.time()

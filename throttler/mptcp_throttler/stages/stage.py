@@ -1,6 +1,6 @@
 """The one shape of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
-The policy decides first; then each stage, in the order of one tuple (``runtime.daemon``), may change the verdicts. A
+The policy decides first; then each stage, in the order of one tuple (``runtime.engine``), may change the verdicts. A
 stage keeps what it learnt from samples, so that its answer for a connection is a function of the verdicts it is given,
 the samples it has seen and the time. What it wants done is returned as data (:class:`Effect`), and done elsewhere.
 

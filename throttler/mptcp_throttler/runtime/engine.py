@@ -1,0 +1,210 @@
+"""The way of each change through the daemon, from what happens to what the kernel does about it.
+
+    events ──▶ decide ──▶ plan ──▶ socket limits ──▶ entries ──▶ sampler
+       ▲                                                            │
+       └──────────────── outcomes of the stages ◀───────────────────┘
+
+The methods of :class:`Engine` stand in this order, and each one calls only those below it. Changes come in at four
+places: the observers report events, stages make something of samples, the clock goes on, and a policy comes into force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from functools import partial
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.ports import Sockets
+from mptcp_throttler.mptcp import clock_step
+from mptcp_throttler.mptcp.model import Event, EventKind
+from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.schedule import next_change, open_rules
+from mptcp_throttler.runtime.decisions import Decisions, StageSampling
+from mptcp_throttler.runtime.directions import Downloads, Uploads
+from mptcp_throttler.runtime.effects import Effects
+from mptcp_throttler.runtime.excess import Excess
+from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.pacing import PacedCaps
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.sampler import Consumer, Sampler
+from mptcp_throttler.runtime.telemetry import Telemetry
+from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.shaping.birth import births
+from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.stages.resting import RestStage
+from mptcp_throttler.stages.stage import Outcome
+from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.minute import Minute
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+MAX_SLEEP_SECONDS = 1.0
+"""The wall clock may be set while the engine waits for a window of the policy: nobody reports that."""
+MOST_LINES = 20
+"""In a minute, of joins that were refused, and of disagreements: anybody can cause them."""
+
+
+class Engine:
+    """One daemon's. Its parts are made in the order in which a change passes them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kernel: KernelAccess,
+        policy: Policy,
+        sockets: Sockets,
+        path_manager: UserspacePathManager,
+    ) -> None:
+        """:meth:`set_policy` and :meth:`enforce` must follow."""
+        self.tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
+        connections = self.tracker.connections
+        self.downloads, self.uploads = Downloads(settings, kernel), Uploads(settings, kernel, connections)
+        self._planners = self.downloads.planner, self.uploads.planner
+        self.telemetry = Telemetry(connections, *self._planners, self._sweep_seconds)
+        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
+        self.rest = RestStage()
+        # The order of the stages: each sees what the one before made of the verdicts.
+        stages = self.budget_stage, self.guard, self.steering, self.rest
+        ports = settings.ownership.listen_ports
+        self.decisions = Decisions(policy, connections, stages, self._planners, self.telemetry.listeners, ports)
+        self.excess = Excess(path_manager, connections, sockets.close_sockets, self.decisions.is_dry_run)
+        self.effects = Effects(path_manager, self.steering, self.telemetry.chronicle, connections)
+        self.paced = PacedCaps(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
+        sampling = [StageSampling(stage, self.take_outcome) for stage in stages]
+        consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.telemetry.traffic]
+        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"])
+        self.ahead = time.time() - time.monotonic()
+        """By how much the wall clock was ahead of the monotonic one when both were last read."""
+        self._told = {kind: Minute(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
+        self._open_rules: tuple[bool, ...] = ()
+        """Which rules' windows were open when the policy was last enforced."""
+        self._clock_changed = asyncio.Event()
+
+    # Where changes come in
+
+    async def take_policy(self, policy: Policy) -> None:
+        """Have *policy* in force from here on, on every connection."""
+        self.set_policy(policy)
+        self.paced.new_policy()
+        await self.enforce()
+        self._clock_changed.set()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force; :meth:`enforce` must follow."""
+        self.telemetry.set_policy(policy)
+        self.decisions.set_policy(policy)
+
+    async def follow_the_clock(self) -> None:
+        """Enforce the policy when a window of its rules opens or closes, forever."""
+        while True:
+            now = time.time()
+            policy = self.decisions.policy
+            if open_rules(policy, now) != self._open_rules:
+                await self.enforce()
+            change = next_change(policy, now)
+            pause = MAX_SLEEP_SECONDS if change is None else min(MAX_SLEEP_SECONDS, max(0.05, change - now))
+            await wait_at_most(self._clock_changed, pause)
+            self._clock_changed.clear()
+
+    async def enforce(self) -> None:
+        """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
+        now = time.time()
+        self._open_rules = open_rules(self.decisions.policy, now)
+        self.paced.births_change()
+        async for _ in self.decisions.decide_all():
+            self.follow()
+        for planner in self._planners:
+            planner.expire(now)
+            try:
+                planner.prepare_path_classes(now)
+            except PlanError as error:
+                log.error("%s", error)  # the log names who needs such a class later, too
+        # The classes that sockets are to be accepted into are made first.
+        self.downloads.reconciler.wake()
+        # Another policy may have come into force meanwhile, and with it other rules that are open.
+        policy, class_of = self.decisions.policy, self.downloads.planner.class_of
+        await self.paced.set_births(births(policy, self._open_rules, class_of, rests=self.rest.possible))
+        self.follow()
+
+    async def run(self) -> None:
+        """Do what falls due every second, forever."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.tick()
+
+    def tick(self) -> None:
+        """Forget what has ended, and what was anticipated and did not come."""
+        now = time.time()
+        # One that was set back the tracker sees by its stamps; for one that was set forward these are merely old.
+        before, self.ahead = self.ahead, now - time.monotonic()
+        if (step := self.ahead - before) > clock_step.LEAST:
+            self.tracker.clock_set_forward(step)
+        events = self.tracker.expire(now)
+        if events:
+            self.take_events(events)
+        self.decisions.anticipation.expire(now)
+        for planner in self._planners:
+            planner.expire(now)
+        self.follow()
+        self.telemetry.effect.look()
+
+    def take_events(self, events: Collection[Event]) -> None:
+        """Decide anew about every connection that *events* name."""
+        self.telemetry.chronicle.tracked(events)
+        self.excess.close(events)
+        for event in events:
+            told = self._told.get(event.kind)
+            level = logging.INFO if told is not None and told.has_room(event.time) else logging.DEBUG
+            if log.isEnabledFor(level):
+                fields = about(self.tracker.get(event.token), token=event.token, subflow=event.four_tuple)
+                words = event.kind.value, event.token, event.four_tuple, event.detail
+                log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
+        self.decide({event.token for event in events})
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Carry out the effects of what a stage made of samples, then decide anew what it changed."""
+        if outcome.effects:
+            self.effects.carry_out(outcome.effects)
+        if outcome.changed:
+            self.decide(outcome.changed)
+
+    # Decide, and plan: the planners follow each decision
+
+    async def decide_later(self) -> None:
+        """Decide about those that wait because they are many, and those that are anticipated no longer, forever."""
+        async for _ in self.decisions.due():
+            self.follow()
+
+    def decide(self, tokens: Collection[int]) -> None:
+        """Decide about connections: at once where they are few, else soon."""
+        if self.decisions.decide(tokens):
+            self.follow()
+
+    # Into the kernel
+
+    def follow(self) -> None:
+        """Have the kernel follow the plan: limits on sockets, then entries and classes; then have samples taken."""
+        loop, planner = asyncio.get_running_loop(), self.downloads.planner
+        if planner.has_moved:
+            # At once, so that the next sample finds it; what is left of many comes in turns with the loop.
+            self.paced.follow()
+            if planner.has_moved:
+                loop.call_soon(self.follow)
+        flips = self.decisions.anticipation.take_flips()
+        if flips:
+            self.paced.set_clients(flips)
+        self.downloads.reconciler.wake()
+        self.uploads.follow()
+        # What is new to a cap or to steering is sampled at once, but after the kernel has its entries.
+        self.sampler.wake()
+
+    def _sweep_seconds(self) -> float:
+        return self.sampler.sweep_seconds
