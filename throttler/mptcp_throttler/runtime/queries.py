@@ -76,18 +76,19 @@ class Queries:
     """Answers for one moment."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._events = parts.engine.telemetry.chronicle.ring
+        self._parts, self._engine = parts, parts.engine
+        engine = parts.engine
+        self._events = engine.telemetry.chronicle.ring
         self._now = time.time()
         self._known = Known(
             self._now,
-            parts.engine.decisions.policy,
-            parts.engine.tracker.connections,
-            parts.engine.decisions.verdicts,
-            parts.engine.downloads.planner,
-            parts.engine.uploads.planner,
-            parts.engine.guard.reason,
-            parts.engine.telemetry.traffic,
+            engine.decisions.policy,
+            engine.tracker.connections,
+            engine.decisions.verdicts,
+            engine.downloads.planner,
+            engine.uploads.planner,
+            engine.guard.reason,
+            engine.telemetry.traffic,
             Sockets(self._look_up, self._class_counters),
         )
         self._answers: Mapping[str, Callable[[Request], Iterator[str]]] = {
@@ -96,16 +97,12 @@ class Queries:
             "summary": lambda _: self._object(self._summary()),
             "connections": lambda request: self._with_head(connections(self._known, request)),
             "explain": lambda request: self._object(self._explain(request)),
-            "policy": lambda _: self._object(self._policy() | {"text": parts.engine.decisions.policy.text}),
+            "policy": lambda _: self._object(self._policy() | {"text": engine.decisions.policy.text}),
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
-            "events": lambda request: self._with_head(events(self._events, parts.engine.tracker.connections, request)),
+            "events": lambda request: self._with_head(events(self._events, engine.tracker.connections, request)),
             "client": lambda request: self._object(own_client(self._known, self._budgets_of, request)),
             "budgets": lambda request: self._object(
-                {
-                    "budgets": client_budgets(
-                        self._known, parts.engine.budget_stage.accounts(), request.arguments["client"]
-                    )
-                }
+                {"budgets": client_budgets(self._known, engine.budget_stage.accounts(), request.arguments["client"])}
             ),
         }
 
@@ -133,9 +130,9 @@ class Queries:
         yield "}"
 
     def _head(self) -> dict[str, Any]:
-        parts = self._parts
-        policy = parts.engine.decisions.policy
-        planners = parts.engine.downloads.planner, parts.engine.uploads.planner
+        parts, engine = self._parts, self._engine
+        policy = engine.decisions.policy
+        planners = engine.downloads.planner, engine.uploads.planner
         return {
             "version": __version__,
             "pid": parts.pid,
@@ -143,8 +140,8 @@ class Queries:
             "now": self._now,
             "interfaces": list(parts.settings.interfaces),
             "listen_ports": list(parts.settings.ownership.listen_ports),
-            "netfilter": parts.engine.downloads.backend,
-            "paced": parts.engine.paced.possible,
+            "netfilter": engine.downloads.backend,
+            "paced": engine.paced.possible,
             "policy": {
                 "source": str(parts.settings.policy),
                 "dry_run": policy.dry_run,
@@ -153,65 +150,54 @@ class Queries:
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "path_manager": "user space" if parts.path_manager.in_force else "kernel",
-            "uploads_shaped": parts.engine.uploads.in_force,
+            "uploads_shaped": engine.uploads.in_force,
             "in_step": all(each.classes.settled and each.entries.settled for each in planners),
         }
 
     def _counters(self) -> dict[str, Any]:
-        parts = self._parts
-        download, upload = parts.engine.downloads, parts.engine.uploads
+        parts, engine = self._parts, self._engine
+        download, upload = engine.downloads, engine.uploads
         return {
             "observers": asdict(parts.observers.counters),
-            "tracker": asdict(parts.engine.tracker.counters),
+            "tracker": asdict(engine.tracker.counters),
             "reconciler": asdict(download.reconciler.counters),
             "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
             "changes": asdict(parts.comparison.counters),
-            "guard": {name: round(count) for name, count in asdict(parts.engine.guard.counters).items()},
-            "sampler": parts.engine.sampler.as_json(),
+            "guard": {name: round(count) for name, count in asdict(engine.guard.counters).items()},
+            "sampler": engine.sampler.as_json(),
             "loop": parts.gauge.as_json(),
             "entries": len(download.planner.entries.actual),
             "upload_entries": len(upload.planner.entries.actual),
-            "tables": dict(parts.engine.tracker.table_sizes),
+            "tables": dict(engine.tracker.table_sizes),
         }
 
     def _status(self) -> Iterator[str]:
-        parts = self._parts
-        download, upload = parts.engine.downloads.planner, parts.engine.uploads.planner
+        engine = self._engine
+        download, upload = engine.downloads.planner, engine.uploads.planner
         tail = {"classes": snapshot.classes((download, upload)), "counters": self._counters()}
-        shown = snapshot.Shown(
-            {"schema": SCHEMA, "time": self._now} | self._head(),
-            tail,
-            parts.engine.tracker.connections.values(),
-            parts.engine.decisions.verdicts,
-            download,
-            upload,
-            parts.engine.guard.reason,
-            self._latest_samples,
-        )
-        return snapshot.document(shown)
+        head = {"schema": SCHEMA, "time": self._now} | self._head()
+        return snapshot.document(self._known, head, tail, self._latest_samples)
 
     def _summary(self) -> dict[str, Any]:
-        parts = self._parts
-        counted = Counted(
-            parts.engine.tracker.states(), len(parts.engine.telemetry.clients), parts.engine.guard.relaxed()
-        )
-        policy = parts.engine.decisions.policy
-        totals, accounts = budget_rows(policy, parts.engine.budget_stage.accounts(), self._now, MAX_BUDGETS)
+        parts, engine = self._parts, self._engine
+        counted = Counted(engine.tracker.states(), len(engine.telemetry.clients), engine.guard.relaxed())
+        policy = engine.decisions.policy
+        totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
             **summary(self._known, counted, parts.settings.policy.stem),
-            "counted": self._now - (time.monotonic() - parts.engine.telemetry.traffic.counted),
+            "counted": self._now - (time.monotonic() - engine.telemetry.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
-            "guard": {"relaxed": counted.relaxed, "interventions": parts.engine.guard.counters.relaxations},
+            "guard": {"relaxed": counted.relaxed, "interventions": engine.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
-            "reaction": parts.engine.telemetry.reaction.as_json(),
-            "effect": parts.engine.telemetry.effect.as_json(),
+            "reaction": engine.telemetry.reaction.as_json(),
+            "effect": engine.telemetry.effect.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "captures": parts.observers.capturing(),
-            "bpf": {"pacing": parts.engine.paced.possible, "counting": parts.closed_sockets.are_counted},
+            "bpf": {"pacing": engine.paced.possible, "counting": parts.closed_sockets.are_counted},
             "policy": self._policy()
             | {
                 "rules": [rule.name for rule in policy.rules],
@@ -222,15 +208,15 @@ class Queries:
         }
 
     def _policy(self) -> dict[str, Any]:
-        parts = self._parts
+        parts, engine = self._parts, self._engine
         return {
             "file": str(parts.settings.policy),
             "since": parts.reloads.since or parts.started,
-            "dry_run": parts.engine.decisions.policy.dry_run,
+            "dry_run": engine.decisions.policy.dry_run,
         }
 
     def _explain(self, request: Request) -> dict[str, Any]:
-        decisions, now = self._parts.engine.decisions, self._now
+        decisions, now = self._engine.decisions, self._now
         return explain(
             self._known,
             self._events,
@@ -249,7 +235,7 @@ class Queries:
         end = time.monotonic() + WHAT_IF_SECONDS
         # A daemon that was started behind others stays there: to come before them takes a capability.
         os.setpriority(os.PRIO_PROCESS, 0, max(WHAT_IF_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-        decisions, now = self._parts.engine.decisions, self._now
+        decisions, now = self._engine.decisions, self._now
         try:
             policy, _ = accept_policy(text, "policy", self._parts.settings)
         except DocumentError as error:
@@ -273,22 +259,20 @@ class Queries:
         )
 
     def _budgets_of(self, clients: Collection[str]) -> list[dict[str, Any]]:
-        return budgets_of(
-            self._parts.engine.decisions.policy, self._parts.engine.budget_stage.accounts(), self._now, clients
-        )
+        return budgets_of(self._engine.decisions.policy, self._engine.budget_stage.accounts(), self._now, clients)
 
     # Of the kernel
 
     def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
         """Return the samples of the last sweep, or where that is old, new ones."""
-        parts = self._parts
-        if not parts.engine.sampler.is_current():
+        parts, engine = self._parts, self._engine
+        if not engine.sampler.is_current():
             try:
                 sockets = parts.kernel.sockets(parts.settings)
                 return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
             except (KernelError, OSError) as error:
                 log.error("%s; the status shows older byte counts", error)
-        return parts.engine.sampler.latest
+        return engine.sampler.latest
 
     def _look_up(
         self, four_tuples: Sequence[FourTuple]

@@ -9,53 +9,34 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
+from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.landing import landing_subflows
 
 
-class Planners(Protocol):
-    """Where the text of a subflow looks its classes up."""
+def document(
+    shown: Known,
+    head: Mapping[str, Any],
+    tail: Mapping[str, Any],
+    samples: Callable[[], Mapping[FourTuple, KernelSubflow]],
+) -> Iterator[str]:
+    """Yield the text of the document in pieces, one for each connection; *head* comes before them, *tail* after.
 
-    @property
-    def download(self) -> Planner: ...
-
-    @property
-    def upload(self) -> Planner: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the document is made from."""
-
-    head: Mapping[str, Any]
-    """What comes before the connections, as it is to be shown."""
-    tail: Mapping[str, Any]
-    connections: Iterable[Connection]
-    verdicts: Mapping[int, tuple[Verdict, ...]]
-    download: Planner
-    upload: Planner
-    relaxed: Callable[[int], str | None]
-    """Why the caps of a connection are relaxed; None while they are not."""
-    samples: Callable[[], Mapping[FourTuple, KernelSubflow]]
-    """Returns the last samples: may take a while, and is asked after the head was given."""
-
-
-def document(shown: Shown) -> Iterator[str]:
-    """Yield the text of the document in pieces, one for each connection."""
-    yield json.dumps(shown.head)[:-1] + ', "connections": ['
-    sockets = shown.samples()
+    *samples* returns the last samples: it may take a while, and is asked after the head was given.
+    """
+    yield json.dumps(head)[:-1] + ', "connections": ['
+    sockets = samples()
     landing = frozenset(landing_subflows(shown.download)), frozenset(landing_subflows(shown.upload))
     separator = ""
-    for connection in list(shown.connections):
+    for connection in list(shown.connections.values()):
         yield separator + _connection(connection, shown, sockets, landing)
         separator = ", "
-    yield "], " + json.dumps(shown.tail)[1:]
+    yield "], " + json.dumps(tail)[1:]
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
@@ -83,7 +64,7 @@ def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
 
 def _connection(
     connection: Connection,
-    shown: Shown,
+    shown: Known,
     sockets: Mapping[FourTuple, KernelSubflow],
     landing: tuple[Set[FourTuple], Set[FourTuple]],
 ) -> str:
@@ -106,7 +87,7 @@ def subflow_text(
     verdict: Verdict | None,
     upload: Verdict | None,
     sample: KernelSubflow | None,
-    shown: Planners,
+    shown: Known,
     landing: bool,
     upload_landing: bool,
 ) -> str:
