@@ -101,6 +101,21 @@ class FakeMeter:
         self.open = False
 
 
+class FakeSubflows:
+    """Notes which subflows are to be made backup or regular; *refusal*, if any, is what the kernel says to that."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, FourTuple, bool]] = []
+        self.refusal = ""
+
+    def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
+        self.asked.append((token, known, backup))
+        if self.refusal:
+            raise KernelError(self.refusal)
+
+    def close(self) -> None: ...
+
+
 class FakePacing:
     """Sockets that take their limits at once, as the kernel's do a round trip later."""
 
@@ -193,6 +208,7 @@ class FakeKernel:
         self.upload_netfilter = FakeNetfilter()
         self.sockets = FakeSockets()
         self.pacing = FakePacing(self.sockets)
+        self.subflows = FakeSubflows()
         self.meter = FakeMeter()
         self.captures: dict[str, FakeCapture] = {}
         self.class_counters: dict[int, ClassCounters] = {}
@@ -227,4 +243,5 @@ class FakeKernel:
             notices=lambda _: (),
             class_counters=lambda _, direction: self.class_counters if direction is Direction.DOWN else {},
             mptcp_missing=lambda: None,
+            subflow_commands=lambda: self.subflows,  # type: ignore[arg-type, return-value]
         )

@@ -273,11 +273,12 @@ HOLDER = """\
 import asyncio, os, signal, sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 
 async def main():
-    path_manager = UserspacePathManager(Path(sys.argv[1]))
+    path_manager = UserspacePathManager(Path(sys.argv[1]), REAL)
     policy = load_policy(sys.argv[2], "policy.yaml")
     await path_manager.prepare(policy)
     await path_manager.commit(policy)

@@ -11,24 +11,19 @@ from test_daemon import UNCAPPED, Scene, running, until
 
 from mptcp_throttler.kernel.mptcp_pm import flags_note
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages import backup_flags
 
 SPARE = four_tuple("10.2.0.1")
-Asked = list[tuple[int, FourTuple, bool]]
+
+
+@pytest.fixture(autouse=True)
+def no_flag_has_to_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_flags, "UNDECIDED_SECONDS", 0.0)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the kernel is asked for; no flag has to wait for a decision."""
-    found: Asked = []
-    monkeypatch.setattr(UserspacePathManager, "set_backup", lambda _, *words: found.append(words))
-    monkeypatch.setattr(backup_flags, "UNDECIDED_SECONDS", 0.0)
-    return found
-
-
-def flagged() -> FakeKernel:
+def kernel() -> FakeKernel:
+    """One in which a subflow is backup."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     kernel.sockets.there[SPARE] = kernel.sockets.there[SPARE]._replace(made_backup=True)
@@ -36,54 +31,49 @@ def flagged() -> FakeKernel:
 
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
-def test_flags_that_somebody_else_set_are_left(tmp_path: Path, asked: Asked, policy: str) -> None:
+def test_flags_that_somebody_else_set_are_left(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
     """Defect: each start took them back some seconds later, whatever its policy."""
 
     async def scenario() -> None:
-        async with running(tmp_path, policy, flagged()) as scene:
+        async with running(tmp_path, policy, kernel) as scene:
             await two_sweeps(scene)
             assert not scene.engine.steering.watched()
 
     asyncio.run(scenario())
-    assert asked == []
+    assert kernel.subflows.asked == []
 
 
-def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, asked: Asked) -> None:
+def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, kernel: FakeKernel) -> None:
     flags_note.FlagsNote(tmp_path).write()
 
     async def scenario() -> None:
-        async with running(tmp_path, UNCAPPED, flagged()):
-            await until(lambda: asked)
+        async with running(tmp_path, UNCAPPED, kernel):
+            await until(lambda: kernel.subflows.asked)
             assert (tmp_path / flags_note.NAME).exists(), "until the stop"
 
     asyncio.run(scenario())
-    assert asked == [(7, SPARE, False)]
+    assert kernel.subflows.asked == [(7, SPARE, False)]
     assert not (tmp_path / flags_note.NAME).exists()
 
 
 def test_a_refusal_of_such_a_flag_is_not_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kernel: FakeKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: a throttler whose policy steers nothing said that a connection cannot be steered."""
     flags_note.FlagsNote(tmp_path).write()
 
-    def refuse(_: object, *words: object) -> None:
-        asked.append(words)  # type: ignore[arg-type]
-        raise KernelError("Invalid argument")
-
-    monkeypatch.setattr(UserspacePathManager, "set_backup", refuse)
+    kernel.subflows.refusal = "Invalid argument"
 
     async def scenario() -> None:
-        async with running(tmp_path, UNCAPPED, flagged()):
-            await until(lambda: asked)
+        async with running(tmp_path, UNCAPPED, kernel):
+            await until(lambda: kernel.subflows.asked)
 
     asyncio.run(scenario())
     assert "cannot be steered" not in caplog.text
 
 
-def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, asked: Asked) -> None:
+def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, kernel: FakeKernel) -> None:
     flags_note.FlagsNote(tmp_path).write()
-    kernel = flagged()
 
     def fail() -> None:
         raise KernelError("list TCP sockets: refused")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from mptcp_throttler.kernel import sysctl
+from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.mptcp_pm import flags_note, keeper
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
@@ -84,10 +86,9 @@ class FakeHost:
     def forbid(self) -> None:
         self._file("stale_loss_cnt").unlink()
 
-    async def find_keeper(self, _: Path) -> FakeKeeper | None:
-        return self.found
-
-    async def start_keeper(self, _: Path) -> FakeKeeper:
+    async def keeper(self, _: Path) -> FakeKeeper:
+        if self.found is not None:
+            return self.found
         if not self.starts:
             raise KernelError("start the keeper of the path manager: no such file")
         self.log.append(f"start while {self.pm_type}")
@@ -100,14 +101,13 @@ class FakeHost:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     fake = FakeHost(tmp_path)
     monkeypatch.setattr(sysctl, "_ROOT", fake.root)
-    monkeypatch.setattr(module, "find_keeper", fake.find_keeper)
-    monkeypatch.setattr(module, "start_keeper", fake.start_keeper)
     return fake
 
 
 def run(host: FakeHost, script: Callable[[UserspacePathManager], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await script(UserspacePathManager(host.state))
+        kernel = replace(REAL, keeper=host.keeper)  # type: ignore[arg-type]
+        await script(UserspacePathManager(host.state, kernel))
 
     asyncio.run(main())
 
@@ -162,7 +162,7 @@ def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(module, "SubflowCommands", Commands)
+    monkeypatch.setattr(module, "REAL", replace(REAL, subflow_commands=Commands))  # type: ignore[arg-type]
     listed = [SimpleNamespace(token=token, four_tuple=None, made_backup=token != 2) for token in (1, 2, 3)]
     sockets: Any = SimpleNamespace(pieces=lambda: [listed])
     if noted:

@@ -1,18 +1,18 @@
-"""What the daemon opens in the kernel, as one value: a test gives it fakes in place of these.
-
-Not in it is the path manager in user space: its component opens it when a policy needs it.
-"""
+"""What the daemon opens in the kernel, as one value: a test gives it fakes in place of these."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.capture import Capture
+from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
 from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
@@ -30,7 +30,7 @@ from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.meter import open_socket_meter
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
-from mptcp_throttler.kernel.sysctl import mptcp_missing
+from mptcp_throttler.kernel.sysctl import OwnedSysctls, mptcp_missing
 from mptcp_throttler.kernel.tc.class_counters import read_class_counters
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
@@ -114,6 +114,11 @@ class KernelAccess:
     """What our classes passed, by minor number."""
     mptcp_missing: Callable[[], str | None]
     """Why connections to this host are not Multipath TCP, and what follows, for people; None where they can be."""
+    sysctls: Callable[[Path], OwnedSysctls]
+    """Takes the state directory."""
+    keeper: Callable[[Path], Awaitable[KeeperConnection]]
+    """Finds the keeper that a killed daemon has left in the state directory, or starts one."""
+    subflow_commands: Callable[[], SubflowCommands]
 
 
 REAL = KernelAccess(
@@ -138,4 +143,7 @@ REAL = KernelAccess(
         s.interfaces if direction is Direction.DOWN else (UPLOAD_DEVICE,), s.ownership.htb_major
     ),
     mptcp_missing=mptcp_missing,
+    sysctls=OwnedSysctls,
+    keeper=find_or_start_keeper,
+    subflow_commands=SubflowCommands,
 )

@@ -58,7 +58,7 @@ class Daemon:
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
         self._sockets = kernel.sockets(settings)
-        self._path_manager = UserspacePathManager(settings.state_directory)
+        self._path_manager = UserspacePathManager(settings.state_directory, kernel)
         self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
         traffic = engine.telemetry.traffic

@@ -15,9 +15,10 @@ import logging
 from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
+from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.flags_note import FlagsNote
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket, start_keeper
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
@@ -47,9 +48,10 @@ class UserspacePathManager(Component):
     repairs = 0
     """Sysctls and notes that were put right."""
 
-    def __init__(self, state_directory: Path) -> None:
+    def __init__(self, state_directory: Path, kernel: KernelAccess) -> None:
         self._state_directory = state_directory
-        self._sysctls = OwnedSysctls(state_directory)
+        self._kernel = kernel
+        self._sysctls = kernel.sysctls(state_directory)
         self._flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
@@ -140,7 +142,7 @@ class UserspacePathManager(Component):
 
     def _open_commands(self) -> SubflowCommands:
         if self._commands is None:
-            self._commands = SubflowCommands()
+            self._commands = self._kernel.subflow_commands()
         return self._commands
 
     async def _replace_keeper(self) -> None:
@@ -169,10 +171,7 @@ class UserspacePathManager(Component):
     async def _find_keeper(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
-        found = await find_keeper(self._state_directory)
-        if found is None:
-            found = await start_keeper(self._state_directory)
-        self._keeper = found
+        self._keeper = await self._kernel.keeper(self._state_directory)
         if is_managed():
             with listener() as events:
                 tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
@@ -215,7 +214,7 @@ def take_flags_back(state_directory: Path, sockets: Sockets) -> int:
     if not note.take_over():
         return 0
     backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
-    commands = SubflowCommands()
+    commands = REAL.subflow_commands()
     try:
         # What is refused has ended meanwhile, or its connection was accepted under the kernel's path manager: there
         # the flag is another's.

@@ -102,6 +102,11 @@ async def find_keeper(state_directory: Path) -> KeeperConnection | None:
     raise KernelError(f"the keeper at {state_directory / NAME} belongs to another throttler")
 
 
+async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
+    """Return the keeper that a predecessor left, or a new one. Raises KernelError."""
+    return await find_keeper(state_directory) or await start_keeper(state_directory)
+
+
 async def start_keeper(state_directory: Path) -> KeeperConnection:
     """Start a keeper where there is none. Raises KernelError."""
     with listener() as events:
