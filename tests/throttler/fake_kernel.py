@@ -91,9 +91,6 @@ class FakeMeter:
         taken, self.waiting = self.waiting, []
         return taken
 
-    def looks_changed(self) -> bool:
-        return False
-
     def check(self) -> list[str]:
         return []
 
@@ -148,9 +145,6 @@ class FakePacing:
 
     def can_rest(self) -> bool:
         return True
-
-    def looks_changed(self) -> bool:
-        return bool(self.problems)
 
     async def check(self) -> list[str]:
         problems, self.problems = self.problems, []

@@ -36,9 +36,6 @@ class FakeTrafficControl:
     async def retry(self) -> bool:
         return False
 
-    def looks_changed(self) -> bool:
-        return False
-
     def want_gso(self, limit: Callable[[int], int]) -> None:
         self._wanted = limit(65_536)
 
@@ -91,8 +88,6 @@ class FakeNetfilter:
         """Ports of clients whose entries are refused, and with them all of the same call."""
         self.ports: set[int] | None = None
         """Of the proxy, for which there are sets; None for any."""
-        self.changed = False
-        """Somebody else changed something, as can be seen by a glance."""
         self.reading: Callable[[], Awaitable[None]] = _nothing
         """What goes on while entries are read the next time: half before, half afterwards."""
 
@@ -101,9 +96,6 @@ class FakeNetfilter:
 
     async def check(self) -> list[str]:
         return []
-
-    def looks_changed(self, entries: int) -> bool:
-        return self.changed or entries != len(self.entries)
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found = dict(list(self.entries.items())[: len(self.entries) // 2])

@@ -1,4 +1,4 @@
-"""What somebody else changes of ours is noticed when it happens, not at the next comparison, and said with a name."""
+"""What somebody else changes of ours is noticed when the kernel tells of it, and said with a name; or by the clock."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
     require("htb", "nftables", "ifb", "bpf-pacing")
-    site = make_site(request.param, make_module_testbed, require)
+    backend, interval = request.param
+    site = make_site(backend, make_module_testbed, require)
     # The kernel does not say by whom an interface was changed: ours stays as it is.
-    settings = {"netfilter": request.param, "verify_interval": NEVER, "gso_max_size": "keep"}
+    settings = {"netfilter": backend, "verify_interval": interval, "gso_max_size": "keep"}
     write_throttler_config(site.proxy, site.policy, settings=settings)
     site.policy.write_text(EVERYTHING)
     with ExitStack() as stack:
@@ -127,20 +128,36 @@ def each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("command", "who"), damage.values(), ids=damage)
 
 
-@pytest.mark.parametrize("scene", ["iptables"], indirect=True)
-@each(EITHER | OF_IPTABLES)
+def told_of(backend: str) -> pytest.MarkDecorator:
+    """Take a throttler that compares upon notices only."""
+    return pytest.mark.parametrize("scene", [(backend, NEVER)], indirect=True, ids=[f"{backend}-notices"])
+
+
+def by_the_clock(backend: str) -> pytest.MarkDecorator:
+    """Take a throttler that compares every second, not every ten: that is the longest it takes with the default."""
+    return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
+
+
+@told_of("iptables")
+@each(EITHER)
 def test_it_is_noticed_and_put_right(scene: Scene, command: str, who: str) -> None:
     noticed(scene, command, who)
 
 
-@pytest.mark.parametrize("scene", ["nftables"], indirect=True)
+@by_the_clock("iptables")
+@each(OF_IPTABLES)
+def test_what_the_kernel_tells_nobody_of_iptables(scene: Scene, command: str, who: str) -> None:
+    noticed(scene, command, who)
+
+
+@told_of("nftables")
 @each({"all of nftables": EITHER["all of nftables"]} | OF_NFTABLES)
 def test_with_nftables_too(scene: Scene, command: str, who: str) -> None:
     noticed(scene, command, who)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("scene", ["iptables", "nftables"], indirect=True)
+@pytest.mark.parametrize("scene", [("iptables", NEVER), ("nftables", NEVER)], indirect=True)
 def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> None:
     before = scene.count()["noticed"]
     for rate in ("6 Mbit/s", "5 Mbit/s"):
@@ -210,7 +227,7 @@ OF_NOBODY_TOLD: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
 }
 
 
-@pytest.mark.parametrize("scene", ["nftables"], indirect=True)
+@by_the_clock("nftables")
 @pytest.mark.parametrize("what", OF_NOBODY_TOLD)
 def test_what_the_kernel_tells_nobody_of(scene: Scene, what: str) -> None:
     put_right(scene, *OF_NOBODY_TOLD[what](scene), "does not tell")

@@ -130,7 +130,7 @@ async def test_where_sockets_cannot_be_paced_caps_begin_at_once(tmp_path: Path) 
         await scene.reload(CAPPED)
         await until(lambda: set(kernel.netfilter.entries) == {four_tuple("10.1.0.1"), four_tuple("10.1.0.2")})
         assert (scene.status()["paced"], scene.engine.paced.watches_any()) == (False, False)
-        assert await scene.daemon._comparison.verify()
+        assert await scene.daemon._drift.verify()
         await scene.reload(UNCAPPED)
         await until(lambda: not kernel.netfilter.entries)
 
@@ -331,11 +331,11 @@ def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stop
         async with running(tmp_path, BOTH_WAYS, kernel) as scene:
             kernel.upload_netfilter.refuses_removal = True
             await scene.reload(CAPPED)
-            assert not await scene.daemon._comparison.verify()
+            assert not await scene.daemon._drift.verify()
             assert "remove sets" not in kernel.upload_netfilter.log
             kernel.upload_netfilter.refuses_removal = False
             if not stops:
-                assert await scene.daemon._comparison.verify()
+                assert await scene.daemon._drift.verify()
                 assert kernel.upload_netfilter.log[-1] == "remove sets"
                 await scene.reload(BOTH_WAYS)
                 assert kernel.upload_netfilter.log[-1] == "make sets"
@@ -358,11 +358,11 @@ def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path
             kernel.upload_netfilter.refuses_removal = True
             kernel.upload_netfilter.log.clear()
             await scene.reload(BOTH_WAYS)
-            assert await scene.daemon._comparison.verify()
+            assert await scene.daemon._drift.verify()
             assert not kernel.upload_netfilter.log
             kernel.upload_netfilter.refuses_removal = False
             if not stops:
-                assert await scene.daemon._comparison.verify()
+                assert await scene.daemon._drift.verify()
                 assert kernel.upload_netfilter.log[-1] == "remove sets"
                 kernel.upload_traffic_control.prepare = prepare  # type: ignore[method-assign]
                 await scene.reload(BOTH_WAYS)
@@ -381,7 +381,7 @@ async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_
         raise KernelError("make the IFB device: no")
 
     async def compare_meanwhile() -> None:
-        compared.append(asyncio.create_task(scene.daemon._comparison.verify()))
+        compared.append(asyncio.create_task(scene.daemon._drift.verify()))
         for _ in range(20):
             await asyncio.sleep(0)
         await prepare()

@@ -12,7 +12,7 @@ from fakes import FakeNetfilter, FakeTrafficControl
 
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.bpf import Map
-from mptcp_throttler.kernel.known_map import GLANCED, KnownMap
+from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
@@ -148,9 +148,6 @@ class FakeMap:
     def __init__(self) -> None:
         self.there: dict[bytes, bytes] = {}
         self.full = False
-        self.counts = True
-        """This kernel tells by a map's memory how many entries it has."""
-        self.looked_up = 0
         self.reading: Callable[[], None] = lambda: None
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
@@ -161,13 +158,6 @@ class FakeMap:
     def delete_batch(self, table: Map, keys: bytes) -> None:
         for at in range(len(keys)):
             self.there.pop(keys[at : at + 1], None)
-
-    def memory(self, table: Map) -> int | None:
-        return 4096 + 80 * len(self.there) if self.counts else 4096
-
-    def value(self, table: Map, key: bytes) -> bytes | None:
-        self.looked_up += 1
-        return self.there.get(key)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
         yield from list(self.there.items())
@@ -186,39 +176,6 @@ def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
     bpf.reading = lambda: (known.update({b"d": b"4"}), known.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
     assert asyncio.run(known.check()) == 0
     assert bpf.there == {b"b": b"2", b"c": b"3", b"d": b"4"}
-
-
-@pytest.mark.parametrize("counts", [True, False])
-def test_a_glance_finds_what_others_changed_in_a_map(counts: bool) -> None:
-    bpf = FakeMap()
-    bpf.counts = counts
-    known = KnownMap(bpf, Map(0, "test", 1, 1, 200))  # type: ignore[arg-type]
-    assert not known.looks_changed()
-    ours = {bytes([number]): b"1" for number in range(1, 151)}
-    known.update(ours)
-    known.delete([bytes([150])])
-    del ours[bytes([150])]
-
-    def changed(glances: int) -> bool:
-        seen = [known.looks_changed() for _ in range(glances)]
-        return any(seen)
-
-    assert not changed(10)
-    bpf.looked_up = 0
-    known.looks_changed()
-    assert 0 < bpf.looked_up <= GLANCED
-    for damage, glances in (
-        # What is there is seen at once, another value when its turn comes.
-        (bpf.there | {b"\xff": b"7"}, 1 if counts else None),
-        ({key: value for key, value in ours.items() if key != b"\x01"}, 1 if counts else 6),
-        (ours | {b"\x40": b"9"}, 6),
-    ):
-        bpf.there = damage
-        if glances is not None:
-            assert changed(glances), damage
-        asyncio.run(known.check())
-        assert bpf.there == ours
-        assert not changed(6)
 
 
 def test_an_entry_that_was_refused_is_set_by_the_next_comparison() -> None:

@@ -209,9 +209,9 @@ class SettingsSection(Section):
         examples=["auto", 4500],
     )
     verify_interval: Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})] = Field(
-        default=30.0,
+        default=10.0,
         description="Seconds between two comparisons of what should be in the kernel with what is.",
-        examples=[30],
+        examples=[10],
     )
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(
         default=65536,

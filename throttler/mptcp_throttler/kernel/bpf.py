@@ -168,20 +168,6 @@ class Bpf:
         if not (yield from self._in_batches(table, "bpf_map_lookup_batch")):
             yield from self._one_by_one(table)
 
-    def memory(self, table: Map) -> int | None:
-        """Return the bytes that the kernel states for a map, by its entries since Linux 6.4; None where it does not."""
-        try:
-            text = Path(f"/proc/self/fdinfo/{table.descriptor}").read_text(encoding="ascii")
-        except OSError:
-            return None
-        return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("memlock:")), None)
-
-    def value(self, table: Map, key: bytes) -> bytes | None:
-        """Return what a map has for *key*, in a map of prefixes for the longest one that fits; None for nothing."""
-        value = ctypes.create_string_buffer(table.value_bytes)
-        found = self._library.bpf_map_lookup_elem(table.descriptor, key, value) == 0
-        return value.raw if found else None
-
     def _in_batches(self, table: Map, function: str) -> Generator[tuple[bytes, bytes], None, bool]:
         """Yield what *function* gives; return whether that is all, False where this kernel has no such function."""
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)

@@ -7,9 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from mptcp_throttler.kernel.bpf import Bpf, Map
 from mptcp_throttler.kernel.turns import in_turns
 
-GLANCED = 64
-"""Entries that one glance looks up: some 0.1 ms."""
-
 
 class KnownMap:
     """One map, empty at first. All raise KernelError where it is full or the kernel refuses."""
@@ -20,10 +17,6 @@ class KnownMap:
         self._known: dict[bytes, bytes] = {}
         self._touched: set[bytes] | None = None
         """What was changed since the comparison began that is under way."""
-        self._turn: list[bytes] = []
-        """Keys that glances are still to look up."""
-        self._memory = self._memory_of_entries()
-        """Of the empty map and of each entry, bytes; None where the kernel does not tell."""
 
     @property
     def descriptor(self) -> int:
@@ -45,30 +38,6 @@ class KnownMap:
             self._known.pop(key, None)
         self._touch(keys)
         self._bpf.delete_batch(self._table, b"".join(keys))
-
-    def looks_changed(self) -> bool:
-        """Tell at a price that does not grow with the map whether somebody else changed it.
-
-        What was added or removed shows at once where the kernel tells how many entries there are, what has another
-        value when its turn comes, `GLANCED` at a time.
-        """
-        if self._memory is not None:
-            empty, each = self._memory
-            if self._bpf.memory(self._table) not in (None, empty + each * len(self._known)):
-                return True
-        self._turn = self._turn or list(self._known)
-        looked = self._turn[-GLANCED:]
-        del self._turn[-GLANCED:]
-        return any(key in self._known and self._bpf.value(self._table, key) != self._known[key] for key in looked)
-
-    def _memory_of_entries(self) -> tuple[int, int] | None:
-        # A key of zeros is no socket's cookie, and as a prefix it is gone before anybody looks one up.
-        probe = bytes(self._table.key_bytes)
-        empty = self._bpf.memory(self._table)
-        self._bpf.update_batch(self._table, probe, bytes(self._table.value_bytes))
-        one = self._bpf.memory(self._table)
-        self._bpf.delete_batch(self._table, probe)
-        return None if empty is None or one is None or one <= empty else (empty, one - empty)
 
     async def check(self) -> int:
         """Compare the map with what it is to have, and put right what differs; return how many entries that was."""

@@ -52,9 +52,6 @@ class TrafficControl(Protocol):
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, classes aside; it changes nothing and gives way."""
 
-    def looks_changed(self) -> bool:
-        """Tell by what costs next to nothing whether somebody else removed what is ours and not the kernel's."""
-
     @property
     def settled(self) -> bool:
         """What is wanted besides root and classes is in the kernel."""
@@ -101,12 +98,6 @@ class Netfilter(Protocol):
 
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, entries aside; it changes nothing and gives way."""
-
-    def looks_changed(self, entries: int) -> bool:
-        """Tell by what costs next to nothing whether somebody else changed something, where *entries* are to be there.
-
-        Only of what :mod:`.notices` does not hear of. Raises KernelError.
-        """
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return what is in the sets; it gives way to the event loop, and changes may go on meanwhile."""
@@ -167,9 +158,6 @@ class SocketPacing(Protocol):
     def can_rest(self) -> bool:
         """Tell whether a socket with a rate of 0 can be made to send again by :meth:`limit_at_once`."""
 
-    def looks_changed(self) -> bool:
-        """Tell by what costs next to nothing whether somebody else changed programs or maps."""
-
     async def check(self) -> list[str]:
         """Compare programs and maps with what was set, put right what differs and return it in words."""
 
@@ -185,9 +173,6 @@ class SocketMeter(Protocol):
 
     def closed(self) -> Iterable[ClosedSocket]:
         """Return those that have closed, each once. Raises KernelError."""
-
-    def looks_changed(self) -> bool:
-        """Tell by what costs next to nothing whether somebody did something to it."""
 
     def check(self) -> list[str]:
         """Put right what somebody did to it; return it in words. Raises KernelError."""

@@ -60,10 +60,6 @@ class ClosedSockets(Component):
             self.repairs += 1
             log.warning("%s; putting it right", problem)
 
-    def looks_changed(self) -> bool:
-        """Tell by a glance whether somebody did something to the meter."""
-        return self._meter is not None and self._meter.looks_changed()
-
     async def run(self) -> None:
         """Tell of closed sockets, until cancelled."""
         while True:

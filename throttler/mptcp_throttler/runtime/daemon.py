@@ -28,8 +28,8 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage, respite
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
-from mptcp_throttler.runtime.comparison import Comparison
 from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.fault_log import faults_told
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
@@ -80,17 +80,8 @@ class Daemon:
         self._reloads = Reloads(self._components, engine, read_policy)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._service_status = ServiceStatus(self._summary)
-        self._comparison = Comparison(
-            (*self._components, self._status),
-            {
-                "ipset, iptables or the note of what to put back": engine.downloads.looks_changed,
-                "a sysctl or the note of them": self._path_manager.looks_changed,
-                "a BPF program or map": lambda: closed_sockets.looks_changed() or engine.paced.looks_changed(),
-                "the status socket": self._status.looks_changed,
-            },
-            settings.verify_interval,
-        )
-        self._observers = Observers(settings, kernel, engine, self._sockets, self._comparison.verify)
+        self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
+        self._observers = Observers(settings, kernel, engine, self._sockets, self._drift.verify)
         self._parts = Parts(
             settings=settings,
             kernel=kernel,
@@ -101,7 +92,7 @@ class Daemon:
             closed_sockets=closed_sockets,
             path_manager=self._path_manager,
             reloads=self._reloads,
-            comparison=self._comparison,
+            drift=self._drift,
             gauge=self._gauge,
             observers=self._observers,
         )
@@ -156,8 +147,8 @@ class Daemon:
             stack.push_async_callback(self._status.close)
             await self._status.open()
             stack.push_async_callback(self._sample_for_the_last_time)
-            stack.callback(self._comparison.close)
-            self._comparison.open(self._kernel.notices(self._settings))
+            stack.callback(self._drift.close)
+            self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
@@ -173,7 +164,7 @@ class Daemon:
                 self._service_status.run(),
                 garbage.run(),
                 engine.run(),
-                self._comparison.run(self._observers.resync_quietly),
+                self._drift.run(self._observers.resync_quietly),
                 engine.follow_the_clock(),
                 self._reload_when_wanted(),
             )

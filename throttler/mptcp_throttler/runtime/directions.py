@@ -60,10 +60,6 @@ class Downloads(Component):
     async def verify(self) -> None:
         await self.reconciler.verify()
 
-    def looks_changed(self) -> bool:
-        """Tell by a glance whether somebody else changed something. Raises KernelError."""
-        return self.reconciler.looks_changed()
-
     @property
     def repairs(self) -> int:
         return self.reconciler.counters.repairs

@@ -230,10 +230,6 @@ class PacedCaps(Component, Consumer):
             self.repairs += 1
             log.warning("%s; putting it right", problem)
 
-    def looks_changed(self) -> bool:
-        """Tell by a glance whether somebody else changed programs or maps."""
-        return self.possible and self._pacing.looks_changed()
-
     async def run(self) -> None:
         """Ask again, forever, for released sockets whose time has come."""
         while True:

@@ -113,10 +113,6 @@ class UserspacePathManager(Component):
                 if problems:
                     await self._hold()
 
-    def looks_changed(self) -> bool:
-        """Tell whether the sysctls are not as they were set. Raises KernelError."""
-        return self.in_force and not self._lock.locked() and bool(self._sysctls.check(SYSCTLS))
-
     async def run(self) -> None:
         """Start the keeper anew when it has been killed, forever."""
         while True:

@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
-from mptcp_throttler.runtime.comparison import Comparison
+from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
@@ -67,7 +67,7 @@ class Parts:
     closed_sockets: ClosedSockets
     path_manager: UserspacePathManager
     reloads: Reloads
-    comparison: Comparison
+    drift: DriftMonitor
     gauge: LoopGauge
     observers: Observers
 
@@ -162,7 +162,7 @@ class Queries:
             "tracker": asdict(engine.tracker.counters),
             "reconciler": asdict(download.reconciler.counters),
             "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
-            "changes": asdict(parts.comparison.counters),
+            "changes": asdict(parts.drift.counters),
             "guard": {name: round(count) for name, count in asdict(engine.guard.counters).items()},
             "sampler": engine.sampler.as_json(),
             "loop": parts.gauge.as_json(),

@@ -170,12 +170,6 @@ class Reconciler:
             log.warning("%d kernel objects were not as we left them; putting them right", changed)
         await self.apply()
 
-    def looks_changed(self) -> bool:
-        """Tell by a glance whether somebody else changed something; not while we do. Raises KernelError."""
-        if self._closed or self._refused or self._lock.locked() or self._changed is not None:
-            return False
-        return self._tc.looks_changed() or self._netfilter.looks_changed(len(self.planner.entries.actual))
-
     async def close(self) -> None:
         """Remove everything of ours: first what sends packets to classes, then the classes with their root.
 

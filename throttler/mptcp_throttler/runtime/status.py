@@ -96,8 +96,9 @@ class StatusServer:
 
     async def verify(self) -> None:
         """Listen again where somebody removed or replaced the socket. Raises KernelError."""
-        if not self.looks_changed():
-            return
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                return
         self.repairs += 1
         log.warning("status socket %s is gone; putting it right", self._path)
         if self._listener is not None:
@@ -105,13 +106,6 @@ class StatusServer:
             self._listener.close()
             self._listener = None
         await self.open()
-
-    def looks_changed(self) -> bool:
-        """Tell whether somebody removed or replaced the socket."""
-        try:
-            return self._path.stat().st_ino != self._inode
-        except OSError:
-            return True
 
     async def close(self) -> None:
         if self._listener is None:

@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
-from mptcp_throttler.kernel.netfilter import ipset, iptables_glance
+from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, is_our_set, registered
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
@@ -65,8 +65,6 @@ class IptablesNetfilter:
         self._length_match = length_match
         """By which packets without data are left out; None where there is none."""
         self._netlink = NetlinkSocket(NETLINK_NETFILTER)
-        self._summaries: list[bytes] = []
-        """What the kernel said of both tables when our rules were there."""
 
     def close(self) -> None:
         self._netlink.close()
@@ -103,7 +101,6 @@ class IptablesNetfilter:
         for is_ipv6 in (False, True):
             await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
             await _edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
-        self._summaries = _summaries()
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
         try:
@@ -119,7 +116,6 @@ class IptablesNetfilter:
 
     async def check(self) -> list[str]:
         problems = []
-        summaries = _summaries()
         for is_ipv6 in (False, True):
             try:
                 present = _ours_in(_mangle(is_ipv6))
@@ -130,13 +126,7 @@ class IptablesNetfilter:
             if len(present) != len(wanted) or any(rule not in present for rule in wanted):
                 problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} are not as we made them")
             await asyncio.sleep(0)
-        if not problems:
-            self._summaries = summaries
         return problems
-
-    def looks_changed(self, entries: int) -> bool:
-        found = iptables_glance.entries_of((name, is_ipv6) for name, is_ipv6, _port in self._sets())
-        return found != entries or _summaries() != self._summaries
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
@@ -226,10 +216,6 @@ class IptablesNetfilter:
         target.map_mark = ""
         target.map_prio = ""
         return rule
-
-
-def _summaries() -> list[bytes]:
-    return [iptables_glance.summary(is_ipv6) for is_ipv6 in (False, True)]
 
 
 def _set_name(is_ipv6: bool, port: int) -> str:

@@ -57,9 +57,6 @@ class BpfSocketMeter:
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
             yield ClosedSocket(SockOps.key.unpack(key)[0], (remote, port, local_port), acked, received)
 
-    def looks_changed(self) -> bool:
-        return self._program.looks_changed()
-
     def check(self) -> list[str]:
         """Put right what somebody did to the program; return it in words. Raises KernelError."""
         return self._program.check()

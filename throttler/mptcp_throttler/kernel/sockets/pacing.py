@@ -138,10 +138,6 @@ class BpfSocketPacing:
     def forget(self, cookies: Iterable[int]) -> None:
         self._limits.delete([SockOps.key.pack(each) for each in cookies])
 
-    def looks_changed(self) -> bool:
-        maps = [self._limits] if self._births is None else [self._limits, self._births.map]
-        return self._program.looks_changed() or any(known.looks_changed() for known in maps)
-
     async def check(self) -> list[str]:
         problems = self._program.check()
         maps = {NAME: self._limits} if self._births is None else {NAME: self._limits, BIRTHS: self._births.map}

@@ -93,10 +93,6 @@ class SockOps:
             self.bpf.close()
             raise
 
-    def looks_changed(self) -> bool:
-        """Tell by one system call whether somebody detached the program."""
-        return not self.bpf.is_attached(self.program)
-
     def check(self) -> list[str]:
         """Attach the program again where somebody detached it; return that in words. Raises KernelError."""
         if self.bpf.is_attached(self.program):

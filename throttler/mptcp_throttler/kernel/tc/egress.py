@@ -217,9 +217,6 @@ class HtbTrafficControl:
                 problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
         return problems
 
-    def looks_changed(self) -> bool:
-        return bool(self._noted) and not self._state_file.exists()
-
     def want_gso(self, limit: Callable[[int], int]) -> None:
         self._gso, self._settled = limit, False
 

@@ -65,9 +65,6 @@ class IfbTrafficControl:
             return [f"the IFB device {UPLOAD_DEVICE} is {'gone' if link is None else 'down'}"]
         return await self._tree.check(link)
 
-    def looks_changed(self) -> bool:
-        return False  # whoever changes the device is heard of (kernel.notices)
-
     @property
     def settled(self) -> bool:
         return True

@@ -1,0 +1,175 @@
+"""Drift: what others change of ours is found and put right.
+
+There is one comparison: each owner reads what is there, compares it with what should be there, and repairs what
+differs. It is made shortly after the kernel told of a change (``kernel.notices``: traffic control, interfaces,
+nftables), and every ``verify_interval`` for what the kernel tells nobody of: ipset, legacy iptables, sysctls, BPF,
+files. Where two programs want different things of one object, each repair of it makes the next one wait longer, up to
+the interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mptcp_throttler.kernel.access import NoticeSource
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.runtime.component import Owner, verify_all
+from mptcp_throttler.runtime.waiting import wait_at_most
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""After a comparison that failed."""
+TOGETHER_SECONDS = 0.1
+"""From a notice to the comparison: changes come in groups."""
+REST = 10
+"""A comparison that took a second is followed by so many seconds without one."""
+FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
+"""So many repairs of one thing are made at once; each further one waits twice as long. One that holds for that time is
+the first again."""
+MOST_NAMED = 8
+"""Changes that are kept, to be named, until the next comparison."""
+
+
+@dataclass(slots=True)
+class ChangeCounters:
+    noticed: int = 0
+    """Changes by others of what is ours, or of what it stands on, that the kernel told of."""
+    comparisons: int = 0
+    """Made because of them."""
+    repaired: int = 0
+    """Comparisons, periodic ones too, that found something to put right."""
+
+
+class RepairBackoff:
+    """How long to wait before a change of a thing is looked at. Pure: times are arguments, in seconds."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        # Longer than the pauses themselves, or these would end by themselves amid a fight.
+        self._remembered = max(FORGET_SECONDS, 2 * longest)
+        self._repairs: dict[str, tuple[int, float]] = {}
+        """Of each thing, how often it was put right, and when last."""
+
+    def repaired(self, things: Iterable[str], now: float) -> None:
+        """Note that *things* were put right."""
+        recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
+        self._repairs = recent | {thing: (recent.get(thing, (0, now))[0] + 1, now) for thing in things}
+
+    def pause(self, thing: str, now: float) -> float:
+        """Return the seconds from the change of *thing* to the comparison."""
+        count, last = self._repairs.get(thing, (0, now))
+        if count < FREE_REPAIRS or now - last >= self._remembered:
+            return TOGETHER_SECONDS
+        return min(self._longest, max(TOGETHER_SECONDS, 2.0 ** min(count - FREE_REPAIRS, 16)))
+
+
+class DriftMonitor:
+    """Of one daemon. Must be made inside a running event loop."""
+
+    def __init__(self, owners: Sequence[Owner], interval: float) -> None:
+        """*interval*: seconds between two comparisons that nothing asks for."""
+        self.counters = ChangeCounters()
+        self._owners = owners
+        self._interval = interval
+        self._backoff = RepairBackoff(interval)
+        self._sources: list[NoticeSource] = []
+        self._heard: dict[str, str] = {}
+        """What was changed since the last comparison, and by whom, in words."""
+        self._due = math.inf
+        """When to compare because of that, time.monotonic(); infinite where nothing was changed."""
+        self._noticed = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    def open(self, sources: Iterable[Callable[[], NoticeSource]]) -> None:
+        """Listen to *sources*; without one, changes are found by the periodic comparison."""
+        for opened in sources:
+            try:
+                source = opened()
+            except KernelError as error:
+                log.warning("%s; they are found within %g s", error, self._interval)
+                continue
+            self._sources.append(source)
+            self._loop.add_reader(source.fileno(), self._read, source)
+
+    def close(self) -> None:
+        for source in list(self._sources):
+            self._close(source)
+
+    async def verify(self) -> bool:
+        """Compare everything and put it right; return whether that could be done."""
+        async with self._turn:
+            return await verify_all(self._owners)
+
+    async def run(self, afterwards: Callable[[], Awaitable[None]]) -> None:
+        """Compare forever; *afterwards* is done after each periodic comparison.
+
+        What could not be put right is tried again soon.
+        """
+        periodic, rest_until = time.monotonic() + self._interval, 0.0
+        while True:
+            now = time.monotonic()
+            due = min(periodic, max(self._due, rest_until))
+            if now < due:
+                self._noticed.clear()
+                await wait_at_most(self._noticed, due - now)
+                continue
+            done = await self._compare()
+            ended = time.monotonic()
+            rest = REST * (ended - now)
+            rest_until = ended + min(self._interval, rest)
+            if periodic <= now:
+                periodic = ended + max(self._interval, rest)
+                await afterwards()
+            if not done:
+                periodic = min(periodic, time.monotonic() + AGAIN_SECONDS)
+
+    async def _compare(self) -> bool:
+        heard, self._heard, self._due = self._heard, {}, math.inf
+        self.counters.comparisons += bool(heard)
+        before = self._repairs()
+        done = await self.verify()
+        if self._repairs() != before:
+            self.counters.repaired += 1
+            self._backoff.repaired(heard, time.monotonic())
+            # More may have been changed, and put right, meanwhile; by whom, the kernel has said by now.
+            for source in list(self._sources):
+                self._read(source)
+            words = ", ".join(f"{who}: {what}" for what, who in (heard | self._heard).items())
+            log.warning("it was changed by %s", words or "somebody else; the kernel does not tell who")
+        return done
+
+    def _repairs(self) -> int:
+        return sum(owner.repairs for owner in self._owners)
+
+    def _read(self, source: NoticeSource) -> None:
+        try:
+            for change in source.read():
+                self.counters.noticed += 1
+                self._hear(change.what, change.who)
+        except OSError as error:
+            log.warning("hear of what others change: %s; it is found within %g s", error.strerror, self._interval)
+            self._close(source)
+
+    def _hear(self, what: str, who: str) -> None:
+        """Note a change, and when to compare."""
+        if what in self._heard or len(self._heard) == MOST_NAMED:
+            return
+        now = time.monotonic()
+        pause = self._backoff.pause(what, now)
+        if pause > TOGETHER_SECONDS:
+            log.warning("somebody else changes %s again and again; looking in %g s", what, pause)
+        self._heard[what] = who
+        self._due = min(self._due, now + pause)
+        self._noticed.set()
+
+    def _close(self, source: NoticeSource) -> None:
+        self._loop.remove_reader(source.fileno())
+        source.close()
+        self._sources.remove(source)
