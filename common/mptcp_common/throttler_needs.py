@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
@@ -24,8 +25,11 @@ OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
 BY_IPTABLES: Final = "iptables"
 BY_NFTABLES: Final = "nftables"
 BY_EITHER: Final = "auto"
-BACKENDS = (BY_IPTABLES, BY_NFTABLES, BY_EITHER)
-"""Of netfilter, as the throttler's settings name them: each works as a whole or not."""
+BACKENDS = (BY_IPTABLES, BY_NFTABLES)
+"""By which packets find their classes, as the throttler's settings name them, in the order of ``auto``."""
+IPTABLES_THERE = Path("/proc/net/ip_tables_names")
+"""There where the kernel has iptables built in, or loaded: a trial of it loads its modules, and the throttler would
+take it at its next start."""
 INGRESS = "nftables at ingress"
 FOR_UPLOADS = (TBF, IFB, INGRESS)
 """What rules for uploads need besides."""
@@ -49,6 +53,10 @@ class _Feature(NamedTuple):
     """Of the kernel's configuration."""
     packages: str = ""
     """Debian's, of what the throttler uses it by."""
+    library: Sequence[str] = ()
+    """Names of the shared library by which the throttler uses it."""
+    works: str = ""
+    """What is said of a backend that works."""
 
 
 _FINDS = "packets find their classes by it"
@@ -70,8 +78,17 @@ _FEATURES = {
         "-a iptable_mangle ip6table_mangle xt_set ip_set_hash_ipportip",
         "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET or CONFIG_IP_SET_HASH_IPPORTIP",
         "iptables",
+        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
     ),
-    BY_NFTABLES: _Feature("nftables", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
+    BY_NFTABLES: _Feature(
+        "nftables",
+        _FINDS,
+        "nf_tables",
+        "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
+        "libnftables1",
+        NFTABLES,
+        works="nf_tables maps on postrouting work",
+    ),
     BY_EITHER: _Feature("netfilter", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
     INGRESS: _Feature(
         "nftables at ingress",
@@ -79,6 +96,7 @@ _FEATURES = {
         "-a nf_tables nft_fwd_netdev",
         "CONFIG_NF_TABLES_NETDEV or CONFIG_NFT_FWD_NETDEV",
         "libnftables1",
+        NFTABLES,
     ),
 }
 
@@ -86,6 +104,16 @@ _FEATURES = {
 def name_of(feature: str) -> str:
     """Return how people call one of ``OF_KERNEL``, ``FOR_UPLOADS`` or ``BACKENDS``."""
     return _FEATURES[feature].name
+
+
+def what_works(backend: str) -> str:
+    """Return in words what of *backend* works where it does."""
+    return _FEATURES[backend].works
+
+
+def by_nftables(feature: str) -> bool:
+    """Tell whether the throttler uses *feature* by libnftables."""
+    return _FEATURES[feature].library == NFTABLES
 
 
 def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
@@ -96,7 +124,7 @@ def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) 
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
-        name, serves, modules, options, packages = _FEATURES[feature]
+        name, serves, modules, options, packages, *_ = _FEATURES[feature]
         without = "rules for uploads need it" if feature in FOR_UPLOADS else "the throttler cannot start without"
         what = f"{name} does not work ({reason}), kernel option {options}"
         install = f"apt install {packages}; " if packages else ""

@@ -22,9 +22,6 @@ from mptcp_common.reasons import reason
 from mptcp_common.throttler_needs import HTB, IFB, PACKETS, PFIFO, SOCKETS, TBF
 
 Results = dict[str, str | None]
-IPTABLES_THERE = Path("/proc/net/ip_tables_names")
-"""There where the kernel has iptables built in, or loaded: a trial of it loads its modules, and the throttler would
-take it at its next start."""
 _LO = 1  # the loopback interface's index, the only interface of a fresh namespace
 _ROOT, _CLASS, _QUEUE, _CUTTING_QUEUE = 0x10000, 0x10010, 0x20000, 0x30000
 _ESTABLISHED = 1 << 1

@@ -36,7 +36,7 @@ def entries(count: int, ownership: Ownership) -> dict[FourTuple, Target]:
 async def main(device: str, backend: str, count: int, directory: Path) -> None:
     """Leave the qdisc, the rule and *count* entries in the kernel."""
     ownership = Ownership()
-    _, netfilter = open_netfilter(backend, ownership)  # type: ignore[arg-type]
+    _, netfilter = open_netfilter(backend, ownership)
     traffic_control = HtbTrafficControl((device,), ownership, directory)
     async with traffic_control.opened():
         await traffic_control.prepare()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from mptcp_common.throttler_needs import (
-    BY_IPTABLES,
-    BY_NFTABLES,
+    BACKENDS,
     FOR_UPLOADS,
     HTB,
     IFB,
@@ -17,6 +16,7 @@ from mptcp_common.throttler_needs import (
     TBF,
     lacks_of_kernel,
     name_of,
+    what_works,
 )
 
 from ..places import Role
@@ -35,11 +35,6 @@ _LINES = {
     SOCKETS: "socket diagnostics",
     INGRESS: "nftables ingress",
 }
-_BACKENDS = {
-    BY_IPTABLES: ("legacy mangle table, SET target and hash:ip,port,ip with skbinfo work", BY_NFTABLES),
-    BY_NFTABLES: ("nf_tables maps on postrouting work", BY_IPTABLES),
-}
-"""What is said of each that works, and the other one."""
 
 
 def not_probed(reason: str) -> Finding:
@@ -63,16 +58,20 @@ def of_throttler(results: Results) -> Iterator[Finding]:
 
 
 def netfilter(results: Results) -> Iterator[Finding]:
-    """One of the two ways to find a packet's subflow is enough."""
-    lacks = dict(lacks_of_kernel(results, _BACKENDS))
-    for backend, (works, other) in _BACKENDS.items():
+    """One way to find a packet's subflow is enough."""
+    lacks = dict(lacks_of_kernel(results, BACKENDS))
+    for backend in BACKENDS:
+        others = [each for each in BACKENDS if each != backend]
         if (lack := lacks.get(backend)) is None:
             if backend in results:
-                yield ok(backend, works)
-        elif other in lacks:
-            why = f"{other} does not work either, so that no packet finds its class and nothing is throttled"
+                yield ok(backend, what_works(backend))
+        elif lacks.keys() >= set(others):
+            why = (
+                f"{', '.join(others)} does not work either, so that no packet finds its class and nothing is throttled"
+            )
             yield fail(backend, lack.what, why, lack.remedy)
         else:
+            other = next(each for each in others if each not in lacks)
             why = f"{other} does the same and is taken instead, unless the throttler's settings name {backend}"
             yield warn(backend, lack.what, why, lack.remedy)
 

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES, FOR_UPLOADS, OF_KERNEL
-from mptcp_common.throttler_trial import IPTABLES_THERE, Results, in_fresh_namespace
+from mptcp_common.throttler_needs import BACKENDS, BY_IPTABLES, FOR_UPLOADS, IPTABLES_THERE, OF_KERNEL
+from mptcp_common.throttler_trial import Results, in_fresh_namespace
 
 from .. import shim
 from ..places import Role
@@ -100,10 +100,11 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 def _probe_throttler() -> tuple[Results, str]:
     # Where nobody has loaded it iptables is tried only if nftables does not work.
+    others = [each for each in BACKENDS if each != BY_IPTABLES]
     loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
     module = "mptcp_throttler.kernel.trial"
-    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, BY_NFTABLES, *loaded))
-    if not loaded and results.get(BY_NFTABLES):
+    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, *others, *loaded))
+    if not loaded and all(map(results.get, others)):
         more, _ = in_fresh_namespace(module, [BY_IPTABLES])
         results |= more
     return results, refusal

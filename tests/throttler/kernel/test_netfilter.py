@@ -10,7 +10,7 @@ from fakes import FakeNetfilter
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netfilter import iptables_traces
+from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.ports import KernelError, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
@@ -109,10 +109,10 @@ def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: 
         host.run(["ipset", "create", name, "hash:ip"])
     try:
         with host.entered():
-            assert not iptables_traces._has_our_sets()
+            assert not ipset._has_our_sets()
             _, port = open_netfilter("iptables", OWNERSHIP)
             asyncio.run(port.prepare())
-            assert iptables_traces._has_our_sets()
+            assert ipset._has_our_sets()
             asyncio.run(port.remove())
             port.close()
         assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(theirs)
@@ -125,11 +125,11 @@ def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: ob
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario(backend: str) -> None:
-        _, first = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        _, first = open_netfilter(backend, OWNERSHIP)
         await first.prepare()
         await first.upsert_entries(ENTRIES)
         first.close()
-        _, second = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        _, second = open_netfilter(backend, OWNERSHIP)
         await second.prepare()
         assert await second.read_entries() == ENTRIES
         await second.upsert_entries({four_tuple(1): TWO})
@@ -260,7 +260,7 @@ def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: 
 
     async def scenario(backend: str) -> None:
         nonlocal turns
-        _, port = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        _, port = open_netfilter(backend, OWNERSHIP)
         others = asyncio.create_task(count())
         try:
             await port.prepare()

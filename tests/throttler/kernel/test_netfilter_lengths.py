@@ -56,7 +56,7 @@ def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, 
     require("nftables", *(("ipset", "iptables-legacy") if backend == "iptables" else ()))  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        _, port = open_netfilter(backend, OWNERSHIP)
         try:
             await port.prepare()
             await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
@@ -112,7 +112,7 @@ def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode,
         await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
         assert classified(host, 0) == 2
         first.close()
-        _, second = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        _, second = open_netfilter(backend, OWNERSHIP)
         try:
             await second.prepare()
             assert await second.check() == []

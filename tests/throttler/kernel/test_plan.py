@@ -40,7 +40,7 @@ def test_the_printed_commands_make_the_desired_state(
 
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
         tc = HtbTrafficControl(["wan0"], Ownership(), tmp_path)
-        _, netfilter = open_netfilter(backend, Ownership())  # type: ignore[arg-type]
+        _, netfilter = open_netfilter(backend, Ownership())
         async with tc.opened():
             await tc.prepare()
             await netfilter.prepare()

@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
 from mptcp_throttler.kernel import trial
+from mptcp_throttler.kernel.netfilter import backends
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import link
 from mptcp_throttler.policy.budget import Account, period
@@ -67,6 +69,21 @@ def test_plan_prints_the_kernel_state_as_commands(
     assert code == 0
 
 
+@pytest.mark.parametrize(("legacy", "backend"), [(True, "iptables"), (False, "nftables")])
+def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
+    settings: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    legacy: bool,
+    backend: str,
+) -> None:
+    """Defect: under ``netfilter: auto`` they were those of iptables on every host."""
+    iptables = replace(backends._ALL["iptables"], expected=lambda: legacy)
+    monkeypatch.setattr(backends, "_ALL", backends._ALL | {"iptables": iptables})
+    assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
+    assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
+
+
 def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_families(
     settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +92,7 @@ def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_fami
     mapped = tmp_path / "subflows.yaml"
     mapped.write_text(re.sub(r'"([0-9.]+):([0-9]+)"', r'"[::ffff:\1]:\2"', text))
     assert mapped.read_text() != text
+    settings.write_text(settings.read_text() + "netfilter: iptables\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(mapped), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / "plan-iptables.txt").read_text()
 
@@ -333,6 +351,7 @@ def test_who_may_not_ask_is_told_who_may(
 
 ASKING = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from mptcp_throttler.cli import main
 code = main(["status", "--json", "--socket", sys.argv[1]])

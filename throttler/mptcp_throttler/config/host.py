@@ -17,12 +17,12 @@ from mptcp_common import readable
 from mptcp_common.problems import Problem, Severity
 from mptcp_common.throttler_needs import (
     BACKENDS,
-    BY_NFTABLES,
+    BY_EITHER,
     FOR_UPLOADS,
-    INGRESS,
     KERNEL_TYPES,
     OF_KERNEL,
     Lack,
+    by_nftables,
     lack_of_bpf,
     lack_of_nftables,
     lack_of_pcap,
@@ -135,9 +135,9 @@ def library_problems(
         yield _lacking(settings, "", lack, Severity.ERROR)
     if (lack := lack_of_nftables(loads)) and policy.acts_on_upload:
         yield _lacking(settings, "policy", lack._replace(why="rules for uploads need it"), Severity.ERROR)
-    elif lack and settings.netfilter == "nftables":
-        yield _lacking(settings, "netfilter", lack._replace(why="nftables needs it"), Severity.ERROR)
-    elif lack and settings.netfilter == "auto":
+    elif lack and by_nftables(settings.netfilter):
+        yield _lacking(settings, "netfilter", lack._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
+    elif lack and settings.netfilter == BY_EITHER:
         yield _lacking(settings, "netfilter", lack, Severity.WARNING)
     if lack := lack_of_bpf(loads, release, has_types):
         yield _lacking(settings, "", lack, Severity.WARNING)
@@ -151,8 +151,8 @@ def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Proble
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = loads) -> tuple[str, ...]:
     """Return which features of the kernel *settings* and *policy* need, without those of a library that is missing."""
     wanted = (*OF_KERNEL, settings.netfilter, *(FOR_UPLOADS if policy.acts_on_upload else ()))
-    by_library = (BY_NFTABLES, INGRESS) if lack_of_nftables(loads) else ()
-    return tuple(feature for feature in wanted if feature not in by_library)
+    lacks_nftables = lack_of_nftables(loads) is not None
+    return tuple(feature for feature in wanted if not (lacks_nftables and by_nftables(feature)))
 
 
 def kernel_problems(
@@ -165,7 +165,7 @@ def kernel_problems(
     if refusal:
         yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
     for feature, lack in lacks_of_kernel(results, needed_of_kernel(settings, policy)):
-        key = "policy" if feature in FOR_UPLOADS else "netfilter" if feature in BACKENDS else ""
+        key = "policy" if feature in FOR_UPLOADS else "netfilter" if feature in (*BACKENDS, BY_EITHER) else ""
         yield _lacking(settings, key, lack, Severity.ERROR)
 
 

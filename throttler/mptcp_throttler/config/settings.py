@@ -17,6 +17,7 @@ from pydantic import Field
 from mptcp_common.fields import Parsed, Section, between, editor_schema, one_of
 from mptcp_common.paths import absolute_path, file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, Severity, in_order, shown
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
 from mptcp_common.units import SIZE_PATTERN, parse_size
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
@@ -25,7 +26,6 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.schema import Interface
 from mptcp_throttler.shaping.model import Ownership
 
-NetfilterChoice = Literal["auto", "iptables", "nftables"]
 GsoChoice = Literal["auto", "keep"]
 LogLevel = Literal["error", "warning", "info", "debug"]
 
@@ -49,7 +49,8 @@ class Settings:
     policy: Path
     """The policy file; what is relative in the settings file is relative to that file's directory."""
     ownership: Ownership
-    netfilter: NetfilterChoice
+    netfilter: str
+    """One of ``BACKENDS``, or ``BY_EITHER`` (``mptcp_common.throttler_needs``)."""
     status_socket: Path
     state_directory: Path
     gso_max_size: int | GsoChoice
@@ -147,7 +148,7 @@ class SettingsSection(Section):
         description="The policy file. A relative path starts at the directory of this file.",
         examples=["policy.yaml"],
     )
-    netfilter: Annotated[str, one_of("auto", "iptables", "nftables")] = Field(
+    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(
         default="auto",
         description="What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
         examples=["nftables"],
@@ -247,7 +248,7 @@ def load_settings(text: str, source: str) -> Settings:
             mark_mask=section.mark_mask,
             htb_major=section.htb_major,
         ),
-        netfilter=cast("NetfilterChoice", section.netfilter),
+        netfilter=section.netfilter,
         status_socket=Path(section.status_socket),
         state_directory=Path(section.state_directory),
         status_group=section.status_group,

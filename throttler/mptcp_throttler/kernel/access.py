@@ -13,7 +13,7 @@ from mptcp_throttler.kernel.capture import Capture
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
-from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, remove_other_backends
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
 from mptcp_throttler.kernel.notices import Change, LinkNotices, NftablesNotices
@@ -94,8 +94,8 @@ class KernelAccess:
     """How each part is opened. All raise KernelError where the kernel refuses."""
 
     traffic_control: Callable[[Settings], AbstractAsyncContextManager[EgressTrafficControl]]
-    netfilter: Callable[[Settings], tuple[Backend, Netfilter]]
-    remove_other_backends: Callable[[Backend, Settings], Awaitable[None]]
+    netfilter: Callable[[Settings], tuple[str, Netfilter]]
+    remove_other_backends: Callable[[str, Settings], Awaitable[None]]
     upload_missing: Callable[[], str | None]
     """What shaping uploads lacks on this host, for people; None where it can be done."""
     upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]

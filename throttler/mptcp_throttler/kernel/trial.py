@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
-from typing import Literal
 
-from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS
-from mptcp_common.throttler_trial import IPTABLES_THERE, TRIALS, Results, attempt, in_fresh_namespace
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, INGRESS, IPTABLES_THERE
+from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
@@ -47,7 +47,7 @@ async def _use(netfilter: Netfilter) -> None:
         netfilter.close()
 
 
-def _use_backend(wanted: Literal["auto", "iptables", "nftables"]) -> None:
+def _use_backend(wanted: str) -> None:
     try:
         _, netfilter = open_netfilter(wanted, _OURS)
     except KernelError as error:
@@ -59,9 +59,11 @@ def _either() -> None:
     """What ``auto`` takes; where the kernel has iptables as modules that nobody loaded, they stay so if that can be:
     once they are there the daemon, which cannot load them, would take iptables at its next start."""
     if not IPTABLES_THERE.exists():
-        with suppress(KernelError, OSError):  # why not is said below, with that of iptables
-            _use_backend(BY_NFTABLES)
-            return
+        for backend in BACKENDS:
+            with suppress(KernelError, OSError):  # why not is said below, with that of iptables
+                if backend != BY_IPTABLES:
+                    _use_backend(backend)
+                    return
     _use_backend(BY_EITHER)
 
 
@@ -77,8 +79,7 @@ async def _use_at_ingress() -> None:
 
 
 _NETFILTER: Mapping[str, Callable[[], None]] = {
-    BY_IPTABLES: lambda: _use_backend(BY_IPTABLES),
-    BY_NFTABLES: lambda: _use_backend(BY_NFTABLES),
+    **{backend: partial(_use_backend, backend) for backend in BACKENDS},
     BY_EITHER: _either,
     INGRESS: _ingress,
 }

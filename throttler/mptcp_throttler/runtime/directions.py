@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.netfilter.backends import Backend
 from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Policy
@@ -33,7 +32,7 @@ class Downloads(Component):
 
     def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
         self.planner = Planner(settings.ownership)
-        self.backend: Backend
+        self.backend: str
         self.reconciler: Reconciler
         self._settings = settings
         self._kernel = kernel

@@ -214,6 +214,11 @@ class NftTable:
             yield f"add element {self.name} {map_name} {{ {nft_key(four_tuple)} : jump {nft_chain_name(target)} }}"
 
 
+def nftables(entries: Mapping[FourTuple, Target], table: NftTable) -> Iterator[str]:
+    """Yield the nft(8) commands that make *table* with *entries*."""
+    return (f"nft '{command}'" for command in table.commands(entries))
+
+
 def nft_ingress_chain_name(interface: str) -> str:
     """Return the name of the chain on *interface*, wherever in the settings it stands.
 

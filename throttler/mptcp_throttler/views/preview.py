@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import gso_limit
 from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.model import Ownership, Target
 from mptcp_throttler.shaping.plan import Planner
 
+EntryCommands = Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
+"""Yields the commands by which a backend of netfilter makes its rules and these entries."""
 
-def preview(settings: Settings, policy: Policy, connections: Iterable[Connection], now: float) -> Iterator[str]:
+
+def preview(
+    settings: Settings, policy: Policy, connections: Iterable[Connection], now: float, entry_commands: EntryCommands
+) -> Iterator[str]:
     """Yield the lines: comments start with '#', the rest could be typed into a shell."""
     planner, upload = (Planner(settings.ownership, direction) for direction in Direction)
     for each in (planner, upload):
@@ -45,14 +51,10 @@ def preview(settings: Settings, policy: Policy, connections: Iterable[Connection
         for interface in settings.interfaces:
             yield f"ip link set dev {interface} gso_max_size {size}"
     yield from commands.traffic_control(settings.interfaces, classes, ownership)
-    if settings.netfilter == "nftables":
-        yield from (f"nft '{command}'" for command in commands.NftTable.download(ownership).commands(entries))
-    else:
-        yield from commands.iptables(entries, ownership)
+    yield from entry_commands(entries, ownership)
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)
-        table = commands.NftTable.upload(ownership, settings.interfaces)
-        yield from (f"nft '{command}'" for command in table.commands(upload.entries.desired))
+        yield from commands.nftables(upload.entries.desired, commands.NftTable.upload(ownership, settings.interfaces))
 
 
 def whole_reason(verdict: Verdict) -> str:

@@ -1,78 +1,106 @@
-"""Chooses the Netfilter adapter. Of iptables nothing is loaded, in this process or in the kernel, until it is used."""
+"""The ways to have packets find their classes, and which of them this host takes.
+
+A new one is a module with an adapter of the Netfilter port, a row in :data:`_ALL`, and a row in
+``mptcp_common.throttler_needs``, which has its name and what it needs of a host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from mptcp_throttler.kernel.netfilter import iptables_traces
-from mptcp_throttler.kernel.netfilter import nftables as netfilter_nftables
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, BY_NFTABLES, IPTABLES_THERE
+from mptcp_throttler.kernel.netfilter import ipset, nftables
 from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.commands import NftTable
-from mptcp_throttler.shaping.model import Ownership
+from mptcp_throttler.shaping.model import Ownership, Target
 
-Backend = Literal["iptables", "nftables"]
 NO_BACKEND = "no netfilter backend: "
 
 
-def _iptables_available() -> str | None:
-    from mptcp_throttler.kernel.netfilter import iptables
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way. Nothing of it is loaded, in this process or in the kernel, until it is probed or opened."""
+
+    probe: Callable[[], str | None]
+    """Returns None where this kernel and host can do it, else what is missing, for people."""
+    open: Callable[[Ownership], Netfilter]
+    in_use: Callable[[], bool]
+    """Whether there may be anything of ours; nothing changes by asking."""
+    expected: Callable[[], bool]
+    """Whether a probe should succeed here; nothing changes by asking."""
+    preview: Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
+    """Yields as commands for a shell what makes its rules and these entries."""
+
+
+def _iptables_missing() -> str | None:
+    from mptcp_throttler.kernel.netfilter import iptables  # it loads modules of the kernel
 
     return iptables.available()
 
 
-def _iptables(ownership: Ownership) -> Netfilter:
+def _open_iptables(ownership: Ownership) -> Netfilter:
     from mptcp_throttler.kernel.netfilter import iptables
 
     return iptables.IptablesNetfilter(ownership)
 
 
-_PROBES: dict[Backend, Callable[[], str | None]] = {
-    "iptables": _iptables_available,
-    "nftables": netfilter_nftables.available,
+_ALL = {
+    BY_IPTABLES: Backend(
+        probe=_iptables_missing,
+        open=_open_iptables,
+        in_use=ipset.in_use,
+        expected=IPTABLES_THERE.exists,
+        preview=commands.iptables,
+    ),
+    BY_NFTABLES: Backend(
+        probe=nftables.available,
+        open=lambda ownership: nftables.NftablesNetfilter(NftTable.download(ownership)),
+        in_use=lambda: nftables.available() is None,
+        expected=lambda: True,
+        preview=lambda entries, ownership: commands.nftables(entries, NftTable.download(ownership)),
+    ),
 }
-_ADAPTERS: dict[Backend, Callable[[Ownership], Netfilter]] = {
-    "iptables": _iptables,
-    "nftables": lambda ownership: netfilter_nftables.NftablesNetfilter(NftTable.download(ownership)),
-}
-_IN_USE: dict[Backend, Callable[[], bool]] = {
-    "iptables": iptables_traces.in_use,
-    "nftables": lambda: netfilter_nftables.available() is None,
-}
-"""Whether there may be anything of ours. A probe would make the legacy tables, for which every packet then pays."""
 
 
-def open_netfilter(wanted: Literal["auto", "iptables", "nftables"], ownership: Ownership) -> tuple[Backend, Netfilter]:
+def expected_backend(wanted: str) -> Backend:
+    """Return the backend *wanted*, with "auto" the one that a start is expected to take here; nothing is loaded."""
+    return _ALL[next(each for each in BACKENDS if each == wanted or (wanted == BY_EITHER and _ALL[each].expected()))]
+
+
+def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, with "auto" the first that this kernel offers. Raises KernelError where none is."""
     missing = []
-    for backend, probe in _PROBES.items():
-        if wanted in ("auto", backend):
-            why_not = probe()
+    for name in BACKENDS:
+        if wanted in (BY_EITHER, name):
+            why_not = _ALL[name].probe()
             if why_not is None:
-                return backend, _ADAPTERS[backend](ownership)
-            missing.append(f"{backend}: {why_not}")
+                return name, _ALL[name].open(ownership)
+            missing.append(f"{name}: {why_not}")
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
-async def remove_backends(ownership: Ownership, but: Backend | None = None) -> dict[Backend, KernelError | None]:
+async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
     """Remove everything of ours from the backends other than *but*; return what each of them refused."""
-    refused: dict[Backend, KernelError | None] = {}
-    for backend, in_use in _IN_USE.items():
-        if backend == but:
+    refused: dict[str, KernelError | None] = {}
+    for name, backend in _ALL.items():
+        if name == but:
             continue
-        refused[backend] = None
-        if in_use():
-            other = _ADAPTERS[backend](ownership)
+        refused[name] = None
+        if backend.in_use():
+            other = backend.open(ownership)
             try:
                 await other.remove()
             except KernelError as error:
-                refused[backend] = error
+                refused[name] = error
             finally:
                 other.close()
     return refused
 
 
-async def remove_other_backends(ours: Backend, ownership: Ownership) -> None:
+async def remove_other_backends(ours: str, ownership: Ownership) -> None:
     """Remove what a killed daemon with another setting left in the other backends. Raises KernelError."""
     for error in (await remove_backends(ownership, ours)).values():
         if error is not None:

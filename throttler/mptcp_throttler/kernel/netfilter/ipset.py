@@ -1,17 +1,31 @@
-"""The wire form of hash:ip,port,ip set entries with skbinfo. ipset(8), linux/netfilter/ipset/ip_set.h.
+"""The wire form of hash:ip,port,ip set entries with skbinfo, and which sets are ours. ipset(8), ip_set.h.
 
 pyroute2 takes 260 microseconds for an entry, this takes 6; a proxy that sees a thousand connections a second
 needs two thousand changes. Creating and destroying sets stays with pyroute2.
+
+Whether anything of ours may be in legacy iptables is found here, without touching its tables: to ask for a table makes
+it, for which every packet then pays, and no table can be unmade.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
-from mptcp_throttler.kernel.netlink import NLA_NESTED, NLA_NET_BYTEORDER, attribute, attributes
+from mptcp_throttler.kernel.netlink import (
+    NETLINK_NETFILTER,
+    NLA_NESTED,
+    NLA_NET_BYTEORDER,
+    NetlinkSocket,
+    attribute,
+    attributes,
+)
+from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.shaping.model import Target
+from mptcp_throttler.shaping.model import SET_PREFIX, Target
 
 NFNL_SUBSYS_IPSET = 6
 CMD_LIST, CMD_ADD, CMD_DEL, CMD_TYPE = (NFNL_SUBSYS_IPSET << 8 | number for number in (7, 9, 10, 13))
@@ -28,6 +42,8 @@ _TCP = 6
 _MARK = struct.Struct("!II")
 _NFGENMSG = struct.Struct("!BBH")
 _PRIORITY = struct.Struct("!I")
+_OUR_NAME = re.compile(rf"{SET_PREFIX}-[46]-[0-9]{{1,5}}")
+"""Of any port: the daemon that left a set may have had others."""
 
 
 def header(set_name: str, is_ipv6: bool) -> bytes:
@@ -56,7 +72,7 @@ def header_alone(set_name: str, is_ipv6: bool) -> bytes:
     return header(set_name, is_ipv6) + flags
 
 
-def name(list_message: bytes) -> str:
+def name_of(list_message: bytes) -> str:
     """Return the name of the set of which one message of a listing is."""
     return dict(attributes(list_message, _NFGENMSG.size)).get(_ATTR_SETNAME, b"").rstrip(b"\0").decode(errors="replace")
 
@@ -113,3 +129,42 @@ def _decode(data: bytes, listen_port: int) -> tuple[FourTuple, Target]:
     priority = _PRIORITY.unpack(fields[_DATA_SKBPRIO])[0] if _DATA_SKBPRIO in fields else 0
     port = int.from_bytes(fields[_DATA_PORT], "big")
     return FourTuple(local, listen_port, remote, port), Target(priority & 0xFFFF, mark)
+
+
+def in_use() -> bool:
+    """Return whether there may be anything of ours; nothing changes by asking."""
+    return _has_our_sets() or bool(registered())
+
+
+def all_sets() -> Iterator[bytes]:
+    """Yield the messages that list the sets of everybody. Raises KernelError, OSError."""
+    with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        yield from netlink.dump(CMD_LIST, header("", False)[:12], "list sets")
+
+
+def is_our_set(name: str) -> bool:
+    """Return whether a set of that *name* is ours, by the contract: others may begin as ours do."""
+    return _OUR_NAME.fullmatch(name) is not None
+
+
+def registered() -> list[bool]:
+    """Return for which families, IPv6 or not, this network namespace has the table mangle.
+
+    Root alone may ask. For others our sets say it, which our rules hold in place.
+    """
+    found = []
+    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
+        with suppress(FileNotFoundError):
+            try:
+                names = Path("/proc/thread-self/net", name).read_text().split()
+            except PermissionError:
+                return [False, True] if _has_our_sets() else []
+            if "mangle" in names:
+                found.append(is_ipv6)
+    return found
+
+
+def _has_our_sets() -> bool:
+    with suppress(KernelError, OSError):
+        return any(is_our_set(name_of(message)) for message in all_sets())
+    return False

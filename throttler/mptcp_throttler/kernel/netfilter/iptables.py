@@ -29,7 +29,6 @@ from typing import Any, TextIO
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset
-from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, is_our_set, registered
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.turns import in_turns
@@ -170,13 +169,13 @@ class IptablesNetfilter:
             raise failures.pop()
 
     async def remove(self) -> None:
-        for is_ipv6 in registered():
+        for is_ipv6 in ipset.registered():
             await _edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
             ours = [
                 message.get_attr("IPSET_ATTR_SETNAME")
                 async for message in await sets.list()
-                if is_our_set(message.get_attr("IPSET_ATTR_SETNAME", ""))
+                if ipset.is_our_set(message.get_attr("IPSET_ATTR_SETNAME", ""))
             ]
             for name in dict.fromkeys(ours):
                 try:
@@ -314,7 +313,7 @@ def available() -> str | None:
     except KernelError as error:
         return str(error)
     try:
-        list(all_sets())
+        list(ipset.all_sets())
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({reason(error)})"
     try:
