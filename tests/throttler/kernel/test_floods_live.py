@@ -75,7 +75,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 def frames(wire: Link, kind: str, known: int = 0) -> list[bytes]:
-    from mptcp_throttler.views.mptcp_layers import MpCapable, MpJoinAck, MpJoinSyn, tcp_option
+    from mptcp_layers import MpCapable, MpJoinAck, MpJoinSyn, tcp_option
 
     rng = random.Random(8684)
 

@@ -92,7 +92,7 @@ def read(throttler: Throttler) -> int:
 
 def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> dict[str, list[bytes]]:
     """Return by scene frames of which some lifted a cap once."""
-    from mptcp_throttler.views.mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
+    from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
     return {

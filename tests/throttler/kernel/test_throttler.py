@@ -114,11 +114,10 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
 
 def test_a_forged_join_never_counts(site: Site) -> None:
     """A stranger who knows the token but not the keys joins from an address of the client's Wi-Fi network."""
+    from mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
     from scapy.config import conf
     from scapy.layers.inet import IP, TCP
     from scapy.layers.l2 import Ether
-
-    from mptcp_throttler.views.mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
 
     stranger, core = "10.77.2.77", site.testbed["core"]
     mac = site.client.run(["cat", "/sys/class/net/wlan0/address"]).stdout.strip()

@@ -115,7 +115,7 @@ class Link:
 
         Whoever does so is on the way, and sees what the proxy answers. Nobody may have the client's address.
         """
-        from mptcp_throttler.views.mptcp_layers import MpCapable, tcp_option
+        from mptcp_layers import MpCapable, tcp_option
 
         self._socket.settimeout(60)
         self.send(self.frame(client, flags="S", options=[tcp_option(MpCapable())]))

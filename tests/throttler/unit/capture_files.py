@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from mptcp_capture import IPV4, IPV6
-
-from mptcp_throttler.views.capture_file import CaptureFile
+from scapy.utils import RawPcapReader
 
 START = 1_700_000_000.0
 Frame = tuple[float, str, bytes]
 """Time, interface, the frame with its Ethernet header."""
 Wrap = Callable[[bytes], bytes]
 
-ETHERNET, NULL, RAW, COOKED, COOKED_2 = 1, 0, 101, 113, 276
+ETHERNET, RAW, COOKED, COOKED_2 = 1, 101, 113, 276
 
 BOTH: list[Frame] = [
     *((START + at, interface, frame) for at, interface, frame in IPV4),
@@ -24,7 +23,8 @@ BOTH: list[Frame] = [
 ]
 """Two real connections of two subflows each, one after the other."""
 LABORATORY: list[Frame] = [
-    (record.time, "v0", record.data) for record in CaptureFile(Path(__file__).parents[1] / "captures/ethernet.pcap")
+    (about.sec + about.usec / 1e6, "v0", data)
+    for data, about in RawPcapReader(str(Path(__file__).parents[1] / "captures/ethernet.pcap"))
 ]
 """30,000 bytes down, 1 up, of which the first 160 of each frame were captured."""
 
@@ -58,10 +58,6 @@ def _packet_type(frame: bytes) -> int:
 
 def bare(frame: bytes) -> bytes:
     return frame[14:]
-
-
-def null(frame: bytes) -> bytes:
-    return struct.pack("<I", 2 if frame[12:14] == b"\x08\x00" else 10) + frame[14:]
 
 
 def extended(frame: bytes) -> bytes:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Any
 
-import pytest
+import mptcp_layers as layers
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mptcp_capture import IPV4, IPV6
-from scapy.layers.inet import IP, TCP, TCPOptionsField
+from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.segment import RAW_IP, parse_frame
-from mptcp_throttler.views import mptcp_layers as layers
 
 SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
 octet, short = st.integers(0, 2**8 - 1), st.integers(0, 2**16 - 1)
@@ -218,17 +217,3 @@ def test_words_for_people() -> None:
     assert "subtype=MP_TCPRST" in shown
     assert "reason=middlebox interference" in shown
     assert "flags=T" in shown
-
-
-def test_scapy_is_left_alone_until_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = bytes(TCP(options=[layers.tcp_option(layers.MpPrio(backup=1)), ("NOP", None)]))
-    assert TCP(raw).options[0] == (30, b"\x51")
-    for name in ("m2i", "i2m"):
-        monkeypatch.setattr(TCPOptionsField, name, getattr(TCPOptionsField, name))
-    monkeypatch.setattr(TCPOptionsField, "knows_mptcp", False, raising=False)
-    layers.register()
-    layers.register()
-    name, layer = TCP(raw).options[0]
-    assert (name, type(layer), layer.backup) == ("MPTCP", layers.MpPrio, 1)
-    assert layers.mptcp_options(raw)[0] == layer
-    assert bytes(TCP(options=[("MPTCP", layers.MpPrio(backup=1)), ("NOP", None)])) == raw

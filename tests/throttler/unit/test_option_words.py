@@ -1,45 +1,47 @@
-"""MPTCP options in words, whatever else is in the TCP header."""
+"""MPTCP options in words."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_capture import IPV4, IPV6
-from scapy.layers.inet import TCP
-from scapy.layers.l2 import Ether
 
-from mptcp_throttler.mptcp.options import KIND
-from mptcp_throttler.views.mptcp_layers import dissect
-from mptcp_throttler.views.option_words import in_words, options_in_words
+from mptcp_throttler.mptcp.options import parse_options
+from mptcp_throttler.replay.timeline import in_words
 
-PRIO = bytes.fromhex("1e0351 01")
+SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
 
 
-def words(options: bytes) -> str:
-    return options_in_words(bytes(20) + options)
+@pytest.mark.parametrize(
+    ("flags", "options", "words"),
+    [
+        (SYN, "1e04 01a1", "MP_CAPABLE version 1, with checksums, no join to this address"),
+        (SYN_ACK, "1e0c 0101 1112131415161718", "MP_CAPABLE version 1, the sender's key"),
+        (
+            ACK,
+            "1e16 0101 1112131415161718 2122232425262728 0001",
+            "MP_CAPABLE version 1, both keys, 1 byte of data",
+        ),
+        (SYN, "1e0c 1107 01020304 a1a2a3a4", "MP_JOIN to connection 01020304, address id 7, backup"),
+        (SYN_ACK, "1e10 1007 0001020304050607 a1a2a3a4", "MP_JOIN, address id 7, HMAC 0001020304050607"),
+        (ACK, "1e14 2015 00000005 00000007 00000001 0004 beef", "DSS, 4 bytes from 7, acknowledges 5, DATA_FIN"),
+        (ACK, "1e08 3103 c0000201", "ADD_ADDR id 3: 192.0.2.1, echo"),
+        (ACK, "1e16 3103 fd77000000000000 0000000000000001 0c38", "ADD_ADDR id 3: [fd77::1]:3128, echo"),
+        (ACK, "1e05 4001 02", "REMOVE_ADDR id 1, 2"),
+        (ACK, "1e03 51 1e04 5003", "MP_PRIO: backup; MP_PRIO: regular for address id 3"),
+        (ACK, "1e0c 6000 0000000000000009", "MP_FAIL: wrong checksum at 9"),
+        (ACK, "1e0c 7000 1112131415161718", "MP_FASTCLOSE"),
+        (ACK, "1e04 8106", "MP_TCPRST: middlebox interference, transient"),
+        (ACK, "1e04 8009", "MP_TCPRST: reason 9"),
+        (ACK, "1e04 f000", "an MPTCP option of subtype 15, which no RFC has"),
+        (ACK, "1e04 1007", "a broken MPTCP option of subtype 1: length 4 fits no form of this subtype here"),
+        (ACK, "1e02", "a broken MPTCP option: no subtype"),
+    ],
+)
+def test_an_option_in_words(flags: int, options: str, words: str) -> None:
+    assert "; ".join(map(in_words, parse_options(bytes.fromhex(options), flags))) == words
 
 
-def test_an_option_that_is_too_short_for_its_kind_stops_nothing() -> None:
-    """Defect: a segment with an option of TCP-AO (kind 29) of three octets ended replay with a traceback."""
-    assert words(bytes.fromhex("1d030a") + PRIO) == "MP_PRIO: backup"
-    assert words(PRIO + bytes.fromhex("1d02")) == "MP_PRIO: backup"
-
-
-def test_what_is_cut_or_has_no_length_is_the_last() -> None:
-    assert words(PRIO + bytes.fromhex("1e0c1007")) == f"MP_PRIO: backup; {words(bytes.fromhex('1e041007'))}"
-    for end in ("0800", "0801", "08", "00"):
-        assert words(PRIO + bytes.fromhex(end) + PRIO) == "MP_PRIO: backup"
-    assert words(b"") == ""
-
-
-def test_real_headers_say_what_scapys_layer_finds_in_them() -> None:
-    for _, _, frame in IPV4 + IPV6:
-        tcp = Ether(frame)[TCP]
-        header = bytes(tcp)[: tcp.dataofs * 4]
-        found = (bytes([KIND, len(value) + 2]) + value for kind, value in tcp.options if kind == KIND)
-        assert options_in_words(header) == "; ".join(in_words(dissect(each)) for each in found)
-
-
-@given(st.binary(max_size=40))
-def test_nothing_raises(options: bytes) -> None:
-    words(options)
+@given(st.binary(max_size=40), st.sampled_from([SYN, SYN_ACK, ACK]))
+def test_nothing_raises(options: bytes, flags: int) -> None:
+    assert all(map(in_words, parse_options(options, flags)))

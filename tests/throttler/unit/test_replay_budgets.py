@@ -57,12 +57,3 @@ rules:
     _, out, _ = replay(pcap(frames), policy=policy)
     assert out.splitlines()[-1] == f"budget volume: {used} B of 8 B used"
     assert ("rule volume caps what exceeds 8 B" in out) == (used > 8)
-
-
-def test_a_budget_survives_a_capture_that_was_appended(replay: Run) -> None:
-    policy = "version: 1\npaths: {}\nrules: [{name: volume, budget: {period: month, per: path, count: up,"
-    policy += " steps: [{after: 1 KB, throttle: {rate: 1 Mbit/s}}]}}]\n"
-    again = [(at - 3600, interface, frame) for at, interface, frame in BOTH[:11]]
-    _, out, _ = replay(pcap([*BOTH[:7], *again]), policy=policy)
-    assert "time goes back" in out
-    assert out.splitlines()[-1] == "budget volume: 10 B of 1.00 KB used"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
-from mptcp_throttler.cli import asking, daemon, files, offline
+from mptcp_throttler.cli import asking, daemon, files, replaying
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 
@@ -107,8 +107,21 @@ def _parser() -> argparse.ArgumentParser:
     quota.add_argument("--json", action="store_true", help="print JSON")
     quota.set_defaults(command=files.quota)
 
-    replay = "Show what the throttler would have known and done, from a capture of the proxy's packets."
-    offline.add_replay(commands.add_parser("replay", help=replay, description=replay))
+    text = "Show what the throttler would have known and done, from a capture of the proxy's packets."
+    replay = commands.add_parser("replay", help=text, description=text)
+    replay.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, or - for standard input")
+    replay.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    help_text = "take ports, interface and policy from this settings file; without it and with --policy none is read"
+    replay.add_argument("--config", type=Path, metavar="FILE", help=help_text)
+    replay.add_argument(
+        "--port", type=int, action="append", metavar="NUMBER", help="a port of the proxy (default: 3128)"
+    )
+    help_text = "the proxy's interface towards clients of PREFIX, or towards all; the first that fits counts"
+    replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=help_text)
+    help_text = "captured elsewhere than on the proxy's host: which way packets went there says nothing"
+    replay.add_argument("--elsewhere", action="store_true", help=help_text)
+    replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    replay.set_defaults(command=replaying.replay)
 
     cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
     cleanup.set_defaults(command=daemon.clean_up)

@@ -9,7 +9,7 @@ recognised; the keys of an MP_CAPABLE of another version than 1 are not read. Ru
 - Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
 
 This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The
-declarative one is ``mptcp_layers``; a test holds the two together.
+declarative one is that of the tests (``mptcp_layers``), which hold the two together.
 """
 
 from __future__ import annotations

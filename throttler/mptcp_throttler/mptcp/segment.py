@@ -42,7 +42,7 @@ def parse_frame(
     *link_header* is the size of the link-layer header: ``ETHERNET``, ``RAW_IP`` or ``LINUX_COOKED``. For any other
     size the packet itself shows its IP version. *outgoing*: this host sent it; None where that cannot be told.
     """
-    at = _network_header(frame, link_header) if link_header in (ETHERNET, LINUX_COOKED) else link_header
+    at = network_header(frame, link_header)
     if not 0 <= at < len(frame):
         return None
     found = transport(frame, at)
@@ -77,9 +77,11 @@ def transport(frame: bytes, at: int) -> _Transport | None:
     return _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
 
 
-def _network_header(frame: bytes, link_header: int) -> int:
+def network_header(frame: bytes, link_header: int) -> int:
     """Return where IP begins, behind a link header that ends with an EtherType and behind 802.1Q tags; else -1."""
     at = link_header
+    if at not in (ETHERNET, LINUX_COOKED):
+        return at
     for _ in range(_MAX_TAGS + 1):
         if at >= len(frame):
             return -1

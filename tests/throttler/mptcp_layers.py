@@ -2,16 +2,15 @@
 # Scapy's classes are not typed for us; a subclass of theirs is then an error to mypy.
 """Scapy layers for the MPTCP options, as Scapy has none: RFC 8684, 3, and RFC 6824, 3, where it differs.
 
-For tests, for replayed traffic and for looking at captures by hand. They take a hundred times longer than
-``mptcp.options``, which the daemon uses; a test holds the two together.
+Tests build segments of them, and hold ``mptcp_throttler.mptcp.options`` against them: it is the second definition of
+each form.
 
     >>> syn = TCP(flags="S", options=[("MSS", 1460), tcp_option(MpCapable())])
     >>> mptcp_options(bytes(syn))
     [<MpCapable  kind=30 length=4 subtype=MP_CAPABLE version=1 flags=H |>]
 
 A layer's ``length`` is worked out where it is not given, from the fields that are set. Bytes that fit no form of their
-subtype dissect as :class:`Unknown`; whatever dissects builds to the same bytes again. Importing this module changes
-nothing in Scapy; :func:`register` does, for those who want the options in ``TCP.options`` itself.
+subtype dissect as :class:`Unknown`; whatever dissects builds to the same bytes again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from scapy.fields import (
     XLongField,
     XShortField,
 )
-from scapy.layers.inet import TCPOptionsField
 from scapy.packet import Packet
 
 KIND: Final = 30
@@ -327,25 +325,3 @@ def mptcp_options(tcp_header: bytes) -> list[Packet]:
             break
         at += length
     return found
-
-
-def register() -> None:
-    """Teach Scapy's TCP layer the options: ``("MPTCP", layer)`` in ``TCP.options``, dissected and built.
-
-    For the interactive shell. It changes Scapy for the whole process, hence never by itself; repeating it does nothing.
-    """
-    if getattr(TCPOptionsField, "knows_mptcp", False):
-        return
-    from_machine, to_machine = TCPOptionsField.m2i, TCPOptionsField.i2m
-
-    def m2i(self: Any, packet: Any, data: bytes) -> list[tuple[Any, Any]]:
-        return [
-            ("MPTCP", dissect(bytes([KIND, len(value) + 2]) + value)) if kind == KIND else (kind, value)
-            for kind, value in from_machine(self, packet, data)
-        ]
-
-    def i2m(self: Any, packet: Any, options: list[tuple[Any, Any]]) -> bytes:
-        plain = [tcp_option(value) if kind == "MPTCP" else (kind, value) for kind, value in options]
-        return bytes(to_machine(self, packet, plain))
-
-    TCPOptionsField.m2i, TCPOptionsField.i2m, TCPOptionsField.knows_mptcp = m2i, i2m, True

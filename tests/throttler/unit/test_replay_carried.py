@@ -1,0 +1,179 @@
+"""Replay counts once what TCP sends again, or what was captured on two interfaces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from capture_files import LABORATORY, pcap
+from hypothesis import given
+from hypothesis import strategies as st
+from mptcp_dialogue import ACK, FIN, PORT, SYN, Host
+from mptcp_dialogue import Path as Subflow
+from replaying import Run
+
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.replay.replay import Carried, Entry, Replay
+
+BUDGET = """
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24]}}
+rules:
+  - name: volume
+    paths: [ethernet]
+    budget: {period: month, steps: [{after: 50 KB, throttle: {rate: 1 Mbit/s}}]}
+"""
+TCP_AT = 34
+"""Where TCP begins behind Ethernet and IPv4."""
+
+
+def changed(frame: bytes, at: int, value: bytes) -> bytes:
+    return frame[:at] + value + frame[at + len(value) :]
+
+
+def sent_again(frame: bytes) -> bytes:
+    """Return the frame with another identification."""
+    return changed(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
+
+
+def with_data(frame: bytes) -> bool:
+    return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_AT + 12] >> 4 << 2)
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_what_tcp_sends_again_counts_once(replay: Run, after: int) -> None:
+    """Defect: the daemon counts what is acknowledged, and replay counted it as often as it was sent."""
+    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+    frames, again = [], 0
+    for number, each in enumerate(LABORATORY):
+        frames.append(each)
+        earlier = LABORATORY[number - after][2] if number >= after else b""
+        # What signals something has a line of its own, whenever it is sent again.
+        if number > 12 and with_data(earlier):
+            frames.append((each[0], each[1], sent_again(earlier)))
+            again += 1
+    assert again > 10
+    _, out, err = replay(pcap(frames), policy=BUDGET)
+    assert out == expected.replace(f"{len(LABORATORY)} segments", f"{len(LABORATORY) + again} segments")
+    assert err == ""
+
+
+def test_what_comes_in_another_order_or_behind_a_gap_is_counted(replay: Run) -> None:
+    data = [number for number, each in enumerate(LABORATORY) if number > 12 and with_data(each[2])]
+    shuffled = list(LABORATORY)
+    order = random.Random(9293).sample(data, len(data))
+    for place, number in zip(data, order, strict=True):
+        shuffled[place] = (LABORATORY[place][0], "v0", LABORATORY[number][2])
+    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+    assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
+    lost = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
+    assert "30.0 KB down" in replay(pcap(lost), policy=BUDGET)[1]
+
+
+# What one subflow carried
+
+
+def of(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
+    send = subflow.from_client if from_client else subflow.from_proxy
+    return captured(send(ACK, sequence=sequence), size)
+
+
+def captured(segment: Segment, size: int = 0) -> Captured:
+    """Return the segment with *size* bytes of data."""
+    return Captured(segment, round(segment.time * 1e9), size, b"")
+
+
+def ends(found: Iterable[Entry]) -> list[str]:
+    return [each.text.partition("; ")[2] for each in found if each.kind == "closed" and each.four_tuple is not None]
+
+
+def test_a_port_that_is_used_again_starts_anew() -> None:
+    """Its sequence numbers are others; neither connection's end was captured."""
+    run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
+    first, second = Host("first"), Host("second", time=1100.0)
+    one, two = first.initial(), second.initial()
+    found = [entry for each in one.handshake() for entry in run.take(captured(each))]
+    found += run.take(of(first, one, 1_000, 1))
+    found += run.take(of(first, one, 1_000, 1_001))
+    found += [entry for each in two.handshake() for entry in run.take(captured(each))]
+    assert ends(found) == ["2.00 KB down, 0 B up"]
+    found += run.take(of(second, two, 300, 1))
+    found += run.take(of(second, two, 40, 1, from_client=True))
+    found += run.take(captured(two.from_client(FIN | ACK, sequence=41)))
+    found += run.take(captured(two.from_proxy(FIN | ACK, sequence=301)))
+    assert ends(found)[1:] == ["300 B down, 40 B up"]
+
+
+def test_data_count_of_the_segment_by_which_a_subflow_is_active() -> None:
+    """The third ACK itself was lost, by the path or by the capture."""
+    run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
+    path = host.initial()
+    syn, syn_ack, ack = path.handshake()
+    found = [*run.take(captured(syn)), *run.take(captured(syn_ack)), *run.take(captured(ack, 70))]
+    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
+    assert ends(found) == ["0 B down, 70 B up"]
+
+
+def test_data_count_from_the_handshake_on_in_whatever_order_they_come() -> None:
+    run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
+    path = host.initial()
+    found = [entry for each in path.handshake() for entry in run.take(captured(each))]
+    for sequence in (1_001, 1):
+        found += [*run.take(of(host, path, 1_000, sequence)), *run.take(of(host, path, 1_000, sequence, True))]
+    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
+    assert ends(found) == ["2.00 KB down, 2.00 KB up"]
+
+
+def test_what_went_the_wrong_way_carries_nothing() -> None:
+    """Else its sequence number hid what the client sends afterwards."""
+    run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
+    path = host.initial()
+    found = [entry for each in path.handshake() for entry in run.take(captured(each))]
+    forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
+    found += [*run.take(captured(forged, 100)), *run.take(of(host, path, 50, 1, from_client=True))]
+    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
+    assert ends(found) == ["0 B down, 50 B up"]
+
+
+def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment:
+    number = sequence % 2**32
+    return Segment(1.0, "v0", bytes(4), PORT, bytes(4), 40_000, flags, number, acknowledgment % 2**32, ())
+
+
+@given(
+    begin=st.one_of(st.integers(0, 2**32 - 1), st.integers(2**32 - 3_000, 2**32 - 1)),
+    cuts=st.sets(st.integers(1, 4_999), max_size=20),
+    more=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
+    order=st.randoms(use_true_random=False),
+)
+def test_each_byte_counts_once_in_whatever_order_and_however_often_it_comes(
+    begin: int, cuts: set[int], more: list[tuple[int, int]], order: random.Random
+) -> None:
+    """Sequence numbers begin anew behind 2^32; a repetition may have other bounds than what it repeats."""
+    bounds = [0, *sorted(cuts), 5_000]
+    pieces = [(at, end - at) for at, end in pairwise(bounds)]
+    pieces += [(at, min(size, 5_000 - at)) for at, size in more]
+    order.shuffle(pieces)
+    carried = Carried(1)
+    carried.begin(segment(7, acknowledgment=begin), from_client=True)
+    seen = 0
+    for at, size in pieces:
+        assert carried.count(segment(begin + at), size, from_client=False) is (at + size > seen)
+        seen = max(seen, at + size)
+        assert carried.down == seen, "what is missing before it is late, or the capture lost it"
+    assert (carried.down, carried.up) == (5_000, 0)
+
+
+def test_without_a_handshake_the_first_segment_begins() -> None:
+    carried = Carried(1)
+    assert carried.count(segment(2**32 - 10), 30, from_client=True)
+    assert not carried.count(segment(2**32 - 40), 60, from_client=True)
+    assert carried.count(segment(0), 30, from_client=True)
+    assert carried.count(segment(5, SYN | ACK), 4, from_client=False)
+    assert not carried.count(segment(6), 4, from_client=False)
+    assert (carried.down, carried.up) == (4, 40)

@@ -1,0 +1,431 @@
+"""What the throttler would have known and decided, from captured segments only. Pure.
+
+Each segment goes to the tracker, and what that reports is decided by the policy, as in the daemon. The capture's time
+is the clock: by it handshakes and idle subflows expire, rules open and close, and connections are anticipated. What
+differs from the daemon:
+
+- There is no kernel to confirm or to end anything: what packets show counts, MP_PRIO included.
+- A subflow that began before the capture is not known; the daemon lists the sockets when it starts.
+- Budgets begin with nothing used, and count what was captured.
+- Guard and steering need samples of sockets. Which rule steers a subflow is said, as ``plan`` does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import Any, Final
+
+from mptcp_common.units import approximate_size
+from mptcp_throttler.mptcp.model import (
+    Connection,
+    Event,
+    EventKind,
+    FourTuple,
+    KernelEvent,
+    KernelEventKind,
+    KernelSubflow,
+    Segment,
+    SubflowState,
+    TcpFlag,
+)
+from mptcp_throttler.mptcp.options import Dss, MpPrio
+from mptcp_throttler.mptcp.tracker import Tracker, TrackerCounters
+from mptcp_throttler.policy.anticipation import Anticipation
+from mptcp_throttler.policy.evaluate import count_paths, evaluate, next_change
+from mptcp_throttler.policy.model import Direction, Network, Policy, Verdict
+from mptcp_throttler.policy.schedule import open_rules
+from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.stages.budget import BudgetStage, Reached
+from mptcp_throttler.stages.stage import Samples
+from mptcp_throttler.views.budgets import budget_rows
+from mptcp_throttler.views.preview import steered_reason
+
+TICK_SECONDS: Final = 1.0
+"""How often it is looked what has expired, and whether the period of a budget is over."""
+SAMPLE_SECONDS: Final = 0.1
+"""As often as the daemon samples what brings a budget near its next step."""
+MOST_ACCOUNTS: Final = 20
+"""Accounts of budgets in the summary; more where the policy has more budgets, one of each."""
+_SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
+_UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
+_Key = tuple[FourTuple, Direction]
+_Interfaces = Sequence[tuple[Network | None, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that was seen or decided."""
+
+    time: float
+    kind: str
+    """segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: docs/operator.md."""
+    text: str
+    token: int | None = None
+    four_tuple: FourTuple | None = None
+    path: str | None = None
+    rule: str | None = None
+    direction: Direction | None = None
+    rate: int | None = None
+    ceil: int | None = None
+    segment: Segment | None = None
+    from_client: bool = False
+
+
+@dataclass(slots=True)
+class Carried:
+    """Bytes of data that one subflow carried: in each direction, what goes beyond the highest sequence number.
+
+    So each byte counts once, however often it is sent. What comes behind a gap counts with the gap, and what fills it
+    nothing more: it is late, or the capture lost it.
+    """
+
+    cookie: int
+    down: int = 0
+    up: int = 0
+    highest: dict[bool, int] = field(default_factory=dict)
+    """By whether the client sends: the sequence number behind the highest one that was seen."""
+
+    def begin(self, segment: Segment, from_client: bool) -> None:
+        """Count from *segment* on, by which the subflow became active."""
+        self.highest[from_client] = segment.sequence + bool(segment.flags & _SYN)
+        if segment.flags & _ACK:
+            self.highest[not from_client] = segment.acknowledgment
+
+    def count(self, segment: Segment, size: int, from_client: bool) -> bool:
+        """Count *segment*, which has *size* bytes of data; return whether any are new."""
+        end = segment.sequence + bool(segment.flags & _SYN) + size
+        before = self.highest.get(from_client, end - size)
+        new = (end - before + (1 << 31)) % (1 << 32) - (1 << 31)
+        if new <= 0:
+            return False
+        self.highest[from_client] = end
+        if from_client:
+            self.up += new
+        else:
+            self.down += new
+        return True
+
+    def of(self, direction: Direction) -> int:
+        return self.down if direction is Direction.DOWN else self.up
+
+
+@dataclass(slots=True)
+class RuleTotals:
+    """What the caps of one rule came to."""
+
+    caps: int = 0
+    """Subflows capped, each direction for itself, once for each time."""
+    seconds: float = 0.0
+    carried: int = 0
+    """Bytes under the caps, as captured: the cap itself was not there."""
+
+
+class Replay:
+    """One capture under one policy. Times are those of the capture, seconds since the epoch."""
+
+    def __init__(self, policy: Policy, ports: Collection[int], interfaces: _Interfaces = ()) -> None:
+        """*interfaces*: by which interface subflows leave whose clients' addresses are of a network, of any where it is
+        None; the first that fits. Without one that fits it is the one that the capture names."""
+        self.policy = policy
+        self.segments = self.connections = self.subflows = 0
+        self.older = 0
+        """Subflows with MPTCP options whose SYN is not in the capture."""
+        self.first: float | None = None
+        self.now = 0.0
+        """When the last segment was captured. A segment with an earlier time counts as captured then."""
+        self.rules: dict[str, RuleTotals] = {}
+        self._ports = frozenset(ports)
+        self._interfaces = tuple(interfaces)
+        self._tracker = Tracker(self._ports)
+        self._anticipation = Anticipation()
+        self._budgets = BudgetStage()
+        self._budgets.set_policy(policy)
+        self._asked: dict[FourTuple, bool] = {}
+        """Four-tuples with MPTCP options: whether their SYN was seen."""
+        self._verdicts: dict[int, dict[_Key, Verdict]] = {}
+        self._active: dict[FourTuple, tuple[int, Carried]] = {}
+        """Active subflows, and those that close: the token and what was carried."""
+        self._caps: dict[_Key, tuple[str, float, int]] = {}
+        """The caps in force: rule, since when, and what the subflow had carried before."""
+        self._cookies = itertools.count(1)
+        self._moved: set[FourTuple] = set()
+        """Subflows that carried something since the last sample."""
+        self._tick = self._sample = self._change = math.inf
+        """When to look for what expired, to take a sample for budgets, and when the hours of a rule begin or end."""
+        self._open: tuple[bool, ...] = ()
+
+    @property
+    def counters(self) -> TrackerCounters:
+        return self._tracker.counters
+
+    def take(self, captured: Captured) -> Iterator[Entry]:
+        """Take in one segment to or from the proxy's ports; yield what happened until then, the segment if it signals
+        anything, and what follows."""
+        segment = captured.segment
+        yield from self._advance(segment.time)
+        now = self.now
+        self.segments += 1
+        from_client = segment.destination_port in self._ports
+        ends = (segment.destination, segment.destination_port), (segment.source, segment.source_port)
+        (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
+        four_tuple = FourTuple(local, local_port, remote, remote_port)
+        segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
+        if self._signals(segment, four_tuple):
+            yield Entry(now, "segment", "", None, four_tuple, segment=segment, from_client=from_client)
+        was_active = four_tuple in self._active
+        if was_active:
+            self._count(captured, four_tuple, from_client)
+        yield from self._follow(self._tracker.segment(segment) + self._priority(segment, four_tuple, from_client))
+        if not was_active and four_tuple in self._active:
+            self._active[four_tuple][1].begin(segment, from_client)
+            self._count(captured, four_tuple, from_client)
+
+    def finish(self) -> Iterator[Entry]:
+        """The capture is over: yield what was carried last brought about, and complete the totals."""
+        yield from self._sample_budgets()
+        for key in list(self._caps):
+            self._end_cap(key)
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return what was used of budgets, the fullest first, as ``summary`` has it."""
+        if not self.policy.budgets:
+            return []
+        return budget_rows(self.policy, self._budgets.accounts(), self.now, MOST_ACCOUNTS)[1]
+
+    # The clock
+
+    def _advance(self, to: float) -> Iterator[Entry]:
+        """Let the time pass, and yield what it does."""
+        if self.first is None:
+            self.first = self.now = to
+            self._tick = to + TICK_SECONDS
+            self._open = open_rules(self.policy, to)
+            self._change = self._next_change()
+        while (due := self._next_due()) <= to:
+            self.now = max(self.now, due)
+            yield from self._due()
+        self.now = max(self.now, to)
+        if self._tick <= self.now or self._change <= self.now:  # no connection was open
+            yield from self._due()
+
+    def _next_due(self) -> float:
+        while_open = min(self._tick, self._change) if self._tracker.connections else math.inf
+        window = self._anticipation.next_due
+        return min(while_open, self._sample, math.inf if window is None else window)
+
+    def _due(self) -> Iterator[Entry]:
+        now = self.now
+        if self._tick <= now:
+            self._tick = now + TICK_SECONDS
+            while events := self._tracker.expire(now):
+                yield from self._follow(events)
+            yield from self._decide(self._budgets.advance(now, now))
+        yield from self._decide(self._anticipation.due(now))
+        if self._change <= now:
+            before, self._open = self._open, open_rules(self.policy, now)
+            for rule, was, is_now in zip(self.policy.rules, before, self._open, strict=True):
+                if was is not is_now and self._tracker.connections:
+                    text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
+                    yield Entry(now, "clock", text, rule=rule.name)
+            self._change = self._next_change()
+            yield from self._decide(list(self._tracker.connections))
+        if self._sample <= now:
+            yield from self._sample_budgets()
+
+    def _next_change(self) -> float:
+        change = next_change(self.policy, self.now)
+        return math.inf if change is None else change
+
+    # Segments
+
+    def _interface(self, remote: bytes, captured: str) -> str:
+        address = ip_address(remote)
+        for network, name in self._interfaces:
+            if network is None or (address.version == network.version and address in network):
+                return name
+        return captured
+
+    def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
+        """Return whether the segment is worth a line: a SYN, the end of a subflow, any option but one of data."""
+        if segment.flags & _SYN:
+            if segment.options:
+                self._asked[four_tuple] = True
+            return True
+        if segment.options and four_tuple not in self._asked:
+            self._asked[four_tuple] = False
+            self.older += 1
+        known = self._asked.get(four_tuple, False)
+        return known and (bool(segment.flags & _ENDS) or any(not isinstance(each, Dss) for each in segment.options))
+
+    def _priority(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[Event]:
+        """Do what the kernel's event does in the daemon: the tracker takes no MP_PRIO from the wire."""
+        if four_tuple not in self._active or not from_client or segment.outgoing:
+            return []
+        token, kind = self._active[four_tuple][0], KernelEventKind.SUBFLOW_PRIORITY
+        return [
+            event
+            for option in segment.options
+            if isinstance(option, MpPrio)
+            for event in self._tracker.kernel_event(
+                KernelEvent(segment.time, kind, token, four_tuple, backup=option.backup)
+            )
+        ]
+
+    def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
+        """Count what an active subflow carried; what went the wrong way is forged, and carried nothing."""
+        segment = captured.segment
+        if segment.outgoing is from_client or not captured.length:
+            return
+        if self._active[four_tuple][1].count(segment, captured.length, from_client) and self.policy.budgets:
+            self._moved.add(four_tuple)
+            self._sample = min(self._sample, self.now + SAMPLE_SECONDS)
+
+    # Events
+
+    def _follow(self, events: Iterable[Event]) -> Iterator[Entry]:
+        """Yield what the tracker reports, and what is decided because of it."""
+        tokens: dict[int, None] = {}
+        closed = []
+        for event in events:
+            tokens[event.token] = None
+            four_tuple = event.four_tuple
+            self.connections += event.kind is EventKind.CONNECTION_OPENED
+            if event.kind is EventKind.SUBFLOW_ACTIVE and four_tuple is not None:
+                self.subflows += 1
+                self._active[four_tuple] = event.token, Carried(next(self._cookies))
+            elif event.kind is EventKind.SUBFLOW_CLOSED and four_tuple is not None:
+                closed.append(four_tuple)
+            yield self._entry(event)
+        yield from self._decide(tokens)
+        for four_tuple in closed:
+            if four_tuple in self._active:
+                _, carried = self._active.pop(four_tuple)
+                self._moved.discard(four_tuple)
+                if self.policy.budgets:
+                    end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
+                    self._budgets.socket_closed(carried.cookie, end, carried.down, carried.up)
+                    self._sample = min(self._sample, self.now)
+
+    def _entry(self, event: Event) -> Entry:
+        four_tuple, token, detail = event.four_tuple, event.token, event.detail
+        kind, text = "changed", detail
+        match event.kind:
+            case EventKind.CONNECTION_OPENED:
+                kind, text = "connection", f"connection {token:08x} is open"
+            case EventKind.CONNECTION_CLOSED:
+                kind, text = "closed", f"connection {token:08x} has ended: {detail}"
+            case EventKind.SUBFLOW_ACTIVE:
+                kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
+            case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
+                _, carried = self._active.get(four_tuple, (0, Carried(0)))
+                sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
+                kind, text = "closed", f"has ended: {detail}; {sizes}"
+            case EventKind.SUBFLOW_CHANGED:
+                now = self._subflow(token, four_tuple)
+                text = f"is now: {now}" if now else f"is closing: {detail}"
+            case EventKind.JOIN_REFUSED:
+                kind, text = "refused", f"join refused: {_UNKNOWN_TOKEN if detail == 'unknown token' else detail}"
+        return Entry(self.now, kind, text, token, four_tuple)
+
+    def _subflow(self, token: int, four_tuple: FourTuple | None) -> str:
+        """Return what a subflow is in words, "" where it is none any longer."""
+        connection = self._tracker.get(token)
+        for each in () if connection is None else connection.subflows:
+            if each.four_tuple == four_tuple and each.state is not SubflowState.CLOSING:
+                parts = ["initial subflow" if each.initial else "joined subflow"]
+                parts += [f"address id {each.remote_id}"] if each.remote_id else []
+                parts += ["backup" if each.backup else "regular"]
+                parts += [f"leaves by {each.interface}"] if each.interface else []
+                return ", ".join(parts)
+        return ""
+
+    # Decisions
+
+    def _decide(self, tokens: Iterable[int]) -> Iterator[Entry]:
+        """Decide about the connections *tokens*, open or not, and yield what is another decision than before."""
+        for token in tokens:
+            connection = self._tracker.get(token)
+            before = self._verdicts.pop(token, {})
+            after: dict[_Key, Verdict] = {}
+            if connection is None:
+                self._anticipation.forget(token, self.now)
+                self._budgets.forget(token)
+            else:
+                after = {(each.four_tuple, each.direction): each for each in self._evaluate(connection)}
+                self._verdicts[token] = after
+            for key, verdict in after.items():
+                yield from self._changed(token, key, before.get(key), verdict)
+            for key in before.keys() - after.keys() & self._caps.keys():
+                yield self._end_cap(key, token)
+
+    def _evaluate(self, connection: Connection) -> tuple[Verdict, ...]:
+        expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
+        verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
+        return self._budgets.apply(connection, verdicts, self.now)
+
+    def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
+        """Yield what is decided of a subflow, if that is another cap, or another reason for none."""
+        throttle, scope = verdict.throttle, verdict.scope
+        if before is not None and before.throttle == throttle and before.scope == scope:  # noqa: SIM102 - two questions
+            if scope is not None or before.reason == verdict.reason:
+                return
+        if before is not None and before.scope != scope and before.scope is not None:
+            yield self._end_cap(key, token, verdict if scope is None else None)
+            if scope is None:
+                return
+        word = "not capped: "
+        if scope is not None:
+            # What a dry run would cap is no cap.
+            word = "" if self.policy.dry_run else "capped: "
+            if key not in self._caps:
+                self._caps[key] = scope.rule, self.now, self._carried(key)
+                self.rules.setdefault(scope.rule, RuleTotals()).caps += 1
+        yield Entry(
+            self.now,
+            "decided",
+            word + steered_reason(verdict, verdict.reason),
+            token,
+            verdict.four_tuple,
+            verdict.path,
+            None if verdict.rule is None else verdict.rule.name,
+            verdict.direction,
+            None if throttle is None else throttle.rate,
+            None if throttle is None else throttle.ceil,
+        )
+
+    def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
+        """Take the cap from the subflow; *verdict* has why, where it goes on without."""
+        rule, since, before = self._caps.pop(key)
+        seconds, carried = self.now - since, self._carried(key) - before
+        total = self.rules[rule]
+        total.seconds += seconds
+        total.carried += carried
+        why = "" if verdict is None else f": {verdict.reason}"
+        upload = "upload: " if key[1] is Direction.UP else ""
+        text = f"{upload}cap of rule {rule} is over after {seconds:.1f} s, {approximate_size(carried)}{why}"
+        return Entry(self.now, "lifted", text, token, key[0], None if verdict is None else verdict.path, rule, key[1])
+
+    def _carried(self, key: _Key) -> int:
+        return self._active[key[0]][1].of(key[1]) if key[0] in self._active else 0
+
+    def _sample_budgets(self) -> Iterator[Entry]:
+        """Give the budgets what was captured, in place of samples of sockets; yield steps reached and what changes."""
+        self._sample = math.inf
+        sockets = {}
+        for each in self._moved:
+            token, carried = self._active[each]
+            down, up, cookie = carried.down, carried.up, carried.cookie
+            sockets[each] = KernelSubflow(token, each, True, 0, 0, False, self.now, down, up, cookie=cookie)
+        self._moved.clear()
+        changed: set[int] = set()
+        for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
+            changed.update(outcome.changed)
+            for step in outcome.effects:
+                if isinstance(step, Reached):
+                    whose = f"client {step.client}: " if step.client else ""
+                    yield Entry(self.now, "budget", whose + step.sentence, rule=step.budget)
+        yield from self._decide(sorted(changed))
