@@ -92,7 +92,7 @@ def test_what_is_not_a_whole_tcp_header_is_passed_over() -> None:
     other = bytes(12) + b"\x08\x06" + bytes(40)
     short = frame(flags="S")[:40]
     found = read_capture(capture(*enumerate([udp, fragment, first_fragment, other, short, frame(b"last")])))
-    assert [packet.payload for packet in found] == [b"last"]
+    assert [packet.payload for packet in found] == [b"abc", b"last"]
 
 
 def test_a_real_connection() -> None:
@@ -104,12 +104,12 @@ def test_a_real_connection() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "begins with nothing"),
-        (b"\x1f\x8b\x08\x00abcdefgh", "begins with 1f8b0800"),
-        (bytes.fromhex("0a0d0d0a") + bytes(40), "not a pcap file"),
-        (capture()[:20], "ends after 20 of 24"),
-        (capture(link_type=127), "link type 127"),
-        (capture((0, frame(b"abc")))[:-1], "ends within a packet"),
+        (b"", "is no capture file"),
+        (b"\x1f\x8b\x08\x00abcdefgh", "is no capture file"),
+        (bytes.fromhex("0a0d0d0a") + bytes(40), "is no capture file"),
+        (capture()[:20], "is no capture file"),
+        (capture((0, frame(b"abc")), link_type=127), "link type 127"),
+        (capture((0, frame(b"abc")))[:-1], "ends in the middle of a packet"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_reported(data: bytes, said: str) -> None:
