@@ -16,7 +16,7 @@ from fakes import FakeNetfilter, FakeTrafficControl
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.routes import Routes
+from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
 from mptcp_throttler.policy.model import Direction, Network
 from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit

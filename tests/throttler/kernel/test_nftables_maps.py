@@ -12,7 +12,7 @@ import pytest
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
-from mptcp_throttler.kernel.netfilter import nft_wire
+from mptcp_throttler.kernel.netfilter import nftables as nftables_adapter
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.ports import Netfilter
@@ -38,20 +38,20 @@ def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
 ) -> None:
     """Defect: it stayed in the map when it was to go, and so did the chain that it goes to."""
     many = {four_tuple(number): ONE for number in range(20)}
-    whole, dumps = nft_wire.elements, 0
+    whole, dumps = nftables_adapter._entries, 0
 
-    def grows(*asked: Any) -> Iterator[nft_wire.Element]:
+    def grows(*asked: Any) -> Iterator[tuple[FourTuple, Target]]:
         nonlocal dumps
         dumps += 1
         # In one order, whatever the kernel does with its hash table meanwhile: all attempts leave out the same.
-        listed = sorted(whole(*asked), key=lambda element: element.four_tuple.remote_port)
+        listed = sorted(whole(*asked), key=lambda entry: entry[0].remote_port)
         return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await nftables.prepare()
         await nftables.upsert_entries(many)
         with monkeypatch.context() as patched:
-            patched.setattr(nft_wire, "elements", grows)
+            patched.setattr(nftables_adapter, "_entries", grows)
             read = await nftables.read_entries()
         await nftables.delete_entries(many)
         return read, await nftables.read_entries()

@@ -245,17 +245,17 @@ async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(
         assert done[:3] == ["policy", "turn", "decided"]
 
 
-@pytest.mark.parametrize("module", ["respite", "garbage"])
+@pytest.mark.parametrize("name", ["daemon.rest_when_busy", "garbage.run"])
 def test_what_keeps_the_loop_answering_runs_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     begun = list[str]()
 
     async def noted() -> None:
-        begun.append(module)
+        begun.append(name)
         await asyncio.sleep(math.inf)
 
-    monkeypatch.setattr(f"mptcp_throttler.runtime.{module}.run", noted)
+    monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", noted)
 
     @scenario
     async def scene(tmp_path: Path) -> None:

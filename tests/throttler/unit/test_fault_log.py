@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mptcp_throttler.runtime.fault_log import TOLD, faults_told
+from mptcp_throttler.runtime.logs import TOLD, faults_told
 
 log = logging.getLogger("mptcp_throttler.somewhere")
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime import pacing as pacing_module

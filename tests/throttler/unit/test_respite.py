@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from mptcp_throttler.runtime import respite
-from mptcp_throttler.runtime.respite import LONGEST_REST_SECONDS, PERIOD_SECONDS, Respite
+from mptcp_throttler.kernel import scheduling
+from mptcp_throttler.kernel.scheduling import LONGEST_REST_SECONDS, PERIOD_SECONDS, Respite
 
 KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
 """What the kernel takes in one piece where it is missing: sched_rt_runtime_us and sched_rt_period_us by default."""
@@ -53,13 +53,13 @@ def test_only_who_is_scheduled_in_real_time_rests(monkeypatch: pytest.MonkeyPatc
         return 1000.0 * looks
 
     monkeypatch.setattr(time, "thread_time", computed)
-    monkeypatch.setattr(respite, "PERIOD_SECONDS", 0)
+    monkeypatch.setattr(scheduling, "PERIOD_SECONDS", 0)
     policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if real_time else os.SCHED_OTHER
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
     rests = list[float]()
 
     async def scene() -> None:
-        resting = asyncio.create_task(respite.run(rests.append))
+        resting = asyncio.create_task(scheduling.rest_when_busy(rests.append))
         while looks < 5:  # noqa: ASYNC110 - nothing else says so
             await asyncio.sleep(0)
         resting.cancel()

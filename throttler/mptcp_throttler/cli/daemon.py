@@ -18,8 +18,8 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import host_problems, stacked_interfaces
     from mptcp_throttler.config.settings import with_announced_ports
-    from mptcp_throttler.kernel.mptcp_pm.endpoints import announced_ports
-    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.kernel.mptcp_pm.commands import announced_ports
+    from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
     from mptcp_throttler.runtime.logs import log_to_stderr
@@ -68,8 +68,8 @@ def clean_up(options: argparse.Namespace) -> int:
 
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.settings import with_announced_ports
-    from mptcp_throttler.kernel.mptcp_pm.endpoints import announced_ports
-    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.kernel.mptcp_pm.commands import announced_ports
+    from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.runtime.cleanup import cleanup
 
     settings = with_announced_ports(read_settings(options.config), announced_ports())

@@ -90,8 +90,8 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _live_connections(settings: Settings, now: float) -> list[Connection]:
-    from mptcp_throttler.kernel.routes import Routes
     from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+    from mptcp_throttler.kernel.tc.link import Routes
     from mptcp_throttler.mptcp.tracker import Tracker
 
     tracker = Tracker(settings.ownership.listen_ports)

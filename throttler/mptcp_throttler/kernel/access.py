@@ -25,15 +25,15 @@ from mptcp_throttler.kernel.ports import (
     Sockets,
     TrafficControl,
 )
-from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.meter import open_socket_meter
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.sysctl import OwnedSysctls, mptcp_missing
-from mptcp_throttler.kernel.tc.class_counters import read_class_counters
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.htb import read_class_counters
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.shaping.commands import NftTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from mptcp_throttler.kernel.bpf import Bpf, Map
-from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.kernel.scheduling import in_turns
 
 
 class KnownMap:

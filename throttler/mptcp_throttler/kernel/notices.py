@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages_with_port
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.tc.htb_wire import TCMSG
+from mptcp_throttler.kernel.tc.htb import TCMSG
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
 from mptcp_throttler.shaping.model import NFT_TABLE
 

@@ -1,25 +1,43 @@
-"""Files in the state directory, which say what is to be put back: only what nobody else can write is believed.
+"""The state directory: files that say what to put back, and locks that let one daemon at a time work.
+
+Of files only what nobody else can write is believed.
 
 A file is refused unless it is a regular one with one name, belongs to root, to the throttler's user or to whoever runs
 this, and can be written by nobody else; so is a directory that others can write to. No symbolic link is followed below
 the directory. open(2). What root writes here belongs to the owner of the directory, who has to go on with it.
+
+Of two locks, which end with their holder, one is on a file. The other, for a daemon with another state directory, is an
+abstract address of unix(7), of which each network namespace has its own: both would make sets, tables and classes of
+the same names. Anybody may take such an address; one that neither root, nor this user, nor the throttler's holds is no
+daemon's, and no reason to refuse.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mptcp_common.trust import distrust
+from mptcp_common.trust import distrust, throttler_uid
 from mptcp_throttler.kernel.ports import KernelError
+
+log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
 """No state file of ours is longer."""
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Not blocking: opening a pipe that somebody put there must not wait."""
+_ADDRESS = "\0mptcp-throttler"
+_ASKED = 4096
+"""How often others may ask who holds it: nobody accepts them."""
+_CREDENTIALS = struct.Struct("=iII")
+"""``struct ucred``: process, user, group."""
 
 
 def read_state(path: Path) -> str | None:
@@ -106,3 +124,46 @@ def _give_to_owner(descriptor: int, directory: int) -> None:
     owner = os.fstat(directory)
     if os.geteuid() == 0 and owner.st_uid != 0:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+class AlreadyRunning(Exception):
+    """Another daemon holds the state directory or the network namespace."""
+
+
+@contextmanager
+def locked(state_directory: Path) -> Iterator[None]:
+    """Hold both for one daemon. Raises :class:`AlreadyRunning`; KernelError for a lock not to trust."""
+    with os.fdopen(open_lock(state_directory / "lock"), "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(f"a throttler is running already: it holds {state_directory}/lock") from error
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
+            _hold(held)
+            yield
+
+
+def _hold(held: socket.socket) -> None:
+    try:
+        held.bind(_ADDRESS)
+        held.listen(_ASKED)
+    except OSError as error:
+        holder = _holder()
+        if holder is not None and holder[1] in (0, os.geteuid(), throttler_uid()):
+            what = f"a throttler is running already in this network namespace: process {holder[0]}"
+            raise AlreadyRunning(what) from error
+        log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
+
+
+def _holder() -> tuple[int, int] | None:
+    """Return process and user of who listens at our address; None where nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_ADDRESS)
+        except OSError:
+            return None
+        process, user, _group = _CREDENTIALS.unpack(
+            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+    return process, user

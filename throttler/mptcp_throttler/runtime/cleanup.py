@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
-from mptcp_throttler.kernel.state_lock import locked
+from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
 from mptcp_throttler.runtime.lifting import lift_all

@@ -22,16 +22,16 @@ from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.scheduling import prefer_worker
-from mptcp_throttler.kernel.state_lock import locked
+from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
+from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.runtime import garbage, respite
+from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.fault_log import faults_told
+from mptcp_throttler.runtime.logs import faults_told
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
@@ -160,7 +160,7 @@ class Daemon:
                 engine.sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
-                respite.run(),
+                rest_when_busy(),
                 self._service_status.run(),
                 garbage.run(),
                 engine.run(),

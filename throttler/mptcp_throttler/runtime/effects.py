@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection, KernelSubflow
-from mptcp_throttler.runtime.fault_log import TOLD
-from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.budget import Reached

@@ -1,21 +1,30 @@
 """The daemon's log: on stderr, and where that is the journal as entries with fields; and what a hang leaves in it.
 
+Every warning and error is an event, too: so no fault is told in two places.
+
 Fields say what a line is about, so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: docs/operator.md has them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import logging
 import os
 import socket
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from mptcp_common import journal
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.views.words import address_text
 
+TOLD: Final = {"told": True}
+"""``extra`` of a line that is an event of another kind already."""
+_LOGGER: Final = "mptcp_throttler"
 _PRIORITIES = (
     (logging.ERROR, journal.ERROR),
     (logging.WARNING, journal.WARNING),
@@ -99,6 +108,41 @@ class Entries(logging.Handler):
     def close(self) -> None:
         self._socket.close()
         super().close()
+
+
+class _Faults(logging.Handler):
+    def __init__(self, take: Callable[[float, str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._pid, self._thread = os.getpid(), threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A child that answers for the status logs, too; it must not touch the loop's descriptors.
+        if getattr(record, "told", False) or self._loop.is_closed() or os.getpid() != self._pid:
+            return
+        try:
+            text = record.getMessage()
+        except Exception:
+            self.handleError(record)
+            return
+        text = text.replace("\n", " ")
+        if threading.get_ident() == self._thread:
+            self._take(record.created, text)
+        else:
+            self._loop.call_soon_threadsafe(self._take, record.created, text)
+
+
+@contextmanager
+def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
+    """Have *take* told when, in seconds since the epoch, and of what warnings and errors are logged meanwhile."""
+    handler = _Faults(take)
+    logger = logging.getLogger(_LOGGER)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _priority(record: logging.LogRecord) -> int:

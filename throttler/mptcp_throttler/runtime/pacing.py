@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
-from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Network, Policy
 from mptcp_throttler.runtime.component import Component

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.flags_note import FlagsNote
+from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError, Netfilter, TrafficControl
-from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target
 from mptcp_throttler.shaping.plan import Planner

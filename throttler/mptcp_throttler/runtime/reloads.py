@@ -17,7 +17,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.fault_log import TOLD
+from mptcp_throttler.runtime.logs import TOLD
 from mptcp_throttler.runtime.service_status import tell
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkErro
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import small_packets
 from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, Ownership, Target
