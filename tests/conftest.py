@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import forking
@@ -28,6 +31,7 @@ Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 SPENT = pytest.StashKey[float]()
 """Processor seconds up to the latest report: of this process and of those whose end it has seen."""
+BPF_PROGRAMS = Path(__file__).parents[1] / "throttler/mptcp_throttler/kernel/sockets/programs"
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
 # Apache's and Squid's workers run as other users and enter directories that tests make.
@@ -44,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("gate", profile, max_examples=ALL // 4)
     settings.register_profile("all", profile, max_examples=ALL)
     settings.load_profile("all" if config.getoption("--all") else "gate")
+    # As ./run does; somebody may have changed them since.
+    if shutil.which("bpf-gcc"):
+        subprocess.run(["sh", BPF_PROGRAMS / "build"], check=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

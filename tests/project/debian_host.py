@@ -125,6 +125,8 @@ class Host:
             script = script.replace(real, str(root / mine))
         checkout = root / "checkout"
         (checkout / "pyproject.toml").write_text("")
+        (checkout / "throttler/mptcp_throttler/kernel/sockets/programs").mkdir(parents=True)
+        (checkout / "throttler/mptcp_throttler/kernel/sockets/programs/build").write_text("")
         (checkout / "bench").mkdir()
         (checkout / "bench/pyproject.toml").write_text("")
         self.program(checkout / "run", script, shebang="")

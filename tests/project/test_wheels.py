@@ -24,6 +24,8 @@ def test_a_wheel_ships_its_packages_and_no_others(directory: str, packages: set[
     assert re.fullmatch(r"mptcp_steering_(proxy|bench)-[0-9.]+\.dist-info", information)
     assert {name.split("/")[0] for name in code} == packages
     if packages == PRODUCT:
+        programs = {name.rpartition(".")[0] for name in names if name.endswith(".c") and "/sockets/programs/" in name}
+        assert {f"{name}.o" for name in programs} <= set(names), "BPF programs are compiled where a wheel is made"
         # Not in its packages either, and nothing that is shipped needs it.
         assert [name for name in names if any(word in name.split("/") for word in (*BENCH, "bench", "tests"))] == []
         imports = re.compile(r"^\s*(from|import) mptcp_(bench|lab)\b", re.MULTILINE)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mptcp_throttler.kernel.bpf import Bpf, Map
-from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
-from mptcp_throttler.kernel.sockets import birth, pacing
-from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, Lines, get_option, on_every_socket
+from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, Map, Settings
+from mptcp_throttler.kernel.sockets import pacing
 
 _MAP_INFO = struct.Struct("=6I16s")
 """How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
-FOREIGN = {pacing.NAME: (b"\x07" * 8, b"\1" * 12), birth.NAME: (b"\x80" + bytes(19), b"\1" * 12)}
+FOREIGN = {pacing.NAME: (b"\x07" * 8, b"\1" * 12), pacing.BIRTHS: (b"\x80" + bytes(19), b"\1" * 12)}
 """An entry that no throttler makes."""
-_TCP_NOTSENT_LOWAT, _MAP_UPDATE = 25, 2
+_TEST_PROGRAM = Path(__file__).parent / "programs/mptcp_test"
 
 
 def numbers(pid: int, kind: str) -> list[int]:
@@ -68,24 +66,11 @@ def detach(link: int) -> None:
 
 def not_sent_of_all() -> dict[int, int]:
     """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
-    r = Register
+    subprocess.run(["sh", PROGRAMS / "build", _TEST_PROGRAM.with_suffix(".c")], check=True)
     bpf = Bpf()
-    table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
-    body: Lines = [
-        copy(r.R1, CONTEXT),
-        call(SOCKET_COOKIE),
-        store_64(r.R10, -8, r.R0),
-        *get_option(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R10, -12),
-        map_address(r.R1, table.descriptor),
-        copy(r.R2, r.R10),
-        add(r.R2, -8),
-        copy(r.R3, r.R10),
-        add(r.R3, -12),
-        number(r.R4, 0),
-        call(_MAP_UPDATE),
-    ]
     try:
-        bpf.iterate(bpf.tcp_iterator("mptcp_test", assemble(on_every_socket(body))))
+        table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
+        bpf.iterate(bpf.tcp_iterator(str(_TEST_PROGRAM), Settings(), {"found": table}))
         return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
     finally:
         bpf.close()

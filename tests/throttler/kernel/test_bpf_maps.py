@@ -15,11 +15,9 @@ ROOM = 5000
 """More than are taken out at a time."""
 
 
-@pytest.fixture(params=["many at a time", "one by one"])
-def bpf(request: pytest.FixtureRequest) -> Iterator[Bpf]:
+@pytest.fixture
+def bpf() -> Iterator[Bpf]:
     bpf = Bpf()
-    # As on a kernel before 5.6.
-    bpf._batches = request.param == "many at a time"
     yield bpf
     bpf.close()
 

@@ -14,7 +14,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptcp_throttler.kernel.sockets.birth import _key
+from mptcp_throttler.kernel.sockets.pacing import _prefix
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import (
     Direction,
@@ -196,7 +196,7 @@ def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv
     packed = mapped(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
     for network, birth in given_births.items():
-        key = _key(network)
+        key = _prefix(network)
         length, prefix = int.from_bytes(key[:4], sys.byteorder), int.from_bytes(key[4:], "big")
         if number >> (128 - length) == prefix >> (128 - length):
             longest = max(longest, (length, birth), key=lambda each: each[0])

@@ -1,6 +1,7 @@
-"""The little of eBPF that the throttler needs: maps, programs on a cgroup, an iterator. bpf(2), libbpf.
+"""BPF by libbpf, which iproute2 brings to every machine: maps, programs on a cgroup, an iterator. bpf(2).
 
-System calls go through libbpf, which iproute2 brings to every machine. The programs' code is from ``bpf_code``.
+The programs are in ``sockets/programs``, in C, one object file each; ``build`` there compiles them when the virtual
+environment or a package is made.
 """
 
 from __future__ import annotations
@@ -8,61 +9,38 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Generator, Iterator
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_throttler.kernel.bpf_code import INSTRUCTION_BYTES
 from mptcp_throttler.kernel.ports import KernelError
 
 _LIBRARY = "libbpf.so.1"
+PROGRAMS = Path(__file__).parent / "sockets/programs"
 _MAP_HASH = 1
 _MAP_LPM_TRIE = 11
 _NO_PREALLOCATION = 1
-_PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
-_PROGRAM_TRACING, _ATTACH_ITERATOR = 26, 28
+_ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
 """Of struct bpf_link_info: the number of the cgroup, 0 once somebody detached the program."""
-_LICENSE = b"GPL"
 _LOG_BYTES = 1 << 16
 _BATCH = 4096
 """Entries taken out of a map at a time."""
-_ENOTSUPP = 524
-"""Of the kernel's own, with no name outside."""
-_NO_BATCHES = frozenset({errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP})
-"""What a kernel before 5.6 answers to operations on many entries."""
+_SETTINGS = struct.Struct("=QIII8192s4x")
+"""struct settings of ``programs/bpf.h``."""
+_SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls, the same on every architecture (mount_setattr(2) and its siblings)."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
-class _LoadOptions(ctypes.Structure):
-    """struct bpf_prog_load_opts of libbpf 1.0 (bpf/bpf.h)."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("attempts", ctypes.c_int),
-        ("expected_attach_type", ctypes.c_int),
-        ("program_btf", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("interface", ctypes.c_uint32),
-        ("kernel_version", ctypes.c_uint32),
-        ("attach_btf_id", ctypes.c_uint32),
-        ("attach_program", ctypes.c_uint32),
-        ("attach_btf", ctypes.c_uint32),
-        ("descriptors", ctypes.c_void_p),
-        ("function_info", ctypes.c_void_p),
-        ("function_info_count", ctypes.c_uint32),
-        ("function_info_size", ctypes.c_uint32),
-        ("line_info", ctypes.c_void_p),
-        ("line_info_count", ctypes.c_uint32),
-        ("line_info_size", ctypes.c_uint32),
-        ("log_level", ctypes.c_uint32),
-        ("log_size", ctypes.c_uint32),
-        ("log", ctypes.c_char_p),
-    )
+class _Pointer(ctypes.c_void_p):
+    """A pointer that libbpf gave; as a type of its own it is not turned into a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +53,28 @@ class Map:
     value_bytes: int
     entries: int
     """How many it holds at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a program is told when it is loaded; it concerns sockets of the network namespace that this is made in."""
+
+    ports: Iterable[int] = ()
+    """Where connections are accepted with which the program is to begin."""
+    user_timeout: float = 0.0
+    """Seconds for which a socket may go on retransmitting."""
+    htb_major: int = 0
+    births: bool = False
+    """Subflows have options from their acceptance on."""
+
+    def packed(self) -> bytes:
+        """Return struct settings. Raises KernelError."""
+        ports = bytearray(1 << 13)
+        for port in self.ports:
+            ports[port // 8] |= 1 << port % 8
+        return _SETTINGS.pack(
+            _namespace_cookie(), round(1000 * self.user_timeout), self.htb_major << 16, self.births, ports
+        )
 
 
 @dataclass(slots=True)
@@ -95,10 +95,10 @@ class Bpf:
             self._library = ctypes.CDLL(_LIBRARY, use_errno=True)
         except OSError as error:
             raise KernelError(f"load {_LIBRARY}: {error}") from error
+        for function in ("bpf_object__open_file", "bpf_object__find_map_by_name", "bpf_object__next_program"):
+            getattr(self._library, function).restype = _Pointer
         self._library.libbpf_set_print(None)
         self._descriptors: list[int] = []
-        self._batches = True
-        """This kernel has operations on many entries, for all we know."""
 
     def close(self) -> None:
         for descriptor in reversed(self._descriptors):
@@ -130,102 +130,57 @@ class Bpf:
         Raises KernelError, for one where the map is full; those before the refused one are set.
         """
         count = ctypes.c_uint32(len(keys) // table.key_bytes)
-        if not count:
-            return
-        if self._batches and self._did(
-            self._library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None), table
-        ):
-            return
-        for key, value in zip(_pieces(keys, table.key_bytes), _pieces(values, table.value_bytes), strict=True):
-            result = self._library.bpf_map_update_elem(table.descriptor, key, value, ctypes.c_uint64(0))
-            if result < 0:
-                raise _refused(-result, table)
+        if count:
+            result = self._library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
+            _check(result, table)
 
     def delete_batch(self, table: Map, keys: bytes) -> None:
         """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
-        start, size = 0, table.key_bytes
-        while start < len(keys) and self._batches:
-            count = ctypes.c_uint32((len(keys) - start) // size)
-            rest = keys[start:] if start else keys
-            result = self._library.bpf_map_delete_batch(table.descriptor, rest, ctypes.byref(count), None)
-            if result == -errno.ENOENT:
-                start += (count.value + 1) * size  # it ends at the first unknown one
-            elif self._did(result, table):
+        while keys:
+            count = ctypes.c_uint32(len(keys) // table.key_bytes)
+            result = self._library.bpf_map_delete_batch(table.descriptor, keys, ctypes.byref(count), None)
+            if result != -errno.ENOENT:
+                _check(result, table)
                 return
-        for key in _pieces(keys[start:], size):
-            self._library.bpf_map_delete_elem(table.descriptor, key)
+            keys = keys[(count.value + 1) * table.key_bytes :]  # it ends at the first unknown one
 
     def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
         """Take all entries out of a map: yield each key with its value."""
-        if (yield from self._in_batches(table, "bpf_map_lookup_and_delete_batch")):
-            return
-        for key, value in self._one_by_one(table):
-            self._library.bpf_map_delete_elem(table.descriptor, key)
-            yield key, value
+        return self._in_batches(table, self._library.bpf_map_lookup_and_delete_batch)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
         """Yield each key with its value; some may be missing that are changed meanwhile."""
-        if not (yield from self._in_batches(table, "bpf_map_lookup_batch")):
-            yield from self._one_by_one(table)
+        return self._in_batches(table, self._library.bpf_map_lookup_batch)
 
-    def _in_batches(self, table: Map, function: str) -> Generator[tuple[bytes, bytes], None, bool]:
-        """Yield what *function* gives; return whether that is all, False where this kernel has no such function."""
+    def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
         values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
         # How far it came: the kernel's own, of four bytes for a hash map.
         position = ctypes.create_string_buffer(table.key_bytes + 4)
-        begun = False
-        while self._batches:
+        before, result = None, 0
+        while result >= 0:
             count = ctypes.c_uint32(_BATCH)
-            result = getattr(self._library, function)(
-                table.descriptor, position if begun else None, position, keys, values, ctypes.byref(count), None
-            )
-            if result != -errno.ENOENT and not self._did(result, table):
-                break
+            result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
+            if result != -errno.ENOENT:  # which says that these are the last
+                _check(result, table)
             yield from zip(
                 _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
                 _pieces(values.raw[: table.value_bytes * count.value], table.value_bytes),
                 strict=True,
             )
-            if result < 0:
-                return True
-            begun = True
-        return False
+            before = position
 
-    def _one_by_one(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries; each may be deleted before the next is asked for."""
-        keys: list[bytes] = []
-        key = ctypes.create_string_buffer(table.key_bytes)
-        value = ctypes.create_string_buffer(table.value_bytes)
-        while self._library.bpf_map_get_next_key(table.descriptor, keys[-1] if keys else None, key) == 0:
-            keys.append(key.raw)
-        for each in keys:
-            if self._library.bpf_map_lookup_elem(table.descriptor, each, value) == 0:
-                yield each, value.raw
-
-    def _did(self, result: int, table: Map) -> bool:
-        """Return whether an operation on many entries was done; False where this kernel has none.
-
-        Raises KernelError where it has, and refused.
-        """
-        if result >= 0:
-            return True
-        if -result not in _NO_BATCHES:
-            raise _refused(-result, table)
-        self._batches = False
-        return False
-
-    def attach_sock_ops(self, name: str, code: bytes) -> CgroupProgram:
+    def attach_sock_ops(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> CgroupProgram:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
 
-        It goes when this object is closed, or its process ends. Raises KernelError.
+        *maps*: by their names in the program. It goes when this object is closed, or its process ends. Raises
+        KernelError.
         """
-        program = CgroupProgram(name, self._load(_PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS, name, code))
-        self.attach_again(program)
-        return program
+        loaded = CgroupProgram(program, self._load(program, settings, maps))
+        self._attach(loaded)
+        return loaded
 
-    def attach_again(self, program: CgroupProgram) -> None:
-        """Attach a program that somebody detached. Raises KernelError."""
+    def _attach(self, program: CgroupProgram) -> None:
         with _cgroup_root() as root:
             link = self._made(
                 self._library.bpf_link_create(program.descriptor, root, _ATTACH_SOCK_OPS, None),
@@ -236,28 +191,23 @@ class Bpf:
             os.close(program.link)
         program.link = link
 
-    def is_attached(self, program: CgroupProgram) -> bool:
-        """Tell whether a program still runs, for all that this kernel says."""
+    def put_right(self, program: CgroupProgram) -> list[str]:
+        """Attach a program again that somebody detached; return that in words. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        if self._library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) < 0:
-            return True
-        return any(info.raw[_LINK_CGROUP])
+        told = self._library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) == 0
+        if not told or any(info.raw[_LINK_CGROUP]):
+            return []
+        self._attach(program)
+        return [f"the BPF program {program.name} was detached"]
 
-    def tcp_iterator(self, name: str, code: bytes) -> int:
+    def tcp_iterator(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> int:
         """Load a program that :meth:`iterate` runs once for each TCP socket; return what that takes.
 
         Raises KernelError: it takes Linux 5.16 that knows its own types (BTF), and CAP_PERFMON.
         """
-        what = f"find the kernel's iterator of TCP sockets for the BPF program {name}"
-        try:
-            number = self._library.libbpf_find_vmlinux_btf_id(b"tcp", _ATTACH_ITERATOR)
-        except AttributeError as error:
-            raise KernelError(f"{what}: {error}") from error
-        if number < 0:
-            raise KernelError(f"{what}: {os.strerror(-number)}")
-        program = self._load(_PROGRAM_TRACING, _ATTACH_ITERATOR, name, code, number)
+        descriptor = self._load(program, settings, maps)
         return self._made(
-            self._library.bpf_link_create(program, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {name}"
+            self._library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
 
     def iterate(self, iterator: int) -> None:
@@ -277,29 +227,27 @@ class Bpf:
         finally:
             os.close(result)
 
-    def _load(self, kind: int, attach_type: int, name: str, code: bytes, attach_btf_id: int = 0) -> int:
-        log = ctypes.create_string_buffer(_LOG_BYTES)
-        options = _LoadOptions(
-            size=ctypes.sizeof(_LoadOptions),
-            attempts=1,
-            expected_attach_type=attach_type,
-            attach_btf_id=attach_btf_id,
-            log_level=1,
-            log_size=_LOG_BYTES,
-            log=ctypes.cast(log, ctypes.c_char_p),
-        )
-        load = self._library.bpf_prog_load
-        load.argtypes = [
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_char_p,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_void_p,
-        ]
-        result = load(kind, name.encode(), _LICENSE, code, len(code) // INSTRUCTION_BYTES, ctypes.byref(options))
-        verdict = log.value.decode(errors="replace").strip().splitlines()
-        return self._made(result, f"load the BPF program {name}{f' ({verdict[-1]})' if verdict else ''}")
+    def _load(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> int:
+        """Load the program of ``programs/*program*.o`` and return its descriptor."""
+        library, path, data = self._library, PROGRAMS / f"{program}.o", settings.packed()
+        opened = library.bpf_object__open_file(os.fsencode(path), None)
+        if not opened:
+            raise KernelError(f"open {path}, which {PROGRAMS / 'build'} makes: {os.strerror(ctypes.get_errno())}")
+        try:
+            for name, table in maps.items():
+                library.bpf_map__reuse_fd(library.bpf_object__find_map_by_name(opened, name.encode()), table.descriptor)
+            constants = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
+            library.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data)))
+            code = library.bpf_object__next_program(opened, None)
+            log = ctypes.create_string_buffer(_LOG_BYTES)
+            library.bpf_program__set_log_buf(code, log, ctypes.c_size_t(_LOG_BYTES))
+            result = library.bpf_object__load(opened)
+            verdict = log.value.decode(errors="replace").strip().splitlines()
+            if result == 0:
+                result = os.dup(library.bpf_program__fd(code))
+            return self._made(result, f"load the BPF program {program}{f' ({verdict[-1]})' if verdict else ''}")
+        finally:
+            library.bpf_object__close(opened)
 
     def _made(self, result: int, what: str) -> int:
         if result < 0:
@@ -312,10 +260,20 @@ def _pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _refused(code: int, table: Map) -> KernelError:
-    if code in (errno.E2BIG, errno.ENOSPC):
-        return KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
-    return KernelError(f"change the BPF map {table.name}: {os.strerror(code)}")
+def _check(result: int, table: Map) -> None:
+    if -result in (errno.E2BIG, errno.ENOSPC):
+        raise KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
+    if result < 0:
+        raise KernelError(f"change the BPF map {table.name}: {os.strerror(-result)}")
+
+
+def _namespace_cookie() -> int:
+    """Return the kernel's number of this network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            return int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        except OSError as error:
+            raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ single path is not, but for a bound on what waits that costs nothing: should a s
 little to drain.
 
 The small bound is taken back from a socket that leaves a cap with a soft start; one that comes to none has it for its
-first 450 kB (``kernel/sockets/birth.py``). So it is given to prefixes alone of which, by the policy, every subflow
+first 450 kB (``kernel/sockets/programs``). So it is given to prefixes alone of which, by the policy, every subflow
 comes to such a cap. One that falls at once gives its class alone.
 """
 

@@ -21,8 +21,22 @@ net/mptcp/subflow.c). Half of it may be at most net.core.wmem_max; where that le
 The same program sets TCP_USER_TIMEOUT (tcp(7)) while a subflow retransmits, which an MPTCP socket refuses: the data of
 a client that vanished would wait for a quarter of an hour, in a larger send buffer if it has one. Not while it is
 idle: there the option takes the place of the number of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c);
-and not while the client's window is closed: Squid ends a download that is paused. What a subflow begins with is in
-``birth``.
+and not while the client's window is closed: Squid ends a download that is paused.
+
+And it gives a subflow its first options when it accepts it, where the client's address is in one of the prefixes of a
+second map, the longest prefix first. A subflow that will have a cap is to take little from the connection at a time:
+what waits on it cannot go by another path any more, and its first segments are sent before anybody has measured
+anything, or made an entry for it. Plain TCP is left alone.
+
+SO_PRIORITY (socket(7)) names the HTB class of the cap (tc-htb(8): a priority whose upper half is the qdisc's handle),
+and an entry of the subflow comes before it. It is taken off the socket once that has sent some segments, for by then
+there is an entry where there is to be one: what nobody decides about is not capped for good, and a priority of a former
+policy does not stay. For the same reason a small TCP_NOTSENT_LOWAT is raised on a socket that has sent much and has no
+limit: a connection that nobody decides about would be slower for good.
+
+A join under a cap so low that it is to rest has a pacing rate of 0 from its acceptance on: the scheduler would give it
+32 kB at a time until its average of the rate has come to 0. The first subflow never rests from its acceptance on, for
+nothing else would carry what it does not.
 """
 
 from __future__ import annotations
@@ -31,58 +45,29 @@ import logging
 import socket
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from ipaddress import IPv6Network
 
-from mptcp_throttler.kernel.bpf import Bpf
-from mptcp_throttler.kernel.bpf_code import (
-    Instruction,
-    Register,
-    add,
-    add_register,
-    assemble,
-    call,
-    copy,
-    jump,
-    jump_if,
-    jump_unless,
-    jump_unless_less,
-    load_32,
-    map_address,
-    number,
-    store_32,
-    store_64,
-)
+from mptcp_throttler.kernel.bpf import Bpf, Settings
 from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.sockets.birth import NAME as BIRTHS
-from mptcp_throttler.kernel.sockets.birth import Births, end_of_class, end_of_every_class, end_of_small_bound, on_accept
-from mptcp_throttler.kernel.sockets.sock_ops import (
-    CONTEXT,
-    END,
-    SOCKET_COOKIE,
-    Calls,
-    Lines,
-    SockOps,
-    get_option,
-    on_every_socket,
-    set_option,
-)
+from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Network
-from mptcp_throttler.shaping.model import Birth, Ownership, SocketLimit
+from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit
 
 log = logging.getLogger(__name__)
 
-NAME = "mptcp_throttler"
+NAME, BIRTHS, ALL_SOCKETS = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all"
+"""The first program, which has the name of its map, the map of first options, and the second program."""
+MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20
 """Bytes. Less than that was no help, and the socket could not have more after the cap either."""
-ROUND_TRIPS = Calls(flag=1 << 3, operation=12)
-RETRANSMISSION_TIMEOUTS = Calls(flag=1 << 0, operation=8)
-_VALUE = struct.Struct("=III")
-"""Bytes/s, bytes that may wait (0: the kernel's own), and half of the send buffer, which is how SO_SNDBUF is set; 0
-leaves that."""
-_MAP_LOOKUP = 1
-_SOL_SOCKET, _SO_SNDBUF, _SO_MAX_PACING_RATE = 1, 7, 47
-_IPPROTO_TCP, _TCP_CONGESTION, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 13, 18, 25
+_COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
+_PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
+"""Key and value of either map: struct limit of ``programs/limits.h``, struct prefix and birth of
+``programs/mptcp_throttler.c``."""
+_IPPROTO_TCP, _TCP_CONGESTION = 6, 13
 USER_TIMEOUT = 300.0
 """Seconds for which data may go unacknowledged until a subflow is closed."""
 
@@ -100,48 +85,42 @@ class BpfSocketPacing:
         if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
-        self._htb_major = ownership.htb_major
-        others = {RETRANSMISSION_TIMEOUTS: _user_timeout(user_timeout)}
-        self._births: Births | None = None
+        self._settings = Settings(ports, user_timeout, ownership.htb_major, births=True)
         self._iterator: int | None = None
-
-        def accepted(bpf: Bpf) -> Lines:
-            self._births = Births(bpf)
-            return on_accept(self._births.map.descriptor)
-
-        def at_round_trip(descriptor: int) -> Lines:
-            return [*_user_timeout(0), *end_of_class(ownership.htb_major), *_body(descriptor, end_of_small_bound())]
-
-        def without_births(descriptor: int) -> Lines:
-            return [*_user_timeout(0), *_body(descriptor)]
-
+        self._bpf = bpf = Bpf()
         try:
-            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, at_round_trip, ports, accepted, others=others)
-        except KernelError as error:
-            # Linux before 5.19 does not tell a subflow from plain TCP.
-            self._births = None
-            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, without_births, ports, others=others)
-            log.warning("%s; short downloads under a cap use the other paths less", error)
-        self._limits = KnownMap(self._program.bpf, self._program.map)
+            limits = bpf.hash_map(NAME, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
+            births = bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
+            self._limits, self._births = KnownMap(bpf, limits), KnownMap(bpf, births)
+            self._maps = {"limits": limits, "births": births}
+            try:
+                self._program = bpf.attach_sock_ops(NAME, self._settings, self._maps)
+            except KernelError as error:
+                # Linux before 5.19 does not tell a subflow from plain TCP.
+                self._settings = replace(self._settings, births=False)
+                self._program = bpf.attach_sock_ops(NAME, self._settings, self._maps)
+                log.warning("%s; short downloads under a cap use the other paths less", error)
+        except BaseException:
+            bpf.close()
+            raise
 
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        if self._births is None:
+        if not self._settings.births:
             return False
-        self._births.set(changes)
+        given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
+        self._births.update({key: value for key, value in given.items() if self._births.get(key) != value})
+        self._births.delete([_prefix(each) for each, birth in changes.items() if birth is None])
         return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
-        self._limits.update(
-            {SockOps.key.pack(each): _VALUE.pack(*_value(limit, self._most)) for each, limit in limits.items()}
-        )
+        self._limits.update({_COOKIE.pack(each): _LIMIT.pack(*_value(limits[each], self._most)) for each in limits})
 
     def forget(self, cookies: Iterable[int]) -> None:
-        self._limits.delete([SockOps.key.pack(each) for each in cookies])
+        self._limits.delete([_COOKIE.pack(each) for each in cookies])
 
     async def check(self) -> list[str]:
-        problems = self._program.check()
-        maps = {NAME: self._limits} if self._births is None else {NAME: self._limits, BIRTHS: self._births.map}
-        for name, known in maps.items():
+        problems = self._bpf.put_right(self._program)
+        for name, known in {NAME: self._limits, BIRTHS: self._births}.items():
             wrong = await known.check()
             if wrong:
                 problems.append(f"{wrong} entries of the BPF map {name} were not as we left them")
@@ -153,7 +132,7 @@ class BpfSocketPacing:
         Return False where this host cannot. It takes some milliseconds.
         """
         try:
-            self._program.bpf.iterate(self._open_iterator())
+            self._bpf.iterate(self._open_iterator())
         except KernelError as error:
             log.info("%s; sockets that send nothing keep their limits until they do", error)
             return False
@@ -175,12 +154,11 @@ class BpfSocketPacing:
 
     def _open_iterator(self) -> int:
         if self._iterator is None:
-            body = [*end_of_every_class(self._htb_major), *_body(self._program.map.descriptor)]
-            self._iterator = self._program.bpf.tcp_iterator(NAME, assemble(on_every_socket(body)))
+            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._settings, {"limits": self._maps["limits"]})
         return self._iterator
 
     def close(self) -> None:
-        self._program.close()
+        self._bpf.close()
 
 
 def largest_send_buffer() -> int:
@@ -200,6 +178,17 @@ def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
     )
 
 
+def _prefix(network: Network) -> bytes:
+    """Return the key of a prefix; IPv4 is mapped into IPv6."""
+    if isinstance(network, IPv6Network):
+        return _PREFIX.pack(network.prefixlen, network.network_address.packed)
+    return _PREFIX.pack(96 + network.prefixlen, mapped(network.network_address.packed))
+
+
+def _options(birth: Birth) -> bytes:
+    return _BIRTH.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
+
+
 def open_socket_pacing(ownership: Ownership) -> BpfSocketPacing | None:
     """Return the port, or None, saying why, where this host does not have what it needs."""
     try:
@@ -207,66 +196,3 @@ def open_socket_pacing(ownership: Ownership) -> BpfSocketPacing | None:
     except KernelError as error:
         log.warning("%s; caps begin without pacing, which may stall other paths for a moment", error)
         return None
-
-
-def _body(descriptor: int, without: Iterable[Instruction | str] = ()) -> Lines:
-    """Set on the socket what the map has for it; *without* an entry do that."""
-    r = Register
-    return [
-        copy(r.R1, CONTEXT),
-        call(SOCKET_COOKIE),
-        store_64(r.R10, -8, r.R0),
-        map_address(r.R1, descriptor),
-        copy(r.R2, r.R10),
-        add(r.R2, -8),
-        call(_MAP_LOOKUP),
-        jump_if(r.R0, 0, "no limit"),
-        copy(r.R7, r.R0),
-        number(r.R9, 1),
-        *get_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R10, -16),
-        jump_unless(r.R0, 0, "not known"),
-        load_32(r.R9, r.R10, -16),
-        "not known",
-        *set_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R7, 0),
-        *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R7, 4),
-        jump_unless(r.R9, 0, "buffer"),
-        load_32(r.R9, r.R7, 0),
-        jump_if(r.R9, 0, "buffer"),
-        *_begin_anew(),
-        "buffer",
-        load_32(r.R8, r.R7, 8),
-        jump_if(r.R8, 0, END),
-        *get_option(_SOL_SOCKET, _SO_SNDBUF, r.R10, -12),
-        jump_unless(r.R0, 0, END),
-        load_32(r.R1, r.R10, -12),
-        add_register(r.R8, r.R8),
-        jump_unless_less(r.R1, r.R8, END),
-        *set_option(_SOL_SOCKET, _SO_SNDBUF, r.R7, 8),
-        jump(END),
-        "no limit",
-        *without,
-    ]
-
-
-def _begin_anew() -> Lines:
-    """Give a socket that rested a pacing rate again, which the kernel takes from acknowledgements alone: BBR does when
-    it begins. Afterwards the socket has the congestion control that it had."""
-    r = Register
-    lines: Lines = [*get_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -40, size=16), jump_unless(r.R0, 0, "buffer")]
-    for name in (b"reno", b"bbr"):
-        lines += [
-            number(r.R1, int.from_bytes(name, "little")),
-            store_32(r.R10, -20, r.R1),
-            *set_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -20),
-        ]
-    return [*lines, *set_option(_IPPROTO_TCP, _TCP_CONGESTION, r.R10, -40, size=16)]
-
-
-def _user_timeout(seconds: float) -> Lines:
-    """Set it on the socket; 0 is the kernel's own."""
-    r = Register
-    return [
-        number(r.R1, round(1000 * seconds)),
-        store_32(r.R10, -4, r.R1),
-        *set_option(_IPPROTO_TCP, _TCP_USER_TIMEOUT, r.R10, -4),
-    ]

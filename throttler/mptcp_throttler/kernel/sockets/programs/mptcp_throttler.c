@@ -1,0 +1,101 @@
+/* Limits and first options of the sockets that the proxy accepts; what it is for: pacing.py. */
+#include "limits.h"
+
+#define AF_INET 2
+#define MPTCP_OPTION 30
+#define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
+/* After so many segments with data a socket loses the class with which it began. */
+#define YOUNG 31
+/* After so many, some 450 kB, a socket without a limit of ours has this bound, bytes, in place of a smaller one. */
+#define SMALL 310
+#define LARGE_BOUND 65536 /* that of shaping/birth.py */
+
+struct birth {
+    __u32 not_sent; /* Of all four: 0 leaves the kernel's own. */
+    __u32 initial_window;
+    __u32 class;
+    __u32 rests;
+};
+
+struct prefix {
+    __u32 bits;
+    __u32 address[4]; /* IPv4 is mapped into IPv6. */
+};
+
+MAP(births, BPF_MAP_TYPE_LPM_TRIE, struct prefix, struct birth);
+
+static inline int is_join(struct bpf_sock_ops *socket)
+{
+    __u8 option[40] = {MPTCP_OPTION};
+
+    /* The ACK by which the subflow was accepted. */
+    load_header_option(socket, option, sizeof(option), 0);
+    return option[2] >> 4 == MP_JOIN;
+}
+
+static inline void begin(struct bpf_sock_ops *socket)
+{
+    struct prefix key = {.bits = 128};
+    struct birth *birth;
+    __u32 none = 0;
+
+    if (socket->family == AF_INET) {
+        key.address[2] = __builtin_bswap32(0xffff);
+        key.address[3] = socket->remote_ip4;
+    } else {
+        key.address[0] = socket->remote_ip6[0];
+        key.address[1] = socket->remote_ip6[1];
+        key.address[2] = socket->remote_ip6[2];
+        key.address[3] = socket->remote_ip6[3];
+    }
+    birth = map_lookup(&births, &key);
+    if (!birth)
+        return;
+    if (birth->not_sent)
+        set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &birth->not_sent, sizeof(birth->not_sent));
+    if (birth->initial_window)
+        set_option(socket, IPPROTO_TCP, TCP_BPF_IW, &birth->initial_window, sizeof(birth->initial_window));
+    if (birth->class)
+        set_option(socket, SOL_SOCKET, SO_PRIORITY, &birth->class, sizeof(birth->class));
+    if (birth->rests && is_join(socket))
+        set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
+}
+
+static inline void leave_small_bound(struct bpf_sock_ops *socket)
+{
+    __u32 bound, large = LARGE_BOUND;
+
+    /* 0 is the kernel's own. Linux before 6.1 does not say. */
+    if (socket->data_segs_out > SMALL &&
+        !get_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bound, sizeof(bound)) && bound && bound < large)
+        set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &large, sizeof(large));
+}
+
+static inline void set_user_timeout(struct bpf_sock_ops *socket, __u32 timeout)
+{
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+}
+
+SEC("sockops")
+int mptcp_throttler(struct bpf_sock_ops *socket)
+{
+    struct bpf_sock *plain = socket->sk;
+
+    if (namespace_cookie(socket) != settings.namespace)
+        return 1;
+    if (socket->op == BPF_SOCK_OPS_RTO_CB) {
+        set_user_timeout(socket, settings.user_timeout);
+    } else if (socket->op == BPF_SOCK_OPS_RTT_CB) {
+        set_user_timeout(socket, 0);
+        if (settings.births && plain && socket->data_segs_out > YOUNG)
+            leave_class(socket, plain->priority);
+        if (!set_limit(socket) && settings.births)
+            leave_small_bound(socket);
+    } else if (socket->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && is_ours(socket)) {
+        set_callbacks(socket,
+                      socket->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
+        if (settings.births && plain && to_mptcp_socket(plain))
+            begin(socket);
+    }
+    return 1;
+}
