@@ -66,26 +66,6 @@ def test_one_that_did_not_begin_there_needs_no_entry() -> None:
     assert entries(planner) == {}
 
 
-def test_of_those_that_begin_while_it_is_not_known_with_what_the_ones_without_a_cap_are_sent_past_the_class() -> None:
-    planner = Scene(rule()).planner
-    planner.births_change()
-    capped, ended, later, old, begun = (subflow(number) for number in range(1, 6))
-    planner.set_verdicts(1, [uncapped(1, rule())], NOW, {capped})
-    planner.set_verdicts(1, [verdict(1, rule())], NOW, {capped})
-    planner.set_verdicts(2, [uncapped(2, rule()), uncapped(4, rule()), uncapped(5, rule())], NOW, {ended, begun})
-    planner.births_change()
-    planner.set_verdicts(2, [uncapped(4, rule()), uncapped(5, rule())], NOW + 1)
-    assert planner.births_are_known() == [begun]
-    assert {each: target for each, target in planner.entries.desired.items() if target == UNCAPPED} == {begun: UNCAPPED}
-    planner.set_verdicts(3, [uncapped(3, rule())], NOW + 1, {later})
-    assert planner.births_are_known() == []
-    planner.set_verdicts(2, [uncapped(5, rule())], NOW + 2)
-    assert planner.entries.desired[begun] == UNCAPPED
-    planner.forget(2, NOW + 3)
-    assert set(planner.entries.desired) == {capped}
-    assert old not in planner.entries.desired
-
-
 def test_one_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
     scene = scene_of()
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)

@@ -18,7 +18,7 @@ from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
 from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap
-from mptcp_throttler.shaping.model import NO_LIMIT, Birth, Target
+from mptcp_throttler.shaping.model import Birth, Target
 
 A, B = "10.1.0.1", "10.2.0.1"
 CLASS = 0x4D500010
@@ -169,22 +169,6 @@ def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
 
 
 @scenario
-async def test_what_begins_while_many_prefixes_lose_their_cap_gives_back_with_what_it_began(tmp_path: Path) -> None:
-    """Defect: it was under the cap of before for its first 31 segments, and had the small bound for 310."""
-    async with running(tmp_path, MANY_CAPPED) as scene:
-        kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
-        begins_meanwhile(scene, seen)
-        await scene.reload(MANY_UNCAPPED)
-        assert seen == [{}]
-        known = four_tuple(LATE)
-        await until(lambda: kernel.netfilter.entries.get(known) == Target(0xFFFF, 0))
-        await until(lambda: kernel.pacing.limits.get(kernel.sockets.there[known].cookie) == NO_LIMIT)
-        kernel.sockets.carry(known, 100_000)
-        happens(scene, KernelEventKind.CLOSED, 1, LATE)
-        await until(lambda: not kernel.netfilter.entries)
-
-
-@scenario
 async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_its_first_sample(tmp_path: Path) -> None:
     """Its socket was accepted without any bound."""
     async with running(tmp_path, MANY_UNCAPPED) as scene:
@@ -194,17 +178,6 @@ async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_it
         known = four_tuple(LATE)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
         await until(lambda: kernel.pacing.limits.get(kernel.sockets.there[known].cookie) == held(5_000_000))
-
-
-@scenario
-async def test_what_begins_while_nothing_changes_needs_no_entry(tmp_path: Path) -> None:
-    async with running(tmp_path, MANY_UNCAPPED) as scene:
-        kernel, planner = scene.kernel, scene.engine.downloads.planner
-        await scene.reload(MANY_UNCAPPED)
-        await until(lambda: planner._unsure is None)
-        kernel.sockets.connect(1, LATE)
-        happens(scene, KernelEventKind.CREATED, 1, LATE)
-        assert (kernel.netfilter.entries, planner.entries.desired) == ({}, {})
 
 
 @scenario

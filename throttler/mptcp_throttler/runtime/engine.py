@@ -118,7 +118,6 @@ class Engine:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now = time.time()
         self._open_rules = open_rules(self.decisions.policy, now)
-        self.paced.births_change()
         async for _ in self.decisions.decide_all():
             self.follow()
         for planner in self._planners:

@@ -34,8 +34,6 @@ BIRTHS_AT_ONCE = 128
 """Prefixes that are given what subflows begin with, without a pause: a millisecond."""
 WAKE_SECONDS, WAKE_PART = 0.02, 20
 """Between two times that limits are set at once: so many seconds, or so many times as long as it took."""
-LATE_SECONDS = 0.1
-"""After the last prefix was set, until each subflow that began before is known."""
 
 
 class PacedCaps(Component, Consumer):
@@ -81,10 +79,6 @@ class PacedCaps(Component, Consumer):
         """Prefixes that may have something else in the kernel than they are to have."""
         self._births_are_set = False
         """Whether the kernel took the last of them."""
-        self._coming = 0
-        """Calls of :meth:`set_births` that are to follow."""
-        self._look: asyncio.TimerHandle | None = None
-        """At what began meanwhile."""
 
     async def prepare(self, policy: Policy) -> None:
         """Begin, once. What sockets have had since their acceptance under a killed daemon is taken back."""
@@ -114,30 +108,21 @@ class PacedCaps(Component, Consumer):
         """A policy came into force."""
         self._transitions.forget_levels()
 
-    def births_change(self) -> None:
-        """Another policy, or other hours of its rules, are in force from here on; :meth:`set_births` is to follow.
-
-        What begins meanwhile begins as under those before, and is decided by these.
-        """
-        self._coming += 1
-        self._stop_looking()
-        if self._births:
-            self._planner.births_change()
-
     async def set_births(self, births: Mapping[Network, Birth]) -> None:
         """Have subflows that are accepted from here on begin like that, by the client's prefix.
 
         What is as it was is left alone: there may be ten thousand prefixes, and 65,536 single clients, whom it concerns
         only where the first births come, or the last ones go. Many are set in turns with the loop; :meth:`set_clients`,
-        or another call of this, may come meanwhile.
+        or another call of this, may come meanwhile. What begins meanwhile may begin as under the policy before: the
+        program takes that back after its first segments (``kernel/sockets/birth.py``), and a rest the first sample.
         """
         if not self.possible:
             return
         before, self._births = self._births, births
+        self._planner.births_rest |= any(birth.rests for birth in births.values())
         if self._births_are_set:
             # Who begins meanwhile may be in a class of either.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
-            self._planner.births_rest |= _rest(births)
         if bool(before) is not bool(births):
             # Before others have a turn: who is known no longer then is not written, and would stay.
             self._differing.extend(self._clients)
@@ -150,25 +135,6 @@ class PacedCaps(Component, Consumer):
                 self._differing.append(network)
         await self._set_those_that_differ()
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
-        self._planner.births_rest = self._births_are_set and _rest(self._births)
-        self._coming = max(0, self._coming - 1)
-        self._stop_looking()
-        if self._coming:
-            return
-        self._look = asyncio.get_running_loop().call_later(LATE_SECONDS, self._look_once_more)
-
-    def _look_once_more(self) -> None:
-        """Lift from what began meanwhile, and has no cap, what it may have begun with. One with a cap is sampled anyway
-        and has what that cap says a round trip later.
-        """
-        begun = self._planner.births_are_known()
-        if begun:
-            self._transitions.release(begun, time.monotonic())
-            self._planned()
-
-    def _stop_looking(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Take which client addresses are known to have a single path now, and which no longer."""
@@ -241,7 +207,6 @@ class PacedCaps(Component, Consumer):
         """Take everything back from the sockets, and wait a moment until they have taken that."""
         if not self.possible:
             return
-        self._stop_looking()
         if self._waking is not None:
             self._waking.cancel()
         try:
@@ -285,10 +250,6 @@ class PacedCaps(Component, Consumer):
             await asyncio.to_thread(self._pacing.limit_at_once)
             # With ten thousand sockets it takes 10 ms, and clients may join all the time.
             await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
-
-
-def _rest(births: Mapping[Network, Birth]) -> bool:
-    return any(birth.rests for birth in births.values())
 
 
 def _classes(births: Mapping[Network, Birth]) -> set[int]:

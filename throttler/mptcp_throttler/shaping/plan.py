@@ -59,11 +59,9 @@ class Planner:
         self.birth_classes: Collection[int] = ()
         """Handles of the classes into which sockets are accepted."""
         self.births_rest = False
-        """Some joins rest from their acceptance on."""
+        """Some joins rest from their acceptance on, or have done so since the start: those without a cap are woken."""
         self._born: set[FourTuple] = set()
         """Subflows that began in the class of their cap."""
-        self._unsure: dict[int, set[FourTuple]] | None = None
-        """By token the subflows without a cap that began while it was not known with what; None while it is known."""
         self._resting: set[FourTuple] = set()
         self._lingering = Lingering()
         self._now = 0.0
@@ -100,25 +98,6 @@ class Planner:
         """Return the handle of a cap's class, None where it has none."""
         cap = self.caps.get(scope)
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
-
-    def births_change(self) -> None:
-        """With what sockets are accepted may be of the policy before, until :meth:`births_are_known`."""
-        if self._unsure is None:
-            self._unsure = {}
-
-    def births_are_known(self) -> list[FourTuple]:
-        """Send the subflows without a cap that began meanwhile past the class in which they may be; return them."""
-        unsure, self._unsure = self._unsure or {}, None
-        begun = []
-        for token, four_tuples in unsure.items():
-            # Not by the difference of sets, which goes through all owners.
-            for four_tuple in [each for each in four_tuples if each not in self._owner]:
-                self._owner[four_tuple] = token
-                self._born.add(four_tuple)
-                self._connections[token] = (*self._connections.get(token, ()), four_tuple)
-                self.entries.want(four_tuple, UNCAPPED)
-                begun.append(four_tuple)
-        return begun
 
     def began_in_class(self, four_tuple: FourTuple) -> bool:
         """Tell whether a subflow's first segments went through the class of its cap."""
@@ -179,10 +158,6 @@ class Planner:
             self._connections[token] = tuple(capped | exempt | resting)
         if self.births_rest:
             self._mark_moved(uncapped.intersection(young))
-        if self._unsure is not None:
-            unsure = uncapped & {*young, *self._unsure.pop(token, ())}
-            if unsure:
-                self._unsure[token] = unsure
         if refused:
             raise refused.pop()
 

@@ -139,12 +139,6 @@ class Transitions:
                 self._unsampled.setdefault(subflow.four_tuple, now)
         return result
 
-    def release(self, four_tuples: Iterable[FourTuple], now: float) -> None:
-        """Lift from subflows without a cap what they may have begun with, once they are sampled."""
-        for four_tuple in four_tuples:
-            if four_tuple not in self._sockets and four_tuple not in self._released:
-                self._released.await_sample(four_tuple, now)
-
     def release_all(self, now: float) -> Limits:
         """Lift every limit, at a stop."""
         self._planner.soft_caps = False
