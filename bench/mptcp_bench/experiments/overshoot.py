@@ -30,7 +30,7 @@ from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Share, Throttle
-from mptcp_throttler.shaping.cap import class_spec
+from mptcp_throttler.shaping.model import class_spec
 
 from .. import style
 from . import pages_cells

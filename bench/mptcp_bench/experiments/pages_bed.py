@@ -34,7 +34,7 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Share, Throttle
-from mptcp_throttler.shaping.cap import class_spec
+from mptcp_throttler.shaping.model import class_spec
 
 from .devices import DEVICES
 from .pages_browser import Page, chromium

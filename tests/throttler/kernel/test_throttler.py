@@ -10,7 +10,7 @@ from throttler_site import POLICY, PORT, Site, ask, both_known, clients, connect
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import write_throttler_config
-from mptcp_throttler.shaping.lingering import LINGER_SECONDS
+from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 
 pytestmark = [
     pytest.mark.kernel,
@@ -36,7 +36,7 @@ def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: i
                 "ethernet", "spare-ethernet", 5_000_000, classid,
             )  # fmt: skip
             assert (free["path"], free["classid"], free["initial"], free["state"]) == ("wifi", None, False, "active")
-        until(lambda: not site.entries(), timeout=LINGER_SECONDS + 60)
+        until(lambda: not site.entries(), timeout=DRAIN_SECONDS + 60)
         until(lambda: not ask(throttler.socket)["connections"])
 
 

@@ -25,9 +25,8 @@ from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Share, Throttle
-from mptcp_throttler.shaping.cap import class_spec
 from mptcp_throttler.shaping.commands import NftTable, upload_device
-from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target, class_spec
 
 pytestmark = pytest.mark.kernel
 

@@ -8,7 +8,7 @@ from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
 from mptcp_throttler.policy.model import ScopeKey, Share
-from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR, Target
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 
@@ -53,9 +53,9 @@ def test_one_that_lost_its_cap_and_for_whose_next_one_no_class_is_left_is_sent_p
     planner = scene_of().planner
     own = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     for _ in range(2):
-        with pytest.raises(class_numbers.PlanError):
+        with pytest.raises(cap_module.PlanError):
             planner.set_verdicts(1, [verdict(1, own)], NOW + 1)
         assert entries(planner) == {1: UNCAPPED}
 

@@ -22,7 +22,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
 from mptcp_throttler.views.answer_models import ErrorAnswer
 from mptcp_throttler.views.status_schema import ANSWERS
@@ -451,7 +451,7 @@ def test_a_policy_comes_into_force_though_no_class_is_left_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the daemon ended with a traceback, and again at each start while so many connections stood."""
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
 
     async def scenario() -> None:
         kernel = FakeKernel()

@@ -75,8 +75,8 @@ async def blocks(scene: Scene, clock: Clock) -> int:
     scene.kernel.log.clear()  # the daemon has no part in it
     scene.engine.telemetry.chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
     # Entries that were made lately, likewise: how many of them no join has asked for is chance.
-    scene.engine.telemetry.reaction._made.clear()
-    scene.engine.telemetry.reaction._waiting.clear()
+    scene.engine.telemetry.join_latency._made.clear()
+    scene.engine.telemetry.join_latency._waiting.clear()
     # Closed subflows that a meter may report stay for two minutes of the monotonic clock, which is not this test's.
     assert not scene.engine.telemetry.traffic._subflows
     scene.engine.telemetry.traffic._closed.clear()

@@ -16,7 +16,7 @@ from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, running, scenario, until
 
 from mptcp_throttler.runtime.engine import MOST_LINES
-from mptcp_throttler.runtime.reading_share import ReadingShare
+from mptcp_throttler.runtime.observe import ReadingShare
 
 LONG = 3600.0
 """Seconds; a rest that ends when the test says so."""

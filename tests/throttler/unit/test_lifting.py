@@ -9,7 +9,7 @@ import pytest
 from fake_kernel import FakePacing, FakeSockets, four_tuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime.lifting import lift_all, lift_births
+from mptcp_throttler.runtime.pacing import lift_all, lift_births
 from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 
 

@@ -9,11 +9,10 @@ from test_transitions import Scene
 
 from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.policy.model import Onset, Share, Throttle
-from mptcp_throttler.shaping import lingering
+from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.birth import held
-from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 from mptcp_throttler.shaping.model import NO_LIMIT
-from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS
+from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS, DRAIN_SECONDS
 
 BUSY = IDLE._replace(unacked=1)
 
@@ -37,11 +36,11 @@ def test_one_that_ended_keeps_its_limits() -> None:
 
 def test_one_that_is_still_sending_keeps_its_entry_until_it_is_done() -> None:
     scene = ended(BUSY)
-    scene.planner.expire(NOW + LINGER_SECONDS)
+    scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
     scene.tcp[subflow(1)] = IDLE
-    scene.planner.expire(NOW + 2 * LINGER_SECONDS)
+    scene.planner.expire(NOW + 2 * DRAIN_SECONDS)
     scene.run(0.1, start=21.0)
     assert not scene.planner.entries.desired
     assert scene.limits == {1: NO_LIMIT}
@@ -50,7 +49,7 @@ def test_one_that_is_still_sending_keeps_its_entry_until_it_is_done() -> None:
 def test_one_whose_socket_is_gone_loses_its_entry() -> None:
     scene = ended(BUSY)
     del scene.tcp[subflow(1)]
-    scene.planner.expire(NOW + LINGER_SECONDS)
+    scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
     assert not scene.planner.entries.desired
     assert not scene.planner.overdue(10)
@@ -58,14 +57,14 @@ def test_one_whose_socket_is_gone_loses_its_entry() -> None:
 
 def test_where_no_socket_can_be_sampled_the_time_alone_counts() -> None:
     scene = ended(BUSY)
-    scene.planner.expire(NOW + LINGER_SECONDS)
+    scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.do(scene.transitions.missed(11.0))
     assert not scene.planner.entries.desired
 
 
 def test_a_new_policy_does_not_wait_for_them() -> None:
     scene = ended(BUSY)
-    scene.planner.expire(NOW + LINGER_SECONDS)
+    scene.planner.expire(NOW + DRAIN_SECONDS)
     assert scene.planner.overdue(10)
     scene.planner.set_policy(policy())
     assert not scene.planner.entries.desired
@@ -80,13 +79,13 @@ def test_a_clock_that_is_set_back_keeps_none() -> None:
 
 
 def test_many_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGER_SLICE", 3)
+    monkeypatch.setattr(plan, "DRAIN_SLICE", 3)
     planner = planner_for(rule())
     planner.set_verdicts(1, [verdict(number, rule()) for number in range(5)], NOW)
     planner.forget(1, NOW)
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert len(planner.entries.desired) == 2
-    planner.expire(NOW + LINGER_SECONDS + 1)
+    planner.expire(NOW + DRAIN_SECONDS + 1)
     assert not planner.entries.desired
 
 
@@ -95,8 +94,8 @@ def test_the_class_of_a_connection_goes_soon_after_it() -> None:
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
     planner.forget(1, NOW)
-    planner.expire(NOW + LINGER_SECONDS)
-    planner.expire(NOW + LINGER_SECONDS + CONNECTION_IDLE_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS + CONNECTION_IDLE_SECONDS)
     assert not planner.classes.desired
 
 

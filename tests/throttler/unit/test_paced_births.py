@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.runtime import pacing as pacing_module
-from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, PacedCaps
+from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
 from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import Birth, Ownership
 from mptcp_throttler.shaping.plan import Planner
@@ -68,7 +68,7 @@ class Scene:
     def __init__(self) -> None:
         self.kernel = Counting()
         self.planner = Planner(Ownership())
-        self.paced = PacedCaps(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
+        self.paced = SocketLimiter(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
 
     async def begin(self) -> None:
         await self.paced.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))

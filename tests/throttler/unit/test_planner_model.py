@@ -16,11 +16,10 @@ from test_shaping_plan import NOW, PROXY, policy
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.shaping import class_numbers
-from mptcp_throttler.shaping.class_numbers import PlanError
-from mptcp_throttler.shaping.lingering import LINGER_SECONDS
+from mptcp_throttler.shaping import cap as cap_module
+from mptcp_throttler.shaping.cap import Member, PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
-from mptcp_throttler.shaping.plan import IDLE_SECONDS, UNCAPPED, Planner
+from mptcp_throttler.shaping.plan import DRAIN_SECONDS, IDLE_SECONDS, UNCAPPED, Planner
 
 NUMBERS = st.integers(0, 3)
 """Of four-tuples; each client has two ports."""
@@ -38,7 +37,7 @@ THROTTLES = st.builds(
     st.sampled_from(Share),
     st.sampled_from(Onset),
 )
-SECONDS = st.sampled_from((0.5, LINGER_SECONDS, IDLE_SECONDS, 86_400.0, -0.5, -86_400.0))
+SECONDS = st.sampled_from((0.5, DRAIN_SECONDS, IDLE_SECONDS, 86_400.0, -0.5, -86_400.0))
 
 
 def subflow(number: int) -> FourTuple:
@@ -90,7 +89,7 @@ class History(RuleBasedStateMachine):
         throttles: Mapping[str, Throttle],
         wanted: list[dict[int, str | None]],
     ) -> None:
-        self.patch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + classes - 1)
+        self.patch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + classes - 1)
         self.direction, self.soft = direction, soft
         self.planner = self.made()
         self.planner.soft_caps = soft
@@ -267,7 +266,9 @@ class History(RuleBasedStateMachine):
 
     @rule(pick=PICKS, share=st.sampled_from((None, 0.5)))
     def lower(self, pick: int, share: float | None) -> None:
-        self.planner.lower(FIRST_MINOR + pick, share)
+        cap = self.planner._by_minor.get(FIRST_MINOR + pick)
+        if cap is not None:
+            assert self.planner.lower(cap, share)
 
     @precondition(lambda self: self.planner.overdue(1))
     @rule(busy=st.booleans())
@@ -292,7 +293,7 @@ class History(RuleBasedStateMachine):
                 elif token not in self.refused and not self.planner.is_pending(verdict.four_tuple):
                     assert target is not None
                     assert target.minor == self.planner.caps[verdict.scope].minor
-                assert not self.planner.lingers(verdict.four_tuple)
+                assert not self.planner.drains(verdict.four_tuple)
 
     @invariant()
     def nobody_waits_whom_nobody_follows(self) -> None:
@@ -345,10 +346,10 @@ class History(RuleBasedStateMachine):
         self.end_of_enforcing()
         for cap in planner.caps.values():
             planner.set_interim(dict.fromkeys(cap.interim))
-            planner.lower(cap.minor, None)
+            planner.lower(cap, None)
         for four_tuple in planner.pending():
             assert planner.complete(four_tuple)
-        for seconds in (0.0, LINGER_SECONDS, IDLE_SECONDS):
+        for seconds in (0.0, DRAIN_SECONDS, IDLE_SECONDS):
             self.now += seconds
             planner.expire(self.now)
             for four_tuple in planner.overdue(100):
@@ -374,29 +375,36 @@ def specs(planner: Planner) -> dict[ScopeKey, ClassSpec]:
     }
 
 
+def tokens(member: Member) -> tuple[int | None, ScopeKey | None]:
+    return member.token, None if member.cap is None else member.cap.scope
+
+
 def compare(planner: Planner, wanted: Planner) -> None:
     assert capped(planner) == capped(wanted)
     assert specs(planner) == specs(wanted)
     assert len(planner.classes.desired) == len(planner.caps) == len(wanted.caps)
     assert planner.classes.settled
     assert planner.entries.settled
+    members = planner._members
     exempt = {each: target for each, target in planner.entries.desired.items() if target == UNCAPPED}
-    assert all(planner.began_in_class(each) for each in exempt)
-    assert planner._born <= planner._owner.keys()
-    assert {each: token for each, token in planner._owner.items() if each not in exempt} == wanted._owner
-    assert {each for of in planner._connections.values() for each in of} == planner._owner.keys()
-    assert planner._cap_of == wanted._cap_of
-    assert planner._held_by == {}
-    assert planner._lingering._until == planner._lingering._overdue == {}
+    assert all(members[each].in_class for each in exempt)
+    assert {each: tokens(member) for each, member in members.items() if each not in exempt} == {
+        each: tokens(member) for each, member in wanted._members.items()
+    }
+    assert {each for of in planner._connections.values() for each in of} == members.keys()
+    assert not any(member.held_by or member.rests for member in members.values())
+    assert planner._draining == {}
     assert not planner.has_moved
     assert planner._numbers._used == planner._by_minor.keys() == {cap.minor for cap in planner.caps.values()}
     assert planner._shared == {cap.minor: cap for cap in planner.caps.values() if len(cap.users) > 1}
     for scope, cap in planner.caps.items():
-        assert cap.users == wanted.caps[scope].users
+        assert cap.users.keys() == wanted.caps[scope].users.keys()
+        assert all(member.cap is cap and members[each] is member for each, member in cap.users.items())
         assert cap.wanted == cap.throttle
-        assert cap.pending == cap.falling == cap.held == set()
+        assert cap.pending == cap.falling == set()
+        assert not cap.unsettled
+        assert cap.held == 0
         assert cap.interim == {}
-        assert cap.young <= cap.users
 
 
 History.TestCase.settings = settings(

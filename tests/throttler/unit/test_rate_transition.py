@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.shaping.model import SocketLimit
-from mptcp_throttler.shaping.rate_transition import (
+from mptcp_throttler.shaping.onset.rate_transition import (
     MAX_DRAIN_SECONDS,
     MAX_SETTLE_SECONDS,
     MIN_UNSENT_BYTES,
@@ -17,7 +17,7 @@ from mptcp_throttler.shaping.rate_transition import (
     RateTransition,
     needs_transition,
 )
-from mptcp_throttler.shaping.share import HEADROOM, max_min_level
+from mptcp_throttler.shaping.onset.share import HEADROOM, max_min_level
 
 FULL_FLIGHT = TcpInfo(
     rtt=40_000,

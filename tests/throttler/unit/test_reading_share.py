@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_throttler.runtime.reading_share import BURST_SECONDS, SECONDS_PER_SUBFLOW, SHARE, ReadingShare
+from mptcp_throttler.runtime.observe import (
+    READING_BURST_SECONDS,
+    READING_SECONDS_PER_SUBFLOW,
+    READING_SHARE,
+    ReadingShare,
+)
 
 
 @pytest.mark.parametrize("captures", [1, 3])
@@ -20,7 +25,7 @@ def test_without_end_it_takes_its_share(batch: float, captures: int) -> None:
         now = max(now, next_turns[first]) + batch
         worked += batch
         next_turns[first] = now + reading.pause(now, batch)
-    assert worked / now == pytest.approx(SHARE, abs=0.05)
+    assert worked / now == pytest.approx(READING_SHARE, abs=0.05)
 
 
 def test_a_burst_is_read_at_once_and_another_after_a_while() -> None:
@@ -29,15 +34,15 @@ def test_a_burst_is_read_at_once_and_another_after_a_while() -> None:
         worked = 0.0
         while not (pause := reading.pause(now := now + 0.008, 0.008)):
             worked += 0.008
-        assert BURST_SECONDS <= worked < 2.1 * BURST_SECONDS
-        now += pause + BURST_SECONDS / SHARE
+        assert READING_BURST_SECONDS <= worked < 2.1 * READING_BURST_SECONDS
+        now += pause + READING_BURST_SECONDS / READING_SHARE
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
 def test_who_reads_less_than_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
     reading, now = ReadingShare(0.0), 0.0
     for gap, worked in turns:
-        now += gap + worked / SHARE + 1e-9
+        now += gap + worked / READING_SHARE + 1e-9
         assert reading.pause(now, worked) == 0
 
 
@@ -46,6 +51,6 @@ def test_who_reads_of_subflows_that_become_active_never_rests(turns: list[tuple[
     """A thousand connections in a second are many segments; none of them is for nothing."""
     reading, now = ReadingShare(0.0), 0.0
     for gap, subflows in turns:
-        now += gap + SECONDS_PER_SUBFLOW * subflows
+        now += gap + READING_SECONDS_PER_SUBFLOW * subflows
         reading.allow_for(subflows)
-        assert reading.pause(now, SECONDS_PER_SUBFLOW * subflows) == 0
+        assert reading.pause(now, READING_SECONDS_PER_SUBFLOW * subflows) == 0

@@ -26,8 +26,8 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
-from mptcp_throttler.shaping import class_numbers
-from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping import cap as cap_module
+from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
@@ -192,7 +192,7 @@ def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_caps_for_which_no_class_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: as above, whenever such a connection was decided."""
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     planner = Planner(Ownership())
     planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
     planner.set_verdicts(1, [verdict(1000)], NOW)

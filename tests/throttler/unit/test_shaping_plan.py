@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.shaping import class_numbers, lingering
-from mptcp_throttler.shaping.cap import class_spec, gso_limit
-from mptcp_throttler.shaping.class_numbers import PlanError
-from mptcp_throttler.shaping.lingering import LINGER_SECONDS
-from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target
-from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
+from mptcp_throttler.shaping import cap as cap_module
+from mptcp_throttler.shaping import plan
+from mptcp_throttler.shaping.cap import PlanError
+from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target, class_spec, gso_limit
+from mptcp_throttler.shaping.plan import DRAIN_SECONDS, IDLE_SECONDS, Planner
 
 NOW = 1_700_000_000.0
 PROXY = b"\x0a\x00\x00\x01"
@@ -94,14 +93,14 @@ def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
     planner.set_verdicts(1, [verdict(2, cap)], NOW)
     planner.forget(1, NOW + 1)
-    planner.expire(NOW + LINGER_SECONDS - 0.1)
+    planner.expire(NOW + DRAIN_SECONDS - 0.1)
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
     assert len(planner.classes.desired) == 2
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert planner.entries.desired.keys() == {subflow(2)}
-    planner.expire(NOW + LINGER_SECONDS + 1)
+    planner.expire(NOW + DRAIN_SECONDS + 1)
     assert not planner.entries.desired
-    planner.expire(NOW + LINGER_SECONDS + 1 + IDLE_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS + 1 + IDLE_SECONDS)
     assert not planner.classes.desired
 
 
@@ -113,12 +112,12 @@ def test_a_subflow_of_another_port_is_left_alone_beside_one_of_a_listening_port(
     planner.set_verdicts(1, [verdict(1, cap), elsewhere], NOW)
     assert planner.entries.desired.keys() == {subflow(1)}
     planner.set_verdicts(1, [elsewhere], NOW)
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert not planner.entries.desired
 
 
 def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "MAX_LINGERING", 2)
+    monkeypatch.setattr(plan, "MAX_DRAINING", 2)
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap), verdict(3, cap)], NOW)
@@ -133,7 +132,7 @@ def test_a_port_reused_by_an_uncapped_connection_loses_the_entry_of_the_one_that
     planner.forget(1, NOW)
     planner.set_verdicts(2, [uncapped(1, cap)], NOW)
     assert not planner.entries.desired
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
 
 
 def test_a_port_reused_under_another_cap_is_sent_there() -> None:
@@ -145,7 +144,7 @@ def test_a_port_reused_under_another_cap_is_sent_there() -> None:
     planner.set_verdicts(2, [verdict(1, other)], NOW)
     after = planner.entries.desired[subflow(1)]
     assert after != before
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert planner.entries.desired == {subflow(1): after}
 
 
@@ -211,7 +210,7 @@ def test_dry_run_wants_nothing() -> None:
 
 
 def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + 1)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
@@ -220,7 +219,7 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
     planner.forget(1, NOW)
     planner.forget(2, NOW)
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert not planner.entries.desired
 
 
@@ -228,7 +227,7 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: what came behind it among the verdicts lost its cap of another rule."""
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + 1)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
     shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
     planner = planner_for(shared, own)
     planner.set_verdicts(1, [verdict(1, own)], NOW)
@@ -238,10 +237,10 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
         with pytest.raises(PlanError):
             planner.set_verdicts(2, [verdict(2, own), verdict(4, own), verdict(3, shared)], NOW)
         assert planner.entries.desired == before
-        assert planner.caps[ScopeKey("shared", Share.PATH)].users == {subflow(2), subflow(3)}
+        assert planner.caps[ScopeKey("shared", Share.PATH)].users.keys() == {subflow(2), subflow(3)}
     planner.forget(1, NOW)
-    planner.expire(NOW + LINGER_SECONDS)
-    planner.expire(NOW + LINGER_SECONDS + IDLE_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS + IDLE_SECONDS)
     planner.set_verdicts(2, [verdict(2, own), verdict(3, shared)], NOW + 100)
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
@@ -250,8 +249,8 @@ def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: all kept their caps of before, and newer ones had none, until they were decided again by chance."""
-    size = 2 * class_numbers.PATHS_SHARE
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR + size - 1)
+    size = 2 * cap_module.PATHS_SHARE
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
     client, path = rule(cap=throttle(share=Share.CLIENT)), rule(cap=throttle(1_000_000))
     planner = planner_for(client)
     for number in range(size):
@@ -289,13 +288,13 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
     planner.set_verdicts(2, newer, NOW, {subflow(1)})
     planner.forget(1, NOW)
     assert (subflow(1) in planner.entries.desired) is capped
-    assert not planner.lingers(subflow(1))
+    assert not planner.drains(subflow(1))
     assert planner.take_moved(10) == [subflow(1)]
 
 
 def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: it had that of the older connection, for as long as it was busy."""
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     own, other = rule("own", throttle(share=Share.CONNECTION)), rule("other", throttle(1_000_000, Share.CONNECTION))
     planner = planner_for(own, other)
     planner.set_verdicts(1, [verdict(1, own)], NOW)
@@ -303,7 +302,7 @@ def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypat
         planner.set_verdicts(2, [verdict(1, other, 2)], NOW)
     planner.forget(1, NOW)
     assert not planner.entries.desired
-    assert not planner.lingers(subflow(1))
+    assert not planner.drains(subflow(1))
 
 
 def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_was_under_way() -> None:
@@ -416,7 +415,7 @@ def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None
     planner.set_policy(policy(cap))
     assert sorted(spec.rate for spec in planner.classes.desired.values()) == [512_000, 5_000_000]
     planner.forget(1, NOW)
-    planner.expire(NOW + LINGER_SECONDS)
+    planner.expire(NOW + DRAIN_SECONDS)
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
 
 

@@ -11,7 +11,7 @@ from test_transitions import Scene
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.shaping.model import MTU
-from mptcp_throttler.shaping.share import SHARE_SECONDS, SILENT_SECONDS, Demand, turn_seconds
+from mptcp_throttler.shaping.onset.share import SHARE_SECONDS, SILENT_SECONDS, Demand, turn_seconds
 
 CAP = 5_000_000
 BACKLOGGED = FULL_FLIGHT._replace(not_sent=50_000)
@@ -83,7 +83,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
     scene = Scene(shared)
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(users)]
     for number, each in enumerate(tuples):
-        scene.tcp[each], scene.cookies[each] = BACKLOGGED, number
+        scene.tcp[each], scene.cookies[each] = BACKLOGGED, number + 1
         verdicts = [replace(verdict(1, shared), four_tuple=each)]
         scene.planner.set_verdicts(number, verdicts, NOW)
     scene.do(scene.transitions.follow(0.0))
@@ -107,16 +107,16 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
 def test_the_one_that_lives_has_the_whole_cap_beside_those_that_vanished(vanished: int) -> None:
     scene, tuples = scene_of(vanished + 1)
     observe(scene, 0.0, 6.0)
-    before = scene.limits[0].rate
+    before = scene.limits[1].rate
     assert before is not None
     assert before < CAP
     scene.vanished = set(tuples[1:])
     # A thousand that wait share 5 Mbit/s at a packet each in 2.4 s; that may last two turns.
     observe(scene, 6.0, 1.0 if vanished < 100 else 6.0)
-    assert scene.limits[0].rate == CAP
+    assert scene.limits[1].rate == CAP
     scene.vanished = set()
     observe(scene, 20.0, 1.0)
-    assert scene.limits[0].rate == pytest.approx(before, rel=0.01), "they came back"
+    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "they came back"
 
 
 def test_nothing_is_set_on_anybody_while_nothing_changes() -> None:

@@ -27,7 +27,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import link
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.shaping import class_numbers
+from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR
 from mptcp_throttler.stages.budget_accounts import Usage
 from mptcp_throttler.storage.budget_ledger import Ledger
@@ -137,7 +137,7 @@ def test_plan_says_for_whom_no_class_is_left(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: it ended with a traceback."""
-    monkeypatch.setattr(class_numbers, "LAST_MINOR", FIRST_MINOR)
+    monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
     rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
     (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")

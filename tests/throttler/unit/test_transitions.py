@@ -11,12 +11,16 @@ from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, ve
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Onset, Rule, Share, Throttle
-from mptcp_throttler.shaping import transitions
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
+from mptcp_throttler.shaping.onset import downloads
+from mptcp_throttler.shaping.onset.downloads import (
+    FIRST_LOOK_SECONDS,
+    MAX_UNSAMPLED_SECONDS,
+    DownloadOnsets,
+    SocketChanges,
+)
+from mptcp_throttler.shaping.onset.share import HEADROOM, max_min_level
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.releases import FIRST_RECHECK_SECONDS, Limits
-from mptcp_throttler.shaping.share import HEADROOM, max_min_level
-from mptcp_throttler.shaping.transitions import MAX_UNSAMPLED_SECONDS, Transitions
 
 
 def soft_planner(*rules: Rule) -> Planner:
@@ -103,7 +107,7 @@ class Scene:
 
     def __init__(self, *rules: Rule, obeys: bool = True) -> None:
         self.planner = soft_planner(*rules)
-        self.transitions = Transitions(self.planner)
+        self.transitions = DownloadOnsets(self.planner)
         self.tcp: dict[FourTuple, TcpInfo] = {}
         self.cookies: dict[FourTuple, int] = {}
         self.limits: dict[int, SocketLimit] = {}
@@ -126,7 +130,7 @@ class Scene:
         acked = self.acked.get(four_tuple, 0)
         return KernelSubflow(1, four_tuple, True, 0, 0, False, read, acked, cookie=cookie, tcp=tcp)
 
-    def do(self, limits: Limits) -> None:
+    def do(self, limits: SocketChanges) -> None:
         self.limits |= limits.wanted
         for cookie in limits.forgotten:
             self.limits.pop(cookie, None)
@@ -228,6 +232,7 @@ def test_a_socket_that_takes_no_limit_is_capped_all_the_same() -> None:
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
+    scene.run(1.0, start=1.0)
     assert scene.limits == {1: SocketLimit(5_000_000)}, "it may have been slow to take one"
 
 
@@ -239,7 +244,7 @@ def test_a_subflow_that_leaves_its_cap_is_released() -> None:
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(0.01, start=1.0)
     assert scene.limits == {1: NO_LIMIT}
-    scene.run(0.01, start=1.0 + FIRST_RECHECK_SECONDS)
+    scene.run(0.01, start=1.0 + FIRST_LOOK_SECONDS)
     assert scene.limits == {}
 
 
@@ -291,14 +296,14 @@ def test_the_level_of_a_cap_is_computed_once_for_all_who_come_to_it(monkeypatch:
         computed.append(len(demands))
         return max_min_level(ceil, demands)
 
-    monkeypatch.setattr(transitions, "max_min_level", counted)
+    monkeypatch.setattr(downloads, "max_min_level", counted)
     scene = Scene(rule())
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(2000)]
     for number, each in enumerate(tuples):
         scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
     scene.do(scene.transitions.follow(0.0))
     found = {
-        each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number, tcp=IDLE)
+        each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number + 1, tcp=IDLE)
         for number, each in enumerate(tuples)
     }
     for limits in scene.transitions.observe(tuples, found, 0.0):
@@ -320,18 +325,6 @@ def test_limits_that_a_killed_daemon_left_are_lifted_where_no_cap_explains_them(
     assert scene.limits.get(1) != NO_LIMIT
 
 
-def test_a_stop_lifts_all_limits() -> None:
-    scene = Scene(rule())
-    scene.tcp[subflow(1)] = IDLE
-    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.run(0.01)
-    scene.do(scene.transitions.release_all(1.0))
-    assert scene.limits == {1: NO_LIMIT}
-    scene.observe(scene.transitions.urgent(), 1.0)
-    assert scene.limits == {}
-    assert not scene.transitions.releasing
-
-
 def test_what_cannot_be_sampled_is_not_left_uncapped() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -349,7 +342,7 @@ def test_where_no_limit_is_taken_caps_begin_at_once() -> None:
     scene.planner.set_verdicts(1, [verdict(1, rule()), verdict(2, rule())], NOW)
     scene.run(0.1)
     assert not scene.planner.entries.desired
-    scene.do(scene.transitions.refused())
+    scene.transitions.refused()
     assert set(scene.planner.entries.desired) == {subflow(1), subflow(2)}
 
 
@@ -451,7 +444,7 @@ def test_a_cap_may_begin_to_repay_between_any_two_slices(slice_number: int) -> N
         scene.do(limits)
         if number == slice_number:
             for cap in scene.planner.shared_soft_caps():
-                scene.transitions._debts.charge(cap.minor, cap.ceil, 10_000_000, 10.0)
+                scene.transitions._overshoot.charge(cap, 10_000_000, 10.0)
             scene.do(scene.transitions.follow(10.0))
     scene.run(0.1, 10.1)
     assert not scene.planner.pending()

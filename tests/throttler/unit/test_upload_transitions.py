@@ -11,9 +11,8 @@ from test_shaping_plan import NOW, policy, rule, subflow, throttle
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping.model import Ownership
-from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
-from mptcp_throttler.shaping.upload_transitions import (
+from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
+from mptcp_throttler.shaping.onset.uploads import (
     FALL,
     FALL_PER_ASSIGNMENT,
     LAG_BYTES,
@@ -22,9 +21,10 @@ from mptcp_throttler.shaping.upload_transitions import (
     MAX_RAMP_SECONDS,
     MAX_UNSAMPLED_SECONDS,
     STEP_SECONDS,
-    UploadTransitions,
+    UploadOnsets,
     fall,
 )
+from mptcp_throttler.shaping.plan import Planner
 
 UP = frozenset({Direction.UP})
 RAMP_SECONDS = 6.0
@@ -52,7 +52,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.planner = Planner(Ownership(), Direction.UP)
-        self.transitions = UploadTransitions(self.planner, self.subflows)
+        self.transitions = UploadOnsets(self.planner, self.subflows)
         self.planner.set_policy(policy(up(self.cap)))
         self.planner.prepare_path_classes(NOW)
 

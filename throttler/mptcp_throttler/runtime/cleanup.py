@@ -17,7 +17,7 @@ from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
-from mptcp_throttler.runtime.lifting import lift_all
+from mptcp_throttler.runtime.pacing import lift_all
 from mptcp_throttler.runtime.path_manager import end_keeper, take_flags_back
 from mptcp_throttler.shaping.model import Ownership
 

@@ -21,7 +21,7 @@ from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.runtime.waiting import wait_at_most
-from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.stages.stage import Outcome, Samples, Stage
 

@@ -20,9 +20,9 @@ from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.runtime.sampler import Consumer
-from mptcp_throttler.shaping.cap import gso_limit
+from mptcp_throttler.shaping.model import gso_limit
+from mptcp_throttler.shaping.onset.uploads import MEASURE_SECONDS, STEP_SECONDS, UploadOnsets
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.upload_transitions import MEASURE_SECONDS, STEP_SECONDS, UploadTransitions
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Uploads(Component, Consumer):
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
-        self._transitions = UploadTransitions(self.planner, self._subflows)
+        self._transitions = UploadOnsets(self.planner, self._subflows)
         self._stack = AsyncExitStack()
         self._wake = asyncio.Event()
 

@@ -29,13 +29,13 @@ from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
 from mptcp_throttler.runtime.excess import Excess
 from mptcp_throttler.runtime.logs import about
-from mptcp_throttler.runtime.pacing import PacedCaps
+from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
 from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
-from mptcp_throttler.shaping.class_numbers import PlanError
+from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.resting import RestStage
@@ -77,7 +77,7 @@ class Engine:
         self.decisions = Decisions(policy, connections, stages, self._planners, self.telemetry.listeners, ports)
         self.excess = Excess(path_manager, connections, sockets.close_sockets, self.decisions.is_dry_run)
         self.effects = Effects(path_manager, self.steering, self.telemetry.chronicle, connections)
-        self.paced = PacedCaps(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
+        self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         sampling = [StageSampling(stage, self.take_outcome) for stage in stages]
         consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.telemetry.traffic]
         self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"])
@@ -93,7 +93,6 @@ class Engine:
     async def take_policy(self, policy: Policy) -> None:
         """Have *policy* in force from here on, on every connection."""
         self.set_policy(policy)
-        self.paced.new_policy()
         await self.enforce()
         self._clock_changed.set()
 
@@ -153,7 +152,6 @@ class Engine:
         for planner in self._planners:
             planner.expire(now)
         self.follow()
-        self.telemetry.effect.look()
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""

@@ -2,7 +2,7 @@
 
 Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. Reading
 what was captured, and is of no subflow that becomes active, takes no more than a fixed share of a processor
-(``runtime.reading_share``). An observer that fails is opened again until it works; the other observers go on meanwhile.
+(:class:`ReadingShare`). An observer that fails is opened again until it works; the other observers go on meanwhile.
 What the tracker believes of the kernel alone, and no event tells, is looked up (``mptcp.questions``).
 """
 
@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
@@ -20,13 +21,44 @@ from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Socket
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.reading_share import ReadingShare
 
 log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
 _BATCH = 256
 """Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
+
+READING_SHARE: Final = 0.5
+"""Of a processor, in the long run, with what follows at once from what was read: not resyncs, nor decisions of many."""
+READING_SECONDS_PER_SUBFLOW: Final = 0.002
+"""Of processor time, for each that becomes active: several times what its ten segments or so take, and what follows."""
+READING_BURST_SECONDS: Final = 0.5
+"""Of processor time at once: some 15,000 segments, as of thousands of connections that come together."""
+
+
+class ReadingShare:
+    """How much of a processor reading captured segments may take: anybody can send such segments.
+
+    The loop goes before all ordinary processes (``kernel.scheduling``), so that a flood which it read as fast as it can
+    would take the processor from the proxy. Subflows that become active are no flood: each allows for what is read of
+    it, so that clients who really come are read of. What is not read in time the kernel drops and counts, and a resync
+    makes it good. Times are seconds, and arguments.
+    """
+
+    __slots__ = ("_allowed", "_as_of")
+
+    def __init__(self, now: float) -> None:
+        self._allowed, self._as_of = READING_BURST_SECONDS, now
+
+    def allow_for(self, subflows: int) -> None:
+        """Allow for so many subflows that became active."""
+        self._allowed = min(READING_BURST_SECONDS, self._allowed + READING_SECONDS_PER_SUBFLOW * subflows)
+
+    def pause(self, now: float, worked: float) -> float:
+        """Return for how long to read nothing more after reading for *worked* seconds of a processor, until *now*."""
+        self._allowed = min(READING_BURST_SECONDS, self._allowed + READING_SHARE * (now - self._as_of)) - worked
+        self._as_of = now
+        return max(0.0, -self._allowed / READING_SHARE)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
-"""Runs the rate transitions of downloads: gives samples to ``shaping.transitions`` and its limits to the sockets.
+"""Limits on the sockets of this host: gives samples to ``shaping.onset.downloads``, and what that wants to the sockets.
 
-What is set on a socket is lifted when its subflow leaves the cap or the daemon stops. A socket with nothing in flight
-takes that with its next data; when the daemon stops it takes it at once, or where that cannot be, keeps its limit.
+What a socket has stays on it when the daemon is killed: its pacing limit, and how much may wait on it, which it may
+have had from its acceptance on and which no list of sockets shows. So at a stop, and by ``cleanup``, everything is
+taken back from all of them, and at a start what nobody knows of. A socket with nothing in flight takes that with its
+next data, or at once on kernels that can (``limit_at_once``); where neither comes in time, it keeps its limit.
 """
 
 from __future__ import annotations
@@ -11,20 +13,19 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Network, Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.lifting import lift_all, lift_births
 from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.birth import of_clients
-from mptcp_throttler.shaping.model import Birth
+from mptcp_throttler.shaping.model import NO_LIMIT, Birth, SocketLimit
+from mptcp_throttler.shaping.onset.downloads import STEP_SECONDS, DownloadOnsets, SocketChanges
+from mptcp_throttler.shaping.onset.share import SHARE_SECONDS
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.releases import Limits
-from mptcp_throttler.shaping.share import SHARE_SECONDS
-from mptcp_throttler.shaping.transitions import STEP_SECONDS, Transitions
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ WAKE_SECONDS, WAKE_PART = 0.02, 20
 """Between two times that limits are set at once: so many seconds, or so many times as long as it took."""
 
 
-class PacedCaps(Component, Consumer):
+class SocketLimiter(Component, Consumer):
     """One planner's soft caps on the sockets of this host.
 
     Where sockets cannot be paced it does nothing: caps then begin at once.
@@ -60,7 +61,7 @@ class PacedCaps(Component, Consumer):
         self.possible = self.can_rest = self.has_buffers = False
         """Sockets can be paced, come back from a rest, have larger send buffers; known once it is prepared."""
         self._planner = planner
-        self._transitions = Transitions(planner)
+        self._onsets = DownloadOnsets(planner)
         self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
         """None once it is prepared."""
         self._pacing: SocketPacing
@@ -93,20 +94,16 @@ class PacedCaps(Component, Consumer):
 
     def follow(self) -> bool:
         """Take some of what the planner moved; return whether that changed the plan."""
-        return self._set(self._transitions.follow(time.monotonic()))
+        return self.possible and self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Take over the limits that a killed daemon left on sockets: those that no cap explains go at once."""
         if not self.possible:
             return
-        limits = self._transitions.adopt(subflows, time.monotonic())
+        limits = self._onsets.adopt(subflows, time.monotonic())
         self._do(limits)
         if limits.wanted:
             await asyncio.to_thread(self._pacing.limit_at_once)
-
-    def new_policy(self) -> None:
-        """A policy came into force."""
-        self._transitions.forget_levels()
 
     async def set_births(self, births: Mapping[Network, Birth]) -> None:
         """Have subflows that are accepted from here on begin like that, by the client's prefix.
@@ -172,23 +169,23 @@ class PacedCaps(Component, Consumer):
         return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
-        return self.possible and self._transitions.watches_any()
+        return self.possible and self._onsets.watches_any()
 
     def watched(self) -> Collection[FourTuple]:
-        return self._transitions.watched()
+        return self._onsets.watched()
 
     def urgent(self) -> Collection[FourTuple]:
-        return self._transitions.urgent()
+        return self._onsets.urgent()
 
     def observe(
         self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
     ) -> Iterator[None]:
-        for limits in self._transitions.observe(asked, sockets, now):
+        for limits in self._onsets.observe(asked, sockets, now):
             self._do(limits)
             yield
 
     def failed(self, now: float) -> None:
-        self._do(self._transitions.missed(now))
+        self._do(self._onsets.missed(now))
 
     async def verify(self) -> None:
         """Compare programs and maps with what was set, and put right what differs. Raises KernelError."""
@@ -207,23 +204,23 @@ class PacedCaps(Component, Consumer):
         """Take everything back from the sockets, and wait a moment until they have taken that."""
         if not self.possible:
             return
+        self.possible = False
         if self._waking is not None:
             self._waking.cancel()
         try:
-            known = self._transitions.release_all(time.monotonic()).wanted
-            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS, known)
+            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS, self._onsets.end())
             if kept:
                 log.info("%d idle subflows keep their pacing limit until they close", len(kept))
         except KernelError as error:
             log.error("%s", error)
         self._pacing.close()
 
-    def _do(self, limits: Limits) -> None:
+    def _do(self, limits: SocketChanges) -> None:
         """Set *limits*, outside of :meth:`follow`."""
         if self._set(limits):
             self._planned()
 
-    def _set(self, limits: Limits) -> bool:
+    def _set(self, limits: SocketChanges) -> bool:
         """Set *limits* on the sockets; return whether the plan changed."""
         try:
             if limits.wanted:
@@ -239,7 +236,7 @@ class PacedCaps(Component, Consumer):
             if not self._refused:
                 log.error("%s; caps begin at once", error)
             self._refused = True
-            self._transitions.refused()
+            self._onsets.refused()
             return True
         return limits.planned
 
@@ -254,3 +251,56 @@ class PacedCaps(Component, Consumer):
 
 def _classes(births: Mapping[Network, Birth]) -> set[int]:
     return {birth.class_id for birth in births.values() if birth.class_id is not None}
+
+
+async def lift_all(
+    pacing: SocketPacing, sockets: Sockets, seconds: float, instead: Mapping[int, SocketLimit] = MappingProxyType({})
+) -> tuple[int, Collection[KernelSubflow]]:
+    """Take everything back from all sockets; return how many had a pacing limit, and those that keep it.
+
+    Some have something *instead* of no limit, by cookie. Where it cannot be done at once, busy sockets take it a round
+    trip later: it waits for them *seconds* at the most. Raises KernelError.
+    """
+    found = await _listed(sockets)
+    waiting = {each.four_tuple: each for each in found if _limit(each) is not None}
+    limited = len(waiting)
+    pacing.limit({each.cookie: instead.get(each.cookie, NO_LIMIT) for each in found})
+    await asyncio.to_thread(pacing.limit_at_once)
+    deadline = time.monotonic() + seconds
+    while waiting := _still(waiting, sockets):
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(STEP_SECONDS)
+    return limited, waiting.values()
+
+
+async def lift_births(pacing: SocketPacing, sockets: Sockets) -> None:
+    """Take back what sockets without a pacing limit began with under a daemon that was killed. Raises KernelError.
+
+    Those with one are known by it, and adopted with it.
+    """
+    begun = [each.cookie for each in await _listed(sockets) if _limit(each) is None]
+    if not begun:
+        return
+    pacing.limit(dict.fromkeys(begun, NO_LIMIT))
+    if await asyncio.to_thread(pacing.limit_at_once):
+        pacing.forget(begun)
+
+
+async def _listed(sockets: Sockets) -> list[KernelSubflow]:
+    found: list[KernelSubflow] = []
+    for piece in sockets.pieces():
+        found += (each for each in piece if each.cookie)
+        await asyncio.sleep(0)
+    return found
+
+
+def _limit(subflow: KernelSubflow) -> int | None:
+    return None if subflow.tcp is None else subflow.tcp.max_pacing_rate
+
+
+def _still(waiting: dict[FourTuple, KernelSubflow], sockets: Sockets) -> dict[FourTuple, KernelSubflow]:
+    """Return those of *waiting* that have their limit yet, as they are now."""
+    now = sockets.look_up(list(waiting))
+    same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
+    return {four_tuple: each for four_tuple, each in same.items() if _limit(each) is not None}

@@ -12,8 +12,7 @@ from mptcp_throttler.runtime.decisions import Listener
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.chronicle import Chronicle
 from mptcp_throttler.telemetry.clients import Clients
-from mptcp_throttler.telemetry.effect import Effect
-from mptcp_throttler.telemetry.reaction import Reaction
+from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
 from mptcp_throttler.telemetry.traffic import Traffic
 
 
@@ -36,11 +35,11 @@ class Telemetry:
         self._dry_run = False
         self.traffic = Traffic(time.monotonic, sweep_seconds, self._is_dry)
         self.clients = Clients()
-        self.reaction = Reaction()
-        self.effect = Effect(time.monotonic, (download, upload), self._is_dry)
+        self.join_latency = JoinLatency()
+        self.cap_latency = CapLatency(time.monotonic, (download, upload))
         self.chronicle = Chronicle(self.traffic)
-        download.entries.told = partial(self._entries, Direction.DOWN)
-        upload.entries.told = partial(self._entries, Direction.UP)
+        download.told = partial(self._entries, Direction.DOWN)
+        upload.told = partial(self._entries, Direction.UP)
 
     def set_policy(self, policy: Policy) -> None:
         """*policy* is in force; decisions by it follow."""
@@ -54,7 +53,7 @@ class Telemetry:
     @property
     def listeners(self) -> tuple[Listener, ...]:
         """Who hears of each decision."""
-        return self.traffic.decided, self.clients.decided, self.chronicle.decided, self.effect.decided
+        return self.traffic.decided, self.clients.decided, self.chronicle.decided
 
     def joined(self, four_tuple: FourTuple, captured: float) -> None:
         """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
@@ -62,15 +61,13 @@ class Telemetry:
         connection = None if known is None else self._connections.get(known[0])
         # One of very many joins at a time is not decided yet: it alone is timed.
         subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
-        self.reaction.joined(captured, subflows, self._download.entries.upserts)
+        self.join_latency.joined(captured, subflows, self._download.entries.upserts)
 
     def _is_dry(self) -> bool:
         return self._dry_run
 
     def _entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.time()
-        if there:
-            self.effect.entries(direction, four_tuples)
         if there and direction is Direction.DOWN:
-            self.reaction.applied(four_tuples, now)
+            self.join_latency.applied(four_tuples, now)
         self.chronicle.entries(direction, four_tuples, there, now)

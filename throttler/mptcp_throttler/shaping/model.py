@@ -6,11 +6,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mptcp_common.endpoints import PROXY_PORT
+from mptcp_throttler.policy.model import Direction, Policy, Throttle
 
 MTU = 1514
 """Bytes of a full Ethernet frame."""
 SEGMENT_SECONDS = 0.005
 """How long one segment may occupy a cap: this, not the queue, bounds latency (docs/design.md)."""
+QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
+"""How long a full leaf queue takes to drain. Towards the client it is short, so that losses and not the stack's limit
+on what waits below it govern the congestion window: the scheduler takes window over RTT for the path's rate, and would
+hand a capped subflow three times what it can send, at the cost of the other path (docs/design.md). From the client no
+stack of ours waits, and BBR there takes many losses for a policer's: it then keeps its rate for 48 round trips."""
+QUEUE_FLOOR = 4
+PACKETS_PER_SUBFLOW = 1
+BURST_SECONDS = 0.002
+GSO_FLOOR = 2 * MTU
+GENTLE_FALL = 0.7
+"""A cap that is at least that share of a rate needs no transition."""
 BURST_TOLERANCE = 0.02
 """The kernel keeps a burst as a time in ticks of 64 ns and gives it back rounded, more so at high rates."""
 
@@ -35,6 +47,40 @@ class ClassSpec:
             abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs)
             for mine, theirs in ((self.burst, other.burst), (self.cburst, other.cburst))
         )
+
+
+def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Direction = Direction.DOWN) -> ClassSpec:
+    """Return the HTB class for *throttle* shared by up to *room* subflows.
+
+    Rates are rounded up to whole bytes per second, the kernel's unit.
+    """
+    rate, ceil = (-(-value // 8) * 8 for value in (throttle.rate, throttle.ceil))
+
+    def burst(bits_per_second: int) -> int:
+        return throttle.burst or max(2 * MTU, int(bits_per_second / 8 * BURST_SECONDS))
+
+    return ClassSpec(
+        minor=minor,
+        rate=rate,
+        ceil=ceil,
+        burst=burst(rate),
+        cburst=burst(ceil),
+        quantum=min(60_000, max(MTU, rate // 8 // 100)),
+        queue_packets=min(
+            1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), PACKETS_PER_SUBFLOW * room)
+        ),
+    )
+
+
+def gso_limit(policy: Policy, present: int) -> int:
+    """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
+    rules = [rule for rule in policy.rules if Direction.DOWN in rule.directions]
+    throttles = [rule.throttle for rule in rules]
+    throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
+    ceils = [throttle.ceil for throttle in throttles if throttle is not None]
+    if not ceils:
+        return present
+    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * SEGMENT_SECONDS)))
 
 
 class ClassCounters(NamedTuple):

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Guard, ScopeKey
-from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
-from mptcp_throttler.shaping.upload_transitions import ahead
+from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
+from mptcp_throttler.shaping.onset.uploads import ahead
 from mptcp_throttler.stages.baseline import MIN_SPAN, Flow, Path
 from mptcp_throttler.stages.degradation import (
     Candidate,

@@ -10,7 +10,6 @@ from typing import Any
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
 from mptcp_throttler.policy.model import Verdict
 from mptcp_throttler.views.known import Known
-from mptcp_throttler.views.landing import is_landing
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import by_direction, subflow_text
 from mptcp_throttler.views.words import address_text
@@ -92,7 +91,7 @@ def _connection(
     for each in connection.subflows:
         four_tuple = each.four_tuple
         sample = samples.get(four_tuple)
-        landing = (is_landing(planner, four_tuple) for planner in (known.download, known.upload))
+        landing = (planner.in_onset(four_tuple) for planner in (known.download, known.upload))
         text = subflow_text(each, down.get(four_tuple), up.get(four_tuple), sample, known, *landing)
         more = json.dumps(_more(known, four_tuple, sample, details.get(four_tuple)) | {"share": shares[four_tuple]})
         subflows.append(f"{text[:-1]}, {more[1:]}")

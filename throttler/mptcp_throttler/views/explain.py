@@ -15,7 +15,6 @@ from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import event_ring
 from mptcp_throttler.telemetry.event_ring import CUT, EventRing, Happened
 from mptcp_throttler.views.known import Known
-from mptcp_throttler.views.landing import is_landing
 from mptcp_throttler.views.own_client import connections_with
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import end_text
@@ -182,7 +181,7 @@ class _Explained:
         there = entry is not None and entry != UNCAPPED
         if verdict.throttle is None or self._known.policy.dry_run:
             return "being lifted" if there else "none"
-        settled = there and four_tuple not in planner.entries.upserts and not is_landing(planner, four_tuple)
+        settled = there and four_tuple not in planner.entries.upserts and not planner.in_onset(four_tuple)
         return "in force" if settled else "coming"
 
 

@@ -10,9 +10,8 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.shaping import commands
-from mptcp_throttler.shaping.cap import gso_limit
-from mptcp_throttler.shaping.class_numbers import PlanError
-from mptcp_throttler.shaping.model import Ownership, Target
+from mptcp_throttler.shaping.cap import PlanError
+from mptcp_throttler.shaping.model import Ownership, Target, gso_limit
 from mptcp_throttler.shaping.plan import Planner
 
 EntryCommands = Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]

@@ -16,7 +16,6 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views.known import Known
-from mptcp_throttler.views.landing import landing_subflows
 
 
 def document(
@@ -31,7 +30,7 @@ def document(
     """
     yield json.dumps(head)[:-1] + ', "connections": ['
     sockets = samples()
-    landing = frozenset(landing_subflows(shown.download)), frozenset(landing_subflows(shown.upload))
+    landing = frozenset(shown.download.onsets()), frozenset(shown.upload.onsets())
     separator = ""
     for connection in list(shown.connections.values()):
         yield separator + _connection(connection, shown, sockets, landing)

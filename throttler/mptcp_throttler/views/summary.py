@@ -16,7 +16,6 @@ from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.cap_totals import CapKey, CapTotal, Limits
 from mptcp_throttler.views.known import Known
-from mptcp_throttler.views.landing import landing_subflows
 
 MAX_CLASSES = 256
 """Classes that are listed; a cap for each client may be more."""
@@ -55,7 +54,7 @@ def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
 def _landing(known: Known) -> Iterator[CapKey]:
     """Yield the cap of each subflow on which it does not hold yet."""
     for planner in (known.download, known.upload):
-        for four_tuple in landing_subflows(planner):
+        for four_tuple in planner.onsets():
             standing = known.traffic.standing(four_tuple, planner.direction)
             if standing is not None and standing[2] is not None:
                 yield CapKey(standing[2], standing[1], planner.direction)

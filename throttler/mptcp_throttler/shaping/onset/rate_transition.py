@@ -24,7 +24,7 @@ import enum
 from dataclasses import dataclass
 
 from mptcp_throttler.mptcp.model import TcpInfo
-from mptcp_throttler.shaping.model import SocketLimit
+from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
 
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS = 0.15
@@ -41,7 +41,6 @@ ASSIGNMENT_BYTES = 65_536
 """What the scheduler hands over at once (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)."""
 SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
-GENTLE_FALL = 0.7
 MIN_UNSENT_BYTES = 2 * 1448
 """Two segments."""
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 from fake_kernel import four_tuple
 
-from mptcp_throttler.telemetry.reaction import BOUNDS, MAX_REMEMBERED, MAX_SECONDS, Reaction
+from mptcp_throttler.telemetry.latency import JOIN_BOUNDS, MAX_JOIN_SECONDS, MAX_REMEMBERED, JoinLatency
 
 WIFI, LTE = four_tuple("10.1.0.1"), four_tuple("10.2.0.1")
 
 
-def counted(reaction: Reaction) -> tuple[int, float]:
+def counted(reaction: JoinLatency) -> tuple[int, float]:
     found = reaction.as_json()
     return found["total"], round(found["sum"], 6)
 
 
 @pytest.mark.parametrize("seconds", [0.0003, 0.0005, 0.0015, 1.9, 5.0])
 def test_a_cap_counts_in_its_bucket_and_in_all_above(seconds: float) -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.joined(0.0, [WIFI, LTE], {LTE})
     reaction.applied([LTE], seconds)
     found = reaction.as_json()
-    assert found["le"] == list(BOUNDS)
-    assert found["count"] == [int(seconds <= bound) for bound in BOUNDS]
+    assert found["le"] == list(JOIN_BOUNDS)
+    assert found["count"] == [int(seconds <= bound) for bound in JOIN_BOUNDS]
     assert (found["total"], found["sum"]) == (1, seconds)
 
 
 def test_the_kernels_event_may_come_before_the_packet_is_read() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.applied([LTE], 100.25)
     reaction.joined(100.0, [WIFI, LTE], ())
     assert counted(reaction) == (1, 0.25)
@@ -36,14 +36,14 @@ def test_the_kernels_event_may_come_before_the_packet_is_read() -> None:
 
 
 def test_a_join_may_have_the_subflow_before_it_capped() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.joined(100.0, [WIFI, LTE], {WIFI})
     reaction.applied([WIFI, LTE], 100.25)
     assert counted(reaction) == (1, 0.25)
 
 
 def test_what_had_an_entry_before_or_needs_none_now_does_not_count() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.applied([WIFI], 99.0)
     reaction.joined(100.0, [WIFI, LTE], ())
     reaction.applied([LTE], 100.5)  # after a transition, say
@@ -51,21 +51,21 @@ def test_what_had_an_entry_before_or_needs_none_now_does_not_count() -> None:
 
 
 def test_late_entries_do_not_count() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.joined(100.0, [LTE], {LTE})
-    reaction.applied([LTE], 100.0 + MAX_SECONDS + 1)
+    reaction.applied([LTE], 100.0 + MAX_JOIN_SECONDS + 1)
     assert counted(reaction) == (0, 0.0)
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     reaction.joined(100.0, [LTE], {LTE})
     reaction.applied([LTE], 99.0)
     assert counted(reaction) == (1, 0.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    reaction = Reaction()
+    reaction = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):
         made, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
         reaction.applied([made], 100.0)

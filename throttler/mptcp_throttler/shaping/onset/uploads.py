@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.shaping.model import GENTLE_FALL
+from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES, GENTLE_FALL
 
 MEASURE_SECONDS = 0.1
 """Over which the rate is taken from which a ramp begins."""
@@ -81,7 +82,7 @@ class _Measurement:
     """Bytes at its first sample."""
 
 
-class UploadTransitions:
+class UploadOnsets:
     """The ramps of one planner. Times are monotonic seconds."""
 
     def __init__(self, planner: Planner, subflows: Callable[[int], Collection[FourTuple]]) -> None:

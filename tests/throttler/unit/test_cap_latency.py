@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
@@ -12,11 +11,10 @@ from test_daemon import CAPPED, UNCAPPED, running, scenario, until
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_status_answers import LTE, WIFI
 
-from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Onset, ScopeKey, Share, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.telemetry.effect import MAX_LANDING, MAX_SECONDS, MAX_WAITING, Effect
+from mptcp_throttler.telemetry.latency import MAX_CAP_SECONDS, CapLatency
 
 CAP = rule()
 FASTER = rule(cap=throttle(8_000_000))
@@ -29,21 +27,12 @@ class Scene:
 
     def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
         self.now = 100.0
-        self.dry = dry
         self.planner = Planner(Ownership())
-        self.effect = Effect(lambda: self.now, [self.planner], lambda: self.dry)
-        self.planner.entries.told = self.entries_told
+        self.effect = CapLatency(lambda: self.now, [self.planner])
         self.planner.soft_caps = soft
         self.planner.set_policy(policy(CAP, dry_run=dry))
-        self.decided: dict[int, tuple[Verdict, ...]] = {}
-
-    def entries_told(self, four_tuples: Any, there: bool) -> None:
-        if there:
-            self.effect.entries(Direction.DOWN, four_tuples)
 
     def decide(self, *verdicts: Verdict, young: bool = False, token: int = 1) -> None:
-        self.effect.decided(token, None, self.decided.get(token, ()), verdicts, 0.0)
-        self.decided[token] = verdicts
         four_tuples = [each.four_tuple for each in verdicts] if young else []
         self.planner.set_verdicts(token, verdicts, NOW, four_tuples)
 
@@ -187,13 +176,13 @@ def test_what_ends_or_loses_its_cap_before_counts_nowhere() -> None:
     for number in (1, 2):
         scene.planner.entries.told({subflow(number)}, True)  # type: ignore[misc]
     assert scene.counted == (0, 0)
-    assert not any(way._waiting or way._landing for way in scene.effect._ways.values())
+    assert not any(cap.unsettled for cap in scene.planner.caps.values())
 
 
 def test_what_came_into_effect_for_another_reason_counts_nowhere() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
-    scene.apply(MAX_SECONDS + 1)
+    scene.apply(MAX_CAP_SECONDS + 1)
     assert scene.counted == (0, 0)
     assert scene.effect.as_json()["down"]["total"] == 0
 
@@ -217,7 +206,6 @@ def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
         scene.decide(verdict(token, CAP), token=token)
     scene.decide(token=2)
     scene.now += 30.0
-    scene.dry = False
     scene.planner.set_policy(policy(CAP))
     scene.decide(verdict(1, CAP))
     scene.apply(0.25)
@@ -225,24 +213,20 @@ def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
     scene.decide(verdict(1, CAP))
     scene.apply(5)
     assert scene.counted == (1, 0.25), "decided as before"
-    assert not scene.effect._dry
 
 
-def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_the_next_look() -> None:
+def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_once() -> None:
     """Defect: it counted when some class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    scene.effect.look()
     assert scene.counted == (0, 0), "it is under way"
+    scene.now += 0.4
     scene.planner.set_interim({subflow(1): None})
-    scene.apply(0.4)
-    assert scene.counted == (0, 0)
-    scene.effect.look()
     assert scene.counted == (1, 0.5)
-    scene.effect.look()
+    scene.apply(1)
     assert scene.counted == (1, 0.5)
 
 
@@ -254,17 +238,7 @@ def test_another_onset_alone_is_no_change() -> None:
     assert CAP.throttle is not None
     scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, onset=Onset.AT_ONCE))))
     scene.apply(0.5)
-    scene.effect.look()
     assert scene.counted == before
-
-
-def test_no_more_is_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene()
-    (way,) = scene.effect._ways.values()
-    for number in range(MAX_WAITING + 10):
-        way.begin(FourTuple(b"1234", 1, number.to_bytes(4, "big"), 1), 0.0)
-        way.change(FourTuple(b"1234", 2, number.to_bytes(4, "big"), 1), 0.0)
-    assert (len(way._waiting), len(way._landing)) == (MAX_WAITING, MAX_LANDING)
 
 
 @scenario
@@ -286,16 +260,3 @@ async def test_the_daemon_tells_how_long_a_download_and_an_upload_took(tmp_path:
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         await until(lambda: effect("up")[0] == 1)
         assert effect("down")[0] == 1
-
-
-@scenario
-async def test_the_daemon_looks_by_itself(tmp_path: Path) -> None:
-    looked: list[Effect] = []
-
-    def look(effect: Effect) -> None:
-        looked.append(effect)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Effect, "look", look)
-        async with running(tmp_path, UNCAPPED, FakeKernel()):
-            await until(lambda: bool(looked))

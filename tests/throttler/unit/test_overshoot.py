@@ -3,87 +3,106 @@
 from __future__ import annotations
 
 from test_rate_transition import FULL_FLIGHT, IDLE
-from test_shaping_plan import NOW, rule, subflow, verdict
+from test_shaping_plan import NOW, policy, rule, subflow, verdict
 from test_transitions import Scene, soft_planner
 
 from mptcp_throttler.mptcp.model import TcpInfo
-from mptcp_throttler.shaping.allowance import PAUSE_SECONDS, Allowances
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle
 from mptcp_throttler.shaping.birth import held
-from mptcp_throttler.shaping.debt import FORGOTTEN_SECONDS, MAX_SECONDS, MIN_SECONDS, SHARE, Debts
+from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
-from mptcp_throttler.shaping.transitions import SHORT_SECONDS
+from mptcp_throttler.shaping.onset.downloads import SHORT_SECONDS
+from mptcp_throttler.shaping.onset.overshoot import (
+    FORGOTTEN_SECONDS,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    PAUSE_SECONDS,
+    SHARE,
+    OvershootCompensation,
+    begin_allowance,
+    spend_allowance,
+)
 
 CEIL = 8_000_000
 """Bits/s: a megabyte a second."""
 
 
-def test_a_debt_lowers_the_class_until_it_is_repaid() -> None:
-    debts = Debts()
-    debts.charge(7, CEIL, 500_000, 10.0)
-    assert debts.changed(10.0) == {7: True}
-    assert debts.changed(10.5) == {}
-    repaid = 10.0 + 0.5 / (1 - SHARE)
-    assert debts.changed(repaid - 0.01) == {}
-    assert debts.changed(repaid + 0.01) == {7: False}
-    assert not len(debts)
+def cap_of(minor: int = 7) -> LiveCap:
+    found = Throttle(CEIL, CEIL, None, Share.PATH)
+    return LiveCap(ScopeKey("cap", Share.PATH), minor, Direction.DOWN, found, found)
+
+
+def changed(owing: OvershootCompensation, now: float) -> dict[int, float | None]:
+    """Do what is wanted to the caps' classes, and return it."""
+    changes = owing.changed(now)
+    for cap, share in changes:
+        cap.lowered = share
+    return {cap.minor: share for cap, share in changes}
+
+
+def test_a_debt_lowers_the_class_until_it_is_compensated() -> None:
+    owing, cap = OvershootCompensation(), cap_of()
+    owing.charge(cap, 500_000, 10.0)
+    assert changed(owing, 10.0) == {7: SHARE}
+    assert changed(owing, 10.5) == {}
+    end = 10.0 + 0.5 / (1 - SHARE)
+    assert changed(owing, end - 0.01) == {}
+    assert changed(owing, end + 0.01) == {7: None}
+    assert changed(owing, end + 1) == {}
 
 
 def test_small_debts_add_up_before_the_class_is_changed() -> None:
-    debts = Debts()
+    owing, cap = OvershootCompensation(), cap_of()
     for number in range(4):
-        assert debts.changed(10.0 + number) == {}
-        debts.charge(7, CEIL, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + number)
-    assert debts.changed(14.0) == {7: True}
+        assert changed(owing, 10.0 + number) == {}
+        owing.charge(cap, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + number)
+    assert changed(owing, 14.0) == {7: SHARE}
 
 
-def test_small_debts_of_thousands_of_caps_are_forgotten() -> None:
-    debts = Debts()
-    for number in range(10_000):
-        debts.charge(number, CEIL, 400, 10.0)
-    assert debts.changed(10.0 + FORGOTTEN_SECONDS) == {}
-    assert len(debts) == 10_000
-    assert debts.changed(10.1 + FORGOTTEN_SECONDS) == {}
-    assert len(debts) == 0
+def test_small_debts_are_forgotten() -> None:
+    owing, cap = OvershootCompensation(), cap_of()
+    for number in range(10):
+        owing.charge(cap, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + 1.1 * FORGOTTEN_SECONDS * number)
+        assert changed(owing, 10.0 + 1.1 * FORGOTTEN_SECONDS * number) == {}
 
 
 def test_a_debt_is_bounded() -> None:
-    debts = Debts()
-    debts.charge(7, CEIL, 1_000_000_000, 10.0)
-    assert debts.changed(10.0) == {7: True}
-    assert debts.changed(10.0 + MAX_SECONDS / (1 - SHARE) + 0.01) == {7: False}
+    owing = OvershootCompensation()
+    owing.charge(cap_of(), 1_000_000_000, 10.0)
+    assert changed(owing, 10.0) == {7: SHARE}
+    assert changed(owing, 10.0 + MAX_SECONDS / (1 - SHARE) + 0.01) == {7: None}
 
 
-def test_what_is_forgiven_is_forgotten() -> None:
-    debts = Debts()
-    debts.charge(7, CEIL, 500_000, 10.0)
-    debts.charge(8, CEIL, 1, 10.0)
-    debts.changed(10.0)
-    assert debts.forgive() == [7]
-    assert debts.changed(20.0) == {}
+def test_what_is_forgotten_with_a_new_policy_is_not_compensated() -> None:
+    owing, cap = OvershootCompensation(), cap_of()
+    owing.charge(cap, 500_000, 10.0)
+    changed(owing, 10.0)
+    cap.forget_overshoot()
+    changed(owing, 10.1)
+    assert (cap.lowered, changed(owing, 20.0)) == (None, {})
 
 
 def test_transitions_at_a_time_share_one_allowance() -> None:
-    alone, together = Allowances(), Allowances()
-    assert alone.begin(7, 100_000_000, 5_000_000, 0.0)
+    alone, together = cap_of(), cap_of()
+    assert begin_allowance(alone, 100_000_000, 5_000_000, 0.0)
     sent = 0
-    while alone.spend(7, 100_000, 0.1):
+    while spend_allowance(alone, 100_000, 0.1):
         sent += 100_000
-    assert together.begin(7, 100_000_000, 5_000_000, 0.0)
-    assert together.begin(7, 100_000_000, 5_000_000, 0.05)
+    assert begin_allowance(together, 100_000_000, 5_000_000, 0.0)
+    assert begin_allowance(together, 100_000_000, 5_000_000, 0.05)
     both = 0
-    while together.spend(7, 100_000, 0.1):
+    while spend_allowance(together, 100_000, 0.1):
         both += 100_000
     assert both == sent
 
 
 def test_an_allowance_is_enough_for_one_and_comes_again_after_a_pause() -> None:
-    allowances = Allowances()
-    assert allowances.begin(7, 100_000_000, 5_000_000, 0.0)
-    assert allowances.spend(7, 100e6 / 8 * 0.3 + 100e6 / 8 * 0.6 / 3, 0.9)
-    assert not allowances.spend(7, 10_000_000, 1.0)
-    assert not allowances.begin(7, 100_000_000, 5_000_000, PAUSE_SECONDS)
-    assert allowances.begin(8, 100_000_000, 5_000_000, PAUSE_SECONDS), "another cap"
-    assert allowances.begin(7, 100_000_000, 5_000_000, 2.1 * PAUSE_SECONDS)
+    cap = cap_of()
+    assert begin_allowance(cap, 100_000_000, 5_000_000, 0.0)
+    assert spend_allowance(cap, 100e6 / 8 * 0.3 + 100e6 / 8 * 0.6 / 3, 0.9)
+    assert not spend_allowance(cap, 10_000_000, 1.0)
+    assert not begin_allowance(cap, 100_000_000, 5_000_000, PAUSE_SECONDS)
+    assert begin_allowance(cap, 100_000_000, 5_000_000, 2.1 * PAUSE_SECONDS)
 
 
 def test_a_young_subflow_is_in_its_class_at_once() -> None:
@@ -177,7 +196,7 @@ def test_with_the_allowance_used_up_a_cap_begins_at_once() -> None:
 def test_a_new_policy_begins_without_debts() -> None:
     scene = Scene(rule())
     come(scene, 1, IDLE._replace(unacked=100), 10.0, young=True)
-    scene.transitions.forget_levels()
+    scene.planner.set_policy(policy(rule()))
     assert ceil_of(scene) == 5_000_000
 
 
@@ -191,9 +210,9 @@ def test_on_a_subflow_that_began_under_its_cap_little_waits_while_it_may_be_a_sh
 
 
 def test_samples_that_come_out_of_order_neither_lengthen_nor_shorten_a_debt() -> None:
-    debts = Debts()
-    debts.charge(7, CEIL, 500_000, 10.0)
-    debts.charge(7, CEIL, 0, 9.0)
-    assert debts.changed(10.0) == {7: True}
-    assert debts.changed(10.0 + 0.9 * 0.5 / (1 - SHARE)) == {}
-    assert debts.changed(10.0 + 1.1 * 0.5 / (1 - SHARE)) == {7: False}
+    owing, cap = OvershootCompensation(), cap_of()
+    owing.charge(cap, 500_000, 10.0)
+    owing.charge(cap, 0, 9.0)
+    assert changed(owing, 10.0) == {7: SHARE}
+    assert changed(owing, 10.0 + 0.9 * 0.5 / (1 - SHARE)) == {}
+    assert changed(owing, 10.0 + 1.1 * 0.5 / (1 - SHARE)) == {7: None}

@@ -1,0 +1,75 @@
+"""The states of subflows on their way to their caps and back, whatever happens to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_rate_transition import FULL_FLIGHT, IDLE
+from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
+from test_transitions import Scene
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.onset.downloads import State
+from mptcp_throttler.shaping.plan import DRAIN_SECONDS
+
+NUMBERS = st.integers(1, 4)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["cap", "young", "uncap", "rest", "end", "gone", "busy", "idle", "again"]), NUMBERS),
+    st.tuples(st.just("wait"), st.sampled_from([1, 5, 50, 500])),
+    st.tuples(st.just("missed"), st.just(0)),
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tuple[str, int]]) -> None:
+    scene, now, cap = Scene(rule(cap=throttle(1_000_000))), 10.0, rule(cap=throttle(1_000_000))
+    for step, number in steps:
+        each = subflow(number)
+        match step:
+            case "cap" | "young":
+                scene.planner.set_verdicts(number, [verdict(number, cap)], NOW, {each} if step == "young" else ())
+            case "uncap":
+                scene.planner.set_verdicts(number, [uncapped(number, cap)], NOW)
+            case "rest":
+                scene.planner.set_verdicts(number, [replace(uncapped(number, cap), rests=True)], NOW)
+            case "end":
+                scene.planner.forget(number, NOW)
+            case "gone":
+                scene.tcp.pop(each, None)
+            case "busy" | "idle":
+                scene.tcp[each] = FULL_FLIGHT if step == "busy" else IDLE
+            case "again":
+                scene.cookies[each] = scene.cookies.get(each, number) + 100
+            case "missed":
+                scene.do(scene.transitions.missed(now))
+            case _:
+                scene.run(number / 100, now)
+                now += number / 100
+        is_consistent(scene)
+    scene.tcp.clear()
+    for number in range(1, 5):
+        scene.planner.forget(number, NOW)
+    for _ in range(2):
+        scene.planner.expire(NOW + DRAIN_SECONDS)
+        scene.run(0.1, now + 100)
+        now += 200
+    onsets = scene.transitions
+    assert (onsets._sockets, onsets._urgent, onsets.releasing, scene.limits) == ({}, {}, 0, {})
+
+
+def is_consistent(scene: Scene) -> None:
+    onsets, by_state = scene.transitions, dict[State, set[FourTuple]]()
+    for each, known in onsets._sockets.items():
+        by_state.setdefault(known.state, set()).add(each)
+    assert onsets._urgent.keys() == by_state.get(State.PENDING, set()) | by_state.get(State.TRANSITION, set())
+    assert {*onsets._first_looks, *onsets._later_looks} == by_state.get(State.RELEASING, set())
+    assert not onsets._first_looks.keys() & onsets._later_looks.keys()
+    for looks in (onsets._first_looks, onsets._later_looks):
+        assert list(looks.values()) == sorted(looks.values())
+    for known in onsets._sockets.values():
+        assert (known.transition is not None) is (known.state is State.TRANSITION)
+        assert known.cookie or known.state is State.PENDING

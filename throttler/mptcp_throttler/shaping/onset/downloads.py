@@ -1,0 +1,451 @@
+"""The onset of soft caps on downloads: which limits each socket has, from samples of them. Pure.
+
+Each subflow that the planner moves goes this way, of which :class:`State` has the words:
+
+1. *pending*: it came to a cap, or its cap changed, and its socket is to be sampled;
+2. *transition*: it sends more than its cap, and goes there in the phases drain, ramp, settle (``rate_transition``); at
+   the last one the planner is told, and its entry is made. One that sends little comes to step 3 at once; so does one
+   that began under its cap, which has its entry already, and on which little may wait for a while;
+3. *settled*: its pacing rate is held at the cap, or of a shared cap at the level that all its users have (``share``);
+4. *releasing*: it left the cap. What is set on its socket is lifted, which a socket with nothing in flight takes with
+   its next data: it is looked at again, ever more seldom, until it has.
+
+What passes by the class is charged to the cap, and transitions share an allowance (``overshoot``). A socket is known by
+its cookie: a client that uses a port again has another socket under the same four-tuple, which begins anew.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.shaping.birth import held
+from mptcp_throttler.shaping.cap import Level, LiveCap
+from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
+from mptcp_throttler.shaping.onset.overshoot import OvershootCompensation, begin_allowance, spend_allowance
+from mptcp_throttler.shaping.onset.rate_transition import Phase, RateTransition, needs_transition
+from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
+from mptcp_throttler.shaping.plan import Planner
+
+STEP_SECONDS = 0.02
+"""Between two samples of a subflow in transition."""
+SETTLED_SHARE = 0.05
+"""A new level that differs by a smaller share is not set."""
+MAX_UNSAMPLED_SECONDS = 3.0
+"""A subflow whose socket could not be sampled for so long is capped as it is."""
+SHORT_SECONDS = 3.0
+"""For how long next to nothing may wait on a subflow that began under its cap. A longer download is better off as after
+a transition: the scheduler leaves the other paths alone while this one would be free sooner, so that with little here
+little waits there, too, and a path with a longer RTT may run dry."""
+OVERHEAD_BYTES = 400
+"""Of a subflow that begins and ends: the IP packets of handshakes and ends, which carry no data and pass no class."""
+FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
+"""Until a released socket is looked at again. Ten thousand idle ones then cost half a percent of a processor."""
+SLICE = 128
+"""Sockets looked through at a time: less than a millisecond."""
+MAX_MOVED = 1024
+"""Moves of the planner followed at a time."""
+
+
+@dataclass(slots=True)
+class SocketChanges:
+    """What is to be done to sockets, by cookie."""
+
+    wanted: dict[int, SocketLimit] = field(default_factory=dict)
+    forgotten: list[int] = field(default_factory=list)
+    """Sockets on which nothing is to be set any more."""
+    planned: bool = False
+    """The plan changed."""
+    at_once: bool = False
+    """Some are to be in force before the sockets send again, for these come to rest or have rested."""
+
+
+class State(enum.Enum):
+    """Where a subflow is on its way to its cap, and back."""
+
+    PENDING = "pending"
+    TRANSITION = "transition"
+    SETTLED = "settled"
+    RELEASING = "releasing"
+
+
+@dataclass(slots=True)
+class _Socket:
+    state: State
+    since: float
+    """When it came to that state."""
+    cookie: int = 0
+    """0 until it was sampled."""
+    limit: SocketLimit = NO_LIMIT
+    rests: bool = False
+    """It has 0 in place of that rate."""
+    limited: bool = False
+    """It was seen with a limit; else it has taken it back once more bytes are acknowledged."""
+    transition: RateTransition | None = None
+    sent: int = 0
+    """Bytes: at the last step of its transition; while it is released, those acked at the first look, -1 before."""
+    charged: bool = False
+    """What it sends in its transition is charged to the cap, which held for others before."""
+    demand: Demand = field(default_factory=Demand)
+
+
+def _sent(sample: KernelSubflow) -> int:
+    """Return how many bytes have left, retransmissions aside."""
+    assert sample.tcp is not None
+    return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
+
+
+def _at_rest(limit: SocketLimit) -> SocketLimit:
+    """Return *limit* for a subflow that rests. Until the scheduler's average has come to 0 it assigns some more: a
+    segment at a time."""
+    return replace(limit, rate=0, not_sent=1)
+
+
+class DownloadOnsets:
+    """One planner's. Times are monotonic seconds."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._sockets: dict[FourTuple, _Socket] = {}
+        self._urgent: dict[FourTuple, None] = {}
+        """Those pending and in transition."""
+        self._first_looks: dict[FourTuple, float] = {}
+        """Those releasing, in the order in which they are to be looked at, and when; the others come later."""
+        self._later_looks: dict[FourTuple, float] = {}
+        self._short: dict[FourTuple, float] = {}
+        """Subflows that began under their caps, and until when they are taken for short; the oldest first."""
+        self._buffers = SendBuffers()
+        self._overshoot = OvershootCompensation()
+        self._changes = SocketChanges()
+        """Not taken yet."""
+        self._now = 0.0
+        planner.soft_caps = True
+
+    @property
+    def releasing(self) -> int:
+        """How many sockets have not taken their limit back."""
+        return len(self._first_looks) + len(self._later_looks)
+
+    def follow(self, now: float) -> SocketChanges:
+        """Take some of the planner's moves; return what is to be done to sockets, as the methods below do."""
+        self._now = now
+        self._end_of_short()
+        for cap, share in self._overshoot.changed(now):
+            self._changes.planned |= self._planner.lower(cap, share)
+        for four_tuple in self._planner.take_moved(MAX_MOVED):
+            if self._planner.drains(four_tuple):
+                self._settle(four_tuple)  # it is held to the end of what was assigned to it
+            elif self._planner.soft_cap(four_tuple) is not None:
+                self._await_sample(four_tuple)
+                self._rest(four_tuple)
+            elif self._planner.rests(four_tuple):
+                self._await_sample(four_tuple)
+            else:
+                self._release(four_tuple)
+        return self._taken()
+
+    def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> SocketChanges:
+        """Take over limits that a killed daemon left on sockets: those that no cap explains are lifted."""
+        self._now = now
+        for subflow in subflows:
+            if subflow.tcp is not None and subflow.tcp.max_pacing_rate is not None:
+                self._await_sample(subflow.four_tuple)
+                self._sockets[subflow.four_tuple].cookie = subflow.cookie
+                if self._planner.soft_cap(subflow.four_tuple) is None:
+                    self._release(subflow.four_tuple)
+        return self._taken()
+
+    def end(self) -> Mapping[int, SocketLimit]:
+        """Follow nobody any more; return what sockets are to have that cannot be without any limit, by cookie."""
+        self._planner.soft_caps = False
+        return {
+            known.cookie: replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
+            for known in self._sockets.values()
+            if self._buffers.of(known.cookie) is not None
+        }
+
+    def watched(self) -> Collection[FourTuple]:
+        """Return the subflows whose demand counts."""
+        return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
+
+    def watches_any(self) -> bool:
+        """Tell whether :meth:`watched` has any, without making the list."""
+        return next(self._planner.shared_soft_caps(), None) is not None
+
+    def urgent(self) -> Collection[FourTuple]:
+        """Return the subflows to sample every ``STEP_SECONDS``."""
+        found = [*self._urgent, *self._planner.overdue(SLICE)]
+        for looks in (self._first_looks, self._later_looks):
+            found += takewhile(lambda each, looks=looks: looks[each] <= self._now, looks)  # type: ignore[misc]
+        return found
+
+    def missed(self, now: float) -> SocketChanges:
+        """Go on without samples: no subflow stays uncapped because its socket cannot be sampled."""
+        for four_tuple in self._planner.overdue(SLICE):
+            self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=False)
+        for four_tuple in list(self._urgent):
+            if now - self._sockets[four_tuple].since > MAX_UNSAMPLED_SECONDS:
+                self._complete(four_tuple)
+        return self._taken()
+
+    def refused(self) -> None:
+        """The kernel took no limits: what waits for a transition is capped as it is."""
+        for four_tuple in [*self._urgent, *self._planner.pending()]:
+            self._complete(four_tuple)
+        self._taken()
+
+    def observe(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
+    ) -> Iterator[SocketChanges]:
+        """Take the samples of those *asked* for, of which those without a socket are missing from *sockets*.
+
+        Yields what is to be done in slices, so that the caller can do something else in between.
+        """
+        self._now = now
+        for number, _ in enumerate(self._steps(asked, sockets, now), 1):
+            if not number % SLICE:
+                yield self._taken()
+        yield self._taken()
+
+    def _steps(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
+    ) -> Generator[None]:
+        """Take the samples; yield after each subflow. What changes a cap between two slices forgets its level."""
+        caps, pending = dict[int, LiveCap](), list[FourTuple]()
+        for four_tuple in asked:
+            cap = self._take(four_tuple, sockets.get(four_tuple), now)
+            if cap is not None and self._sockets[four_tuple].state is State.PENDING:
+                pending.append(four_tuple)
+            if cap is not None:
+                caps[cap.minor] = cap
+            yield
+        fresh = [cap for cap in caps.values() if is_due(cap.level, len(cap.users), now)]
+        for cap in fresh:
+            demands, waiting = list[int | None](), 0
+            for four_tuple in list(cap.users):
+                known = self._sockets.get(four_tuple)
+                demands.append(known.demand.rate if known else 0)
+                waiting += known is not None and known.demand.waits
+                yield
+            rate = max_min_level(cap.ceil, demands) if len(demands) > 1 else cap.ceil
+            cap.level = Level(now, len(demands), rate, turn_seconds(cap.ceil, waiting, MTU))
+        for four_tuple in pending:
+            self._begin(four_tuple, sockets[four_tuple], now)
+            yield
+        for cap in fresh:
+            for four_tuple in list(cap.users) if len(cap.users) > 1 else ():
+                self._share(four_tuple, cap)
+                yield
+
+    def _take(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
+        """Note the demand of a subflow, and go on with its transition; return its cap, if the level of that counts."""
+        known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
+        if self._planner.drains(four_tuple):
+            busy = sample is not None and sample.tcp is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
+            self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
+            return None
+        if cap is None:
+            if known is not None:
+                self._take_uncapped(four_tuple, known, sample)
+            return None
+        pending = known is not None and known.state is State.PENDING
+        if known is not None and pending and sample is not None and sample.read < known.since:
+            return None  # it came to the cap since then, and is looked up soon
+        if sample is None or sample.tcp is None:
+            self._complete(four_tuple)
+            if known is not None:
+                self._drop(four_tuple, known)
+            return None
+        if known is None or known.cookie != sample.cookie:
+            since = known.since if known is not None and pending else now
+            if known is not None:
+                self._drop(four_tuple, known)
+            known = self._sockets[four_tuple] = _Socket(State.PENDING, since, sample.cookie)
+            self._urgent[four_tuple] = None
+        known.limited |= sample.tcp.max_pacing_rate is not None
+        known.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.turn)
+        if known.state is State.TRANSITION:
+            self._go_on(four_tuple, known, cap, sample, now)
+            return None
+        return cap if known.state is State.PENDING or len(cap.users) > 1 else None
+
+    def _take_uncapped(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow | None) -> None:
+        """Go on with one that has no cap: it comes to rest, is released, or may be forgotten."""
+        if known.state not in (State.PENDING, State.RELEASING):
+            return
+        if sample is None or sample.tcp is None or known.cookie not in (0, sample.cookie):
+            self._drop(four_tuple, known)
+        elif known.state is State.PENDING:
+            known.cookie = sample.cookie
+            known.limit, known.rests = NO_LIMIT, self._planner.rests(four_tuple)
+            if known.rests:
+                self._settle(four_tuple)
+                self._changes.wanted[known.cookie] = _at_rest(NO_LIMIT)
+            else:
+                self._release(four_tuple)
+                known.sent = sample.bytes_acked
+            self._changes.at_once |= known.rests or sample.tcp.max_pacing_rate == 0
+        else:
+            known.sent = sample.bytes_acked if known.sent < 0 else known.sent
+            taken = known.limited or sample.bytes_acked > known.sent
+            if taken and sample.tcp.max_pacing_rate is None and self._buffers.of(known.cookie) is None:
+                self._drop(four_tuple, known)
+            else:
+                self._first_looks.pop(four_tuple, None)
+                self._later_looks.pop(four_tuple, None)
+                self._later_looks[four_tuple] = self._now + LATER_LOOK_SECONDS
+
+    def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
+        """Have a pending subflow settle, at once or after a transition."""
+        member, known = self._planner.member(four_tuple), self._sockets.get(four_tuple)
+        cap = self._planner.soft_cap(four_tuple)
+        if member is None or cap is None or sample.tcp is None or known is None or known.cookie != sample.cookie:
+            return  # it changed between two slices
+        if known.state is not State.PENDING:
+            return
+        target = cap.ceil if cap.level is None else cap.level.rate
+        # A daemon that was killed left it at rest.
+        self._changes.at_once |= sample.tcp.max_pacing_rate == 0
+        known.transition = None
+        if four_tuple in cap.pending and needs_transition(sample.tcp, target):
+            transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)
+            if begin_allowance(cap, transition.start, target, now):
+                known.transition = transition
+        if member.young:
+            member.young = False
+            self._short[four_tuple] = now + SHORT_SECONDS
+            # What it sent before its entry was there; since then the class let some of it pass.
+            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, sample.read - known.since))
+            self._overshoot.charge(cap, (0.0 if member.in_class else escaped) + OVERHEAD_BYTES, now)
+        backlogged = known.transition is not None or known.demand.rate is None
+        self._buffers.grant(known.cookie, cap.usual(target), backlogged=backlogged)
+        if known.transition is not None:
+            known.state, known.since, known.sent = State.TRANSITION, now, _sent(sample)
+            known.charged = len(cap.pending) < len(cap.users)
+            self._go_on(four_tuple, known, cap, sample, now)
+            return
+        self._limit(known, self._held(four_tuple, target))
+        self._rest(four_tuple)
+        self._complete(four_tuple)
+
+    def _go_on(self, four_tuple: FourTuple, known: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
+        """Make a step of a transition."""
+        transition = known.transition
+        assert transition is not None
+        assert sample.tcp is not None
+        if not transition.capped:
+            sent = _sent(sample)
+            octets, known.sent = max(0, sent - known.sent), sent
+            if known.charged:
+                self._overshoot.charge(cap, octets, now)
+            if not spend_allowance(cap, octets, now):
+                self._limit(known, SocketLimit(transition.target))
+                self._complete(four_tuple)
+                return
+        self._limit(known, transition.step(now, sample.tcp.not_sent))
+        if transition.capped:
+            self._changes.planned |= self._planner.complete(four_tuple)
+        if transition.phase is Phase.DONE:
+            self._settle(four_tuple)
+            self._rest(four_tuple)
+
+    def _share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
+        """Give a settled subflow the level of its cap."""
+        known = self._sockets.get(four_tuple)
+        if known is None or known.state is not State.SETTLED or cap.level is None:
+            return
+        level, before = cap.level.rate, known.limit.rate
+        has_one = self._buffers.of(known.cookie) is not None
+        given = (known.demand.rate is None or has_one) and self._buffers.grant(
+            known.cookie, cap.usual(level), backlogged=True
+        )
+        if given or before is None or abs(level - before) > SETTLED_SHARE * before:
+            self._limit(known, self._held(four_tuple, level))
+
+    # From one state to another
+
+    def _await_sample(self, four_tuple: FourTuple) -> None:
+        known = self._sockets.get(four_tuple)
+        if known is None:
+            self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
+        elif known.state is not State.PENDING:
+            known.state, known.since = State.PENDING, self._now
+            self._first_looks.pop(four_tuple, None)
+            self._later_looks.pop(four_tuple, None)
+        self._urgent[four_tuple] = None
+
+    def _settle(self, four_tuple: FourTuple) -> None:
+        """It stays as it is; of one that was not sampled nothing is known."""
+        self._urgent.pop(four_tuple, None)
+        known = self._sockets.get(four_tuple)
+        if known is not None and known.state in (State.PENDING, State.TRANSITION):
+            known.state, known.transition = State.SETTLED, None
+            if not known.cookie:
+                del self._sockets[four_tuple]
+
+    def _complete(self, four_tuple: FourTuple) -> None:
+        """Its cap begins."""
+        if (member := self._planner.member(four_tuple)) is not None:
+            member.young = False
+        self._settle(four_tuple)
+        self._changes.planned |= self._planner.complete(four_tuple)
+
+    def _release(self, four_tuple: FourTuple) -> None:
+        """Lift what is set on its socket, or what it began with, for which it has to be sampled first."""
+        known = self._sockets.get(four_tuple)
+        self._short.pop(four_tuple, None)
+        if known is not None and known.cookie:
+            if known.state is State.RELEASING:
+                return
+            self._urgent.pop(four_tuple, None)
+            self._changes.at_once |= known.rests
+            self._changes.wanted[known.cookie] = replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
+            known.state, known.since, known.transition = State.RELEASING, self._now, None
+            known.limit, known.rests, known.sent = NO_LIMIT, False, -1
+            self._first_looks[four_tuple] = self._now + FIRST_LOOK_SECONDS
+        elif known is not None or self._planner.births_rest:
+            self._await_sample(four_tuple)
+
+    def _drop(self, four_tuple: FourTuple, known: _Socket) -> None:
+        """Its socket is gone, or has taken back what was set."""
+        for table in (self._sockets, self._urgent, self._first_looks, self._later_looks):
+            table.pop(four_tuple, None)
+        if known.cookie:
+            self._buffers.gone(known.cookie)
+            self._changes.forgotten.append(known.cookie)
+
+    # Within
+
+    def _taken(self) -> SocketChanges:
+        changes, self._changes = self._changes, SocketChanges()
+        return changes
+
+    def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
+        """Return the limits of a subflow under its cap."""
+        return held(rate) if four_tuple in self._short else SocketLimit(rate)
+
+    def _end_of_short(self) -> None:
+        due = list(takewhile(lambda each: self._short[each] <= self._now, islice(self._short, MAX_MOVED)))
+        for four_tuple in due:
+            del self._short[four_tuple]
+            known = self._sockets.get(four_tuple)
+            if known is not None and known.state is not State.TRANSITION and known.limit.rate is not None:
+                self._limit(known, SocketLimit(known.limit.rate))
+
+    def _limit(self, known: _Socket, limit: SocketLimit) -> None:
+        limit = replace(limit, send_buffer=self._buffers.of(known.cookie))
+        if known.limit != limit:
+            known.limit = limit
+            self._changes.wanted[known.cookie] = _at_rest(limit) if known.rests else limit
+
+    def _rest(self, four_tuple: FourTuple) -> None:
+        """Have a socket rest, or come back, as the planner says."""
+        known, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
+        if known is None or known.rests is rests or known.limit.rate is None:
+            return
+        known.rests = rests
+        self._changes.wanted[known.cookie] = _at_rest(known.limit) if rests else known.limit
+        self._changes.at_once = True
