@@ -78,7 +78,7 @@ def many(count: int) -> Callable[[Answer], Answer]:
     """Return what answers with the page that is asked for, of *count* connections."""
 
     def answer(request: Answer) -> Answer:
-        start = request["offset"]
+        start = request.get("offset", 0)
         return page(*(connection(at) for at in range(start, min(count, start + request["limit"]))), total=count)
 
     return answer

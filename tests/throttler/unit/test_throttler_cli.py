@@ -419,6 +419,6 @@ def test_what_the_kernel_refuses_is_one_line(
     def refused(_: object) -> int:
         raise KernelError("list TCP sockets: no")
 
-    monkeypatch.setattr("mptcp_throttler.cli.asking.top", refused)
+    monkeypatch.setattr("mptcp_throttler.cli.top.top", refused)
     assert main(["top"]) == FAILED
     assert capsys.readouterr().err == "mptcp-throttler: list TCP sockets: no\n"

@@ -4,12 +4,14 @@ running daemon takes to answer."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
-from mptcp_throttler.cli import asking, daemon, files, replaying
+from mptcp_throttler.cli import asking, daemon, files
+from mptcp_throttler.cli.shared import Unanswered
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 
@@ -25,10 +27,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    # It comes with half of the throttler, which a command that asks the daemon does not need.
-    from mptcp_throttler.kernel.ports import KernelError
+    # It comes with half of the throttler, which a command that asks the daemon does not need, nor loads.
+    ports = sys.modules.get("mptcp_throttler.kernel.ports")
+    return (Unanswered,) if ports is None else (Unanswered, ports.KernelError)
 
-    return (KernelError,)
+
+def _top(options: argparse.Namespace) -> int:
+    from mptcp_throttler.cli.top import top
+
+    return top(options)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from mptcp_throttler.cli.replay import replay
+
+    return replay(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         "--limit", type=int, default=50, metavar="NUMBER", help="with --once: at most so many (default: 50)"
     )
     top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
-    top.set_defaults(command=asking.top)
+    top.set_defaults(command=_top)
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
     quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
@@ -121,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     help_text = "captured elsewhere than on the proxy's host: which way packets went there says nothing"
     replay.add_argument("--elsewhere", action="store_true", help=help_text)
     replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
-    replay.set_defaults(command=replaying.replay)
+    replay.set_defaults(command=_replay)
 
     cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
     cleanup.set_defaults(command=daemon.clean_up)

@@ -1,4 +1,4 @@
-"""The commands that ask the running daemon: status, explain, events, top."""
+"""The commands that ask the running daemon: status, explain, events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from typing import Any
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.complaints import complain
-from mptcp_throttler.cli.status_socket import no_answer, say_unknown_names, status_socket
+from mptcp_throttler.cli.shared import Absent, answering, ask_daemon, complain, say_unknown_names, status_socket
 
 FOLLOW_SECONDS = 1.0
 """Between two questions for events."""
 MOST_EVENTS = 10_000
 """In one answer."""
 _TOKEN = re.compile("[0-9a-fA-F]{1,8}")
-_TOO_OLD = "the daemon is older than this command and answers no such request; restart it"
 
 
 def status(options: argparse.Namespace) -> int:
@@ -34,11 +32,8 @@ def status(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options)
     if options.json and not options.brief:
         return _passed_on(path, ask_pieces(path))
-    try:
+    with answering(path):
         found = ask_head(path) if options.brief else ask(path)
-    except OSError as error:
-        complain(no_answer(path, error))
-        return FAILED
     if options.brief:
         print(json.dumps(found))
         return DONE
@@ -55,11 +50,8 @@ def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
     """
     last = b""
     while True:
-        try:
+        with answering(path):
             piece = next(pieces, b"")
-        except OSError as error:
-            complain(no_answer(path, error))
-            return FAILED
         if not piece:
             break
         last = piece
@@ -82,9 +74,7 @@ def explain(options: argparse.Namespace) -> int:
             "subflow (10.1.0.2:40000, [fd00::2]:40000)"
         )
         return USAGE
-    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
-    if answer is None:
-        return FAILED
+    answer = ask_daemon(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
     if options.json:
         print(json.dumps(answer))
     else:
@@ -130,19 +120,16 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
     away = False
     while True:
         try:
-            answer = _asked(path, request, "events")
-        except OSError as error:
+            answer = ask_daemon(path, request, "events")
+        except Absent as error:
             if pid is None or not follow:
-                complain(no_answer(path, error))
-                return FAILED
+                raise
             # It is being started anew, perhaps: who follows goes on when it answers again.
             if not away:
-                journal.say(f"note: {no_answer(path, error)} Waiting for it")
+                journal.say(f"note: {error} Waiting for it")
             away = True
             time.sleep(FOLLOW_SECONDS)
             continue
-        if answer is None:
-            return FAILED
         away = False
         after, before, pid = request.get("after", 0), pid, answer["pid"]
         if (lost := missed(answer, after, before)) is not None:
@@ -163,39 +150,3 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MOST_EVENTS}
         time.sleep(FOLLOW_SECONDS)
-
-
-def top(options: argparse.Namespace) -> int:
-    from mptcp_throttler.cli.top import top as show
-
-    path = options.socket or status_socket(options)
-    try:
-        return show(options, path)
-    except OSError as error:
-        if options.once:
-            complain(no_answer(path, error))
-            return FAILED
-        raise
-
-
-def _answer(path: Path, request: dict[str, Any], expected: str) -> dict[str, Any] | None:
-    """Return the answer to *request*, which has the key *expected*; None where there is none, and it was told why."""
-    try:
-        return _asked(path, request, expected)
-    except OSError as error:
-        complain(no_answer(path, error))
-        return None
-
-
-def _asked(path: Path, request: dict[str, Any], expected: str) -> dict[str, Any] | None:
-    """As :func:`_answer`. Raises OSError where nobody answers."""
-    from mptcp_common.status_client import ask
-
-    answer = ask(path, request)
-    if "error" in answer:
-        complain(answer["error"])
-        return None
-    if "schema" not in answer or expected not in answer:
-        complain(_TOO_OLD)
-        return None
-    return answer

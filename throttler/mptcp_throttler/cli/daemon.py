@@ -7,8 +7,7 @@ import argparse
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
-from mptcp_throttler.cli.complaints import complain, policy_with_warnings
-from mptcp_throttler.cli.status_socket import no_answer, status_socket
+from mptcp_throttler.cli.shared import answering, complain, policy_with_warnings, status_socket
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,11 +48,8 @@ def reload(options: argparse.Namespace) -> int:
     from mptcp_throttler.views.ask import reload_outcome
 
     path = status_socket(options)
-    try:
+    with answering(path):
         errors = reload_outcome(path)
-    except OSError as error:
-        complain(no_answer(path, error))
-        return FAILED
     for line in errors:
         journal.say(line, journal.ERROR)
     if errors:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_throttler.cli.complaints import complain, policy_with_warnings
+from mptcp_throttler.cli.shared import complain, policy_with_warnings
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings

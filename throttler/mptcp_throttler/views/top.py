@@ -1,210 +1,191 @@
-"""What ``top`` shows and does with keys, as values: view and key in, view out; view in, request out. Pure."""
+"""The table of ``top``: connections and their subflows as lines of a given width. Pure.
+
+80 columns hold what changes: rates, share, RTT, loss, cap and its state; the reason of a cap has a line of its own.
+Wider terminals have room for bytes, class and reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from mptcp_throttler.views.top_rows import connection_height
+from mptcp_common.units import counted
+from mptcp_throttler.views import compact
 
-SORTS: Final = ("rate", "bytes", "age", "client")
-FILTERS: Final = ("client", "path", "rule")
-PROMPTS: Final = {"c": "client", "p": "path", "r": "rule"}
-"""Which key asks for which condition."""
-UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
-ENTER, ESCAPE, BACKSPACE = "enter", "escape", "backspace"
-LARGEST_PAGE: Final = 200
-"""Connections asked for at once."""
-LONGEST_PROMPT: Final = 100
+Answer = Mapping[str, Any]
+Rates = Mapping[tuple[str, str], tuple[float | None, float | None]]
+"""Down and up, bits/s, by token and the client's end."""
 
-_SEQUENCES: Final = {
-    **{"[A": UP, "[B": DOWN, "[5~": PAGE_UP, "[6~": PAGE_DOWN},
-    **{"[H": HOME, "[F": END, "[1~": HOME, "[4~": END, "[7~": HOME, "[8~": END},
-    **{"OA": UP, "OB": DOWN, "OH": HOME, "OF": END},
-}
-_CONTROLS: Final = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\x08": BACKSPACE, "\x03": "q", "\x04": "q"}
+_CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the person at the keyboard chose."""
+class Line(NamedTuple):
+    text: str
+    style: str = ""
+    """As rich knows it."""
 
-    sort: str = "rate"
-    client: str | None = None
-    path: str | None = None
-    rule: str | None = None
-    why: bool = False
-    """Whether bytes, class and reason are shown in place of what changes."""
-    paused: bool = False
-    first: int = 0
-    """Which of the connections, in their order, is the first on the screen."""
-    cursor: int = 0
-    """Which row of the screen is the chosen one."""
-    asking: str | None = None
-    """The condition that is being written."""
-    written: str = ""
 
-    @property
-    def conditions(self) -> dict[str, str]:
-        return {name: value for name in FILTERS if (value := getattr(self, name)) is not None}
+class _Row(NamedTuple):
+    """One subflow in one direction, as text for the columns."""
+
+    cells: Mapping[str, str]
+    is_capped: bool
+    style: str
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The answer that there is, and where in all connections it begins."""
+class _Column:
+    key: str
+    width: int
+    right: bool = False
+    widest: int = 0
+    """It may grow to this where there is room; 0: it does not."""
+    title: str = ""
 
-    answer: Mapping[str, Any]
-    start: int
-    asked: Mapping[str, Any] | None = None
-    """The request that it answers."""
-
-    @property
-    def total(self) -> int:
-        return int(self.answer["total"])
-
-    @property
-    def connections(self) -> list[Mapping[str, Any]]:
-        return list(self.answer["connections"])
-
-    def is_of(self, view: View) -> bool:
-        """Return whether this answers what the view asks for, as far as it is known what was asked."""
-        chosen = {"sort": view.sort, **view.conditions}
-        asked = self.asked
-        return asked is None or {name: asked[name] for name in ("sort", *FILTERS) if name in asked} == chosen
-
-    def from_first(self, view: View) -> list[Mapping[str, Any]]:
-        """Return the connections from the first on the screen on, as far as they are there."""
-        return self.connections[max(0, view.first - self.start) :]
+    def text(self, value: str, width: int) -> str:
+        shown = compact.cut_inside(value, width) if self.key == "address" else compact.cut(value, width)
+        return shown.rjust(width) if self.right else shown.ljust(width)
 
 
-def request(view: View, rows: int) -> dict[str, Any]:
-    """Return what is to be asked for a screen of *rows*: some connections before and after, for scrolling."""
-    around = max(1, min(rows, LARGEST_PAGE // 4))
-    limit = min(LARGEST_PAGE, max(10, 3 * around))
-    return {
-        "query": "connections",
-        "sort": view.sort,
-        "limit": limit,
-        "offset": max(0, view.first - around),
-        **view.conditions,
+_COLUMNS: Final = (
+    _Column("address", 21, widest=47, title="client, subflow"),
+    _Column("path", 10, widest=20),
+    _Column("age", 4, right=True),
+    _Column("down", 5, right=True),
+    _Column("up", 5, right=True),
+    _Column("share", 4, right=True, title="shr"),
+    _Column("rtt", 5, right=True),
+    _Column("loss", 4, right=True),
+    _Column("cap", 5, right=True),
+    _Column("state", 7),
+)
+_WIDE: Final = (_Column("bytes", 6, right=True), _Column("class", 9))
+_REASON: Final = _Column("reason", 20)
+_INDENT: Final = " "
+
+
+def table(answer: Answer, rates: Rates, width: int) -> list[Line]:
+    """Return the lines of the table of an answer to ``connections``."""
+    now, connections = answer["time"], answer["connections"]
+    groups = [(each, list(_rows(each, rates, now))) for each in connections]
+    columns = _fitted([row for _, rows in groups for row in rows], width)
+
+    def line(cells: Mapping[str, str], style: str) -> Line:
+        text = " ".join(column.text(cells.get(column.key, ""), size) for column, size in columns.items())
+        return Line(compact.cut((_INDENT + text).rstrip(), width), style)
+
+    lines = [line({column.key: column.title or column.key for column in columns}, _TITLES)]
+    for connection, rows in groups:
+        lines.append(Line(compact.cut(_heading(connection, rates, now), width), _HEADING))
+        for row in rows:
+            lines.append(line(row.cells, row.style))
+            if row.is_capped and _REASON not in columns:
+                lines.append(Line(compact.cut(f"    {row.cells['reason']}", width), row.style))
+    return [*lines, Line(f"{counted(answer['total'], 'connection')}, {len(connections)} shown")]
+
+
+def rates_between(before: Answer | None, after: Answer) -> dict[tuple[str, str], tuple[float | None, float | None]]:
+    """Return the rates of all subflows of *after*: as the daemon knows them, else from the bytes of both answers."""
+    known = {} if before is None else {_key(c, s): s for c, s in _subflows(before)}
+    seconds = 0.0 if before is None else after["time"] - before["time"]
+    found: dict[tuple[str, str], tuple[float | None, float | None]] = {}
+    for connection, subflow in _subflows(after):
+        old = known.get(_key(connection, subflow))
+        pairs = (("rate_sent", "bytes_sent"), ("rate_received", "bytes_received"))
+        down, up = (
+            subflow[rate] if subflow.get(rate) is not None else _difference(old, subflow, octets, seconds)
+            for rate, octets in pairs
+        )
+        found[_key(connection, subflow)] = (down, up)
+    return found
+
+
+def _fitted(rows: list[_Row], width: int) -> dict[_Column, int]:
+    """Return the columns that there is room for, with their widths."""
+    sizes = {column: column.width for column in _COLUMNS}
+    left = width - len(_INDENT) - sum(sizes.values()) - (len(sizes) - 1)
+    for column in _COLUMNS:
+        longest = max((len(row.cells.get(column.key, "")) for row in rows), default=0)
+        more = max(0, min(left, min(longest, column.widest) - column.width))
+        left -= more
+        sizes[column] += more
+    for column in _WIDE:
+        if left > column.width:
+            left -= column.width + 1
+            sizes[column] = column.width
+    if left > _REASON.width:
+        sizes[_REASON] = left - 1
+    return sizes
+
+
+def _rows(connection: Answer, rates: Rates, now: float) -> Iterator[_Row]:
+    for subflow in connection["subflows"]:
+        down, up = rates.get(_key(connection, subflow), (None, None))
+        octets = [subflow[key] for key in ("bytes_sent", "bytes_received") if subflow[key] is not None]
+        again, out = subflow.get("retransmits"), subflow.get("segments_out")
+        cells = {
+            "address": subflow["remote"],
+            "path": subflow["path"] or "-",
+            "age": compact.duration(now - subflow["since"]),
+            "down": compact.amount(down),
+            "up": compact.amount(up),
+            "share": compact.percent(subflow.get("share")),
+            "rtt": compact.milliseconds(subflow.get("rtt")),
+            "loss": compact.percent(again / out if again is not None and out else None),
+            "bytes": compact.amount(sum(octets)) if octets else "-",
+        }
+        yield _row(subflow, subflow, cells)
+        upload = subflow["upload"]
+        if upload is not None and (upload["rate"] is not None or upload["classid"] is not None):
+            yield _row(subflow, upload, {"address": "  upload"})
+
+
+def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> _Row:
+    state = _state(capped) if subflow["state"] == "active" else None
+    idle = ("backup" if subflow["backup"] else "-") if subflow["state"] == "active" else subflow["state"]
+    cells |= {
+        "cap": compact.amount(capped["ceil"]),
+        "state": state or idle,
+        "class": capped["classid"] or "-",
+        "reason": capped["reason"],
     }
+    style = _COMING if state in ("coming", "lifting") else _CAPPED if state else ""
+    return _Row(cells, state is not None, style)
 
 
-def within(view: View, page: Page) -> View:
-    """Return *view* with a first connection that there is: those from it on may have ended since."""
-    last = max(0, page.total - 1)
-    return view if view.first <= last else replace(view, first=last, cursor=0)
+def _state(capped: Answer) -> str | None:
+    """Return what has become of a cap; None where there is none."""
+    if capped["rate"] is None:
+        return "lifting" if capped["classid"] else None
+    if capped.get("landing"):
+        return "coming"
+    return "held" if capped["classid"] else "wanted"
 
 
-def press(view: View, key: str, page: Page | None, rows: int) -> View | None:
-    """Return what the view is after *key* was pressed; None: the end. *rows* are those of the table's body."""
-    if view.asking is not None:
-        return _write(view, key)
-    match key:
-        case "q":
-            return None
-        case "s":
-            following = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
-            return replace(view, sort=following, first=0, cursor=0)
-        case "w":
-            return replace(view, why=not view.why)
-        case " ":
-            return replace(view, paused=not view.paused)
-        case "x":
-            return replace(view, client=None, path=None, rule=None, first=0, cursor=0)
-        case "c" | "p" | "r":
-            name = PROMPTS[key]
-            return replace(view, asking=name, written=getattr(view, name) or "")
-        case "up" | "k":
-            return _moved(view, -1, page, rows)
-        case "down" | "j":
-            return _moved(view, 1, page, rows)
-        case "page up":
-            return _scrolled(view, -_shown(view, page, rows), page)
-        case "page down":
-            return _scrolled(view, _shown(view, page, rows), page)
-        case "home":
-            return replace(view, first=0, cursor=0)
-        case "end" if page is not None:
-            return replace(view, first=max(0, page.total - 1), cursor=0)
-    return view
+def _heading(connection: Answer, rates: Rates, now: float) -> str:
+    known = [rates.get(_key(connection, each), (None, None)) for each in connection["subflows"]]
+    down, up = (sum(each[side] or 0 for each in known) for side in (0, 1))
+    relaxed = f"  caps relaxed: {connection['relaxed']}" if connection["relaxed"] else ""
+    return (
+        f"{connection['client'] or '?'}  {connection['token']}  {counted(len(connection['subflows']), 'subflow')}  "
+        f"{compact.amount(down)} down  {compact.amount(up)} up  "
+        f"{compact.amount(connection['bytes_sent'] + connection['bytes_received'])}B  "
+        f"{compact.duration(now - connection['since'])}{relaxed}"
+    )
 
 
-def keys(typed: str) -> Iterator[str]:
-    """Yield the keys of what a terminal sent. A lone escape is the key; sequences that are not known are nothing."""
-    at = 0
-    while at < len(typed):
-        letter = typed[at]
-        if letter != "\x1b":
-            at += 1
-            if letter in _CONTROLS:
-                yield _CONTROLS[letter]
-            elif letter.isprintable():
-                yield letter
-            continue
-        end = _end_of_sequence(typed, at + 1)
-        if end == at + 1:
-            yield ESCAPE
-        elif (key := _SEQUENCES.get(typed[at + 1 : end])) is not None:
-            yield key
-        at = end
+def _difference(old: Answer | None, new: Answer, key: str, seconds: float) -> float | None:
+    if old is None or old[key] is None or new[key] is None or seconds <= 0:
+        return None
+    return float(max(0, new[key] - old[key]) * 8 / seconds)
 
 
-def _end_of_sequence(typed: str, at: int) -> int:
-    """Return where the escape sequence ends whose second character is at *at*: ECMA-48, 5.4; SS3."""
-    if typed[at : at + 1] == "O":
-        return min(len(typed), at + 2)
-    if typed[at : at + 1] != "[":
-        return at
-    at += 1
-    while at < len(typed) and not "\x40" <= typed[at] <= "\x7e":
-        at += 1
-    return min(len(typed), at + 1)
+def _subflows(answer: Answer) -> Iterator[tuple[Answer, Answer]]:
+    for connection in answer["connections"]:
+        for subflow in connection["subflows"]:
+            yield connection, subflow
 
 
-def _write(view: View, key: str) -> View:
-    name = view.asking
-    assert name is not None
-    if key == ESCAPE:
-        return replace(view, asking=None, written="")
-    if key == ENTER:
-        chosen = {name: view.written.strip() or None}
-        return replace(view, asking=None, written="", first=0, cursor=0, **chosen)  # type: ignore[arg-type]
-    if key == BACKSPACE:
-        return replace(view, written=view.written[:-1])
-    if len(key) == 1 and len(view.written) < LONGEST_PROMPT:
-        return replace(view, written=view.written + key)
-    return view
-
-
-def _shown(view: View, page: Page | None, rows: int) -> int:
-    """Return how many connections fit on the screen, one at least."""
-    if page is None:
-        return 1
-    fitting = left = 0
-    for connection in page.from_first(view):
-        left += connection_height(connection)
-        if left > rows:
-            break
-        fitting += 1
-    return max(1, fitting)
-
-
-def _moved(view: View, by: int, page: Page | None, rows: int) -> View:
-    if page is None:
-        return view
-    cursor = view.cursor + by
-    if cursor < 0:
-        return _scrolled(view, -1, page)
-    heights = [connection_height(each) for each in page.from_first(view)]
-    if cursor >= min(rows, sum(heights)):
-        if sum(heights) <= rows:
-            return view
-        return replace(_scrolled(view, 1, page), cursor=max(0, view.cursor + 1 - heights[0]))
-    return replace(view, cursor=cursor)
-
-
-def _scrolled(view: View, by: int, page: Page | None) -> View:
-    last = 0 if page is None else max(0, page.total - 1)
-    return replace(view, first=max(0, min(last, view.first + by)))
+def _key(connection: Answer, subflow: Answer) -> tuple[str, str]:
+    return connection["token"], subflow["remote"]

@@ -8,28 +8,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.reasons import reason
-from mptcp_throttler.cli.complaints import complain, policy_with_warnings
+from mptcp_common.units import counted
+from mptcp_throttler.cli.shared import complain, policy_with_warnings
+from mptcp_throttler.config.files import read_settings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
-
-if TYPE_CHECKING:
-    from mptcp_throttler.policy.model import Network, Policy
-    from mptcp_throttler.replay.capture import Capture
-    from mptcp_throttler.replay.replay import Entry, Replay
+from mptcp_throttler.policy.model import Network, Policy
+from mptcp_throttler.replay import timeline
+from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, Capture, CaptureError
+from mptcp_throttler.replay.replay import Entry, Replay
 
 DEFAULT_PORT = 3128
 
 
 def replay(options: argparse.Namespace) -> int:
-    from mptcp_throttler.replay import timeline
-    from mptcp_throttler.replay.capture import Capture, CaptureError
-    from mptcp_throttler.replay.replay import Replay
-
     if any(not 0 < port < 65536 for port in options.port or ()):
         complain("--port: a port is from 1 to 65535")
         return USAGE
@@ -44,20 +40,13 @@ def replay(options: argparse.Namespace) -> int:
                 print(line)
 
     try:
-        with sys.stdin.buffer if options.capture == Path("-") else open(options.capture, "rb") as file:
+        with _opened(options.capture) as file:
             capture = Capture(file, str(options.capture))
             for found in capture:
-                segment = found.segment
+                segment = replace(found.segment, outgoing=None) if options.elsewhere else found.segment
                 if segment.source_port in ports or segment.destination_port in ports:
                     named = named or bool(segment.interface)
-                    show(
-                        run.take(
-                            found._replace(segment=replace(segment, outgoing=None)) if options.elsewhere else found
-                        )
-                    )
-    except OSError as error:
-        complain(f"{options.capture}: cannot be read: {reason(error)}")
-        return FAILED
+                    show(run.take(found._replace(segment=segment)))
     except CaptureError as error:
         complain(error)
         return FAILED
@@ -74,11 +63,15 @@ def replay(options: argparse.Namespace) -> int:
     return FAILED if capture.packets and capture.cut + capture.foreign.total() == capture.packets else DONE
 
 
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return sys.stdin.buffer if path == Path("-") else open(path, "rb")
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def _unread(capture: Capture) -> Iterator[str]:
     """Yield what was not read of the capture, and why."""
-    from mptcp_common.units import counted
-    from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES
-
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():
@@ -104,8 +97,6 @@ def _given(
     options: argparse.Namespace,
 ) -> tuple[Policy, tuple[int, ...], tuple[tuple[Network | None, str], ...]]:
     """Return policy, ports and interfaces: of the options, else of the settings, else what is usual."""
-    from mptcp_throttler.config.files import read_settings
-
     settings = None
     if options.config is not None or options.policy is None:
         settings = read_settings(options.config or DEFAULT_SETTINGS)
