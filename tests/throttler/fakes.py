@@ -47,11 +47,8 @@ class FakeTrafficControl:
         self._refuse_some("limit segments")
         self.gso = self._wanted
 
-    async def check(self) -> list[str]:
-        return self.problems
-
-    async def read_classes(self) -> dict[int, ClassSpec]:
-        return dict(self.classes)
+    async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
+        return self.problems, dict(self.classes)
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         for spec in specs:

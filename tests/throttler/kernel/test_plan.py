@@ -44,7 +44,7 @@ def test_the_printed_commands_make_the_desired_state(
         async with tc.opened():
             await tc.prepare()
             await netfilter.prepare()
-            classes, entries = await tc.read_classes(), await netfilter.read_entries()
+            classes, entries = (await tc.read())[1], await netfilter.read_entries()
             await netfilter.remove()
             await tc.restore()
             netfilter.close()

@@ -28,7 +28,7 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         async with tc.opened():
             await tc.prepare()
-            found = await tc.read_classes()
+            found = (await tc.read())[1]
             for _ in range(2):
                 await tc.restore()
         assert found is not None
@@ -49,9 +49,9 @@ def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tm
     async def scenario() -> tuple[dict[int, ClassSpec], dict[int, ClassSpec]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         async with tc.opened():
-            damaged = await tc.read_classes()
+            damaged = (await tc.read())[1]
             await tc.upsert_classes([CLASSES[0x10]])
-            repaired = await tc.read_classes()
+            repaired = (await tc.read())[1]
             await tc.delete_classes([0x10, 0x10, 0x99])
             await tc.restore()
         assert damaged is not None
@@ -163,11 +163,11 @@ def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, t
         async with tc.opened():
             await tc.prepare()
             await limit_gso(tc, 6250)
-            assert await tc.check() == []
+            assert (await tc.read())[0] == []
             link.run(DAMAGE[damage].split())
-            assert len(await tc.check()) == 1
+            assert len((await tc.read())[0]) == 1
             await tc.prepare()
-            assert await tc.check() == []
+            assert (await tc.read())[0] == []
             await tc.restore()
 
     with link.entered():
@@ -183,9 +183,9 @@ def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
             await tc.prepare()
             await tc.upsert_classes(CLASSES.values())
             for size in range(5000, 5040):
-                await asyncio.gather(tc.check(), tc.read_classes(), tc.upsert_classes(CLASSES.values()), tc.check())
-                await asyncio.gather(limit_gso(tc, size), tc.read_classes(), tc.prepare())
-                assert await tc.check() == []
+                await asyncio.gather(tc.read(), tc.upsert_classes(CLASSES.values()), tc.read())
+                await asyncio.gather(limit_gso(tc, size), tc.read(), tc.prepare())
+                assert (await tc.read())[0] == []
             assert f"gso_max_size {size}" in dump(link)
             await tc.restore()
 
@@ -202,7 +202,7 @@ def test_a_class_that_is_refused_does_not_keep_the_others(link: LiveNode, tmp_pa
             await tc.prepare()
             with pytest.raises(KernelError):
                 await tc.upsert_classes([impossible, *CLASSES.values()])
-            found = await tc.read_classes()
+            found = (await tc.read())[1]
             assert found is not None
             assert CLASSES.keys() <= found.keys()
             await tc.restore()

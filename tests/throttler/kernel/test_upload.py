@@ -195,7 +195,7 @@ def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: 
         async with tc.opened():
             await tc.prepare()
             await netfilter.prepare()
-            found = await tc.read_classes(), await netfilter.read_entries()
+            found = (await tc.read())[1], await netfilter.read_entries()
             await netfilter.remove()
             await tc.restore()
             netfilter.close()

@@ -417,13 +417,13 @@ async def test_a_stop_while_a_reload_prepares_leaves_nothing(tmp_path: Path) -> 
     kernel = FakeKernel()
     made = asyncio.Event()
 
-    async def never() -> dict[Any, Any]:
+    async def never() -> tuple[list[str], dict[Any, Any]]:
         made.set()
         await asyncio.Event().wait()
-        return {}
+        return [], {}
 
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        kernel.upload_traffic_control.read_classes = never  # type: ignore[method-assign]
+        kernel.upload_traffic_control.read = never  # type: ignore[method-assign]
         scene.policy[0] = BOTH_WAYS
         scene.daemon.reload()
         await made.wait()

@@ -51,11 +51,9 @@ class FakeTree:
             raise KernelError(f"put HTB at the root of {link.name}: Invalid argument")
         self.roots[link.name] = OURS
 
-    async def check(self, link: Link) -> list[str]:
-        return [] if self.is_ours(None, link) else [f"our root qdisc is not on {link.name}"]
-
-    async def classes_of(self, link: Link) -> dict[int, ClassSpec]:
-        return dict(self.classes[link.name])
+    async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
+        problems = [] if self.is_ours(None, link) else [f"our root qdisc is not on {link.name}"]
+        return problems, dict(self.classes[link.name])
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         refused = False
@@ -97,7 +95,8 @@ class Bench:
     def _set(self, name: str, root: str) -> None:
         self.tree.somebody_sets(name, root)
 
-    def _find(self, name: str) -> Link | None:
+    def _find(self, which: str | int) -> Link | None:
+        name = next(name for name, link in LINKS.items() if which in (name, link.index))
         if name in self.gone:
             return None
         return replace(LINKS[name], gso=self.gso.get(name, LINKS[name].gso))

@@ -39,7 +39,7 @@ class TrafficControl(Protocol):
     def left_out(self) -> Mapping[str, str]:
         """By name, interfaces that :meth:`prepare` could not take, and why.
 
-        There nothing is compared or changed: :meth:`check`, :meth:`settle` and all that concerns classes pass over
+        There nothing is compared or changed: :meth:`read`, :meth:`settle` and all that concerns classes pass over
         them.
         """
 
@@ -49,9 +49,6 @@ class TrafficControl(Protocol):
         It lacks our classes then.
         """
 
-    async def check(self) -> list[str]:
-        """Return in words what is not as :meth:`prepare` left it, classes aside; it changes nothing and gives way."""
-
     @property
     def settled(self) -> bool:
         """What is wanted besides root and classes is in the kernel."""
@@ -59,11 +56,11 @@ class TrafficControl(Protocol):
     async def settle(self) -> None:
         """Bring it there."""
 
-    async def read_classes(self) -> dict[int, ClassSpec] | None:
-        """Return our leaf classes by minor number; one that is missing or differs on an interface has rate 0.
+    async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
+        """Return in words what is not as :meth:`prepare` left it, and our leaf classes by minor number.
 
-        None where no interface is there now, or none but what is left out: there is nothing to compare before one
-        returns.
+        A class that is missing or differs on an interface has rate 0. No classes, None, where no interface is there
+        now, or none but what is left out: there is nothing to compare before one returns.
 
         It gives way to the event loop, and changes may go on meanwhile.
         """

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -51,14 +51,6 @@ class ReconcileCounters:
     """Objects that a read-back found missing, changed or foreign."""
 
 
-@dataclass(slots=True)
-class _Changed:
-    """What was changed while the kernel was read."""
-
-    classes: set[int] = field(default_factory=set)
-    entries: set[FourTuple] = field(default_factory=set)
-
-
 class Reconciler:
     """One planner against one kernel."""
 
@@ -73,10 +65,10 @@ class Reconciler:
         """Everything of ours was removed: who waited for the lock meanwhile must not put it back."""
         self._refused = False
         """The kernel refused a change: what is there is read again before the next one, which :meth:`run` makes."""
-        self._in_hand = _Changed()
-        """What is being changed at this moment."""
-        self._changed: _Changed | None = None
-        """What was changed since the reading began that is under way."""
+        self._in_hand: set[int | FourTuple] = set()
+        """Classes and entries that are being changed at this moment."""
+        self._changed: set[int | FourTuple] | None = None
+        """Those that were changed since the reading began that is under way."""
 
     async def prepare(self) -> None:
         """Take the interfaces and make or adopt sets and rules; the planner learns what is there."""
@@ -95,7 +87,7 @@ class Reconciler:
         if not ready:
             return
         try:
-            with self._changing(entries=ready):
+            with self._changing(ready):
                 if self._netfilter.upsert_at_once(ready):
                     entries.upserted(ready)
                     self.counters.entries_upserted += len(ready)
@@ -201,45 +193,38 @@ class Reconciler:
         """
         classes, entries = self.planner.classes, self.planner.entries
         refused: list[KernelError] = []  # the first alone: see ``garbage``
+
+        async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
+            """Make *change* to some classes or entries; return whether the kernel took it."""
+            try:
+                with self._changing(changed):
+                    await change
+            except KernelError as error:
+                if not refused:
+                    refused.append(error)
+                return False
+            return True
+
         if not self._tc.settled:
-            try:
-                await self._tc.settle()
-            except KernelError as error:
-                refused = [error]
+            await made(self._tc.settle())
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
-        for gone in _batches(entries.deletes, _BATCH, lambda key: key in entries.deletes):
-            try:
-                with self._changing(entries=gone):
-                    await self._netfilter.delete_entries(gone)
-            except KernelError as error:
-                refused = refused or [error]
-                continue
-            entries.deleted(gone)
-            self.counters.entries_deleted += len(gone)
-            await asyncio.sleep(0)
-        for minors in _batches(classes.upserts, _CLASS_BATCH, lambda minor: minor in classes.upserts):
+        for gone in _batches(entries.deletes, _BATCH):
+            if await made(self._netfilter.delete_entries(gone), gone):
+                entries.deleted(gone)
+                self.counters.entries_deleted += len(gone)
+                await asyncio.sleep(0)
+        for minors in _batches(classes.upserts, _CLASS_BATCH):
             specs = {minor: classes.upserts[minor] for minor in minors}
-            try:
-                with self._changing(classes=minors):
-                    await self._tc.upsert_classes(specs.values())
-            except KernelError as error:
-                refused = refused or [error]
-                continue
-            classes.upserted(specs)
-            self.counters.classes_upserted += len(specs)
-            await asyncio.sleep(0)
-        for keys in _batches(entries.upserts, _BATCH, lambda key: key in entries.upserts):
+            if await made(self._tc.upsert_classes(specs.values()), minors):
+                classes.upserted(specs)
+                self.counters.classes_upserted += len(specs)
+                await asyncio.sleep(0)
+        for keys in _batches(entries.upserts, _BATCH):
             # Their class has to be there first.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
                 return  # a class came to be wanted meanwhile
-            if not batch:
-                continue
-            try:
-                with self._changing(entries=batch):
-                    await self._netfilter.upsert_entries(batch)
-            except KernelError as error:
-                refused = refused or [error]
+            if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
                 continue
             entries.upserted(batch)
             self.counters.entries_upserted += len(batch)
@@ -247,12 +232,8 @@ class Reconciler:
             if entries.deletes and not refused:
                 return  # by the next round
         if entries.settled:
-            for minors in _batches(classes.deletes, _CLASS_BATCH, lambda minor: minor in classes.deletes):
-                try:
-                    with self._changing(classes=minors):
-                        await self._tc.delete_classes(minors)
-                except KernelError as error:
-                    refused = refused or [error]
+            for minors in _batches(classes.deletes, _CLASS_BATCH):
+                if not await made(self._tc.delete_classes(minors), minors):
                     continue
                 classes.deleted(minors)
                 self.counters.classes_deleted += len(minors)
@@ -263,28 +244,28 @@ class Reconciler:
             raise refused.pop()
 
     @contextmanager
-    def _changing(self, classes: Iterable[int] = (), entries: Iterable[FourTuple] = ()) -> Iterator[None]:
-        """Note what is changed within, for a reading that is under way and for one that begins meanwhile."""
-        self._in_hand = _Changed(set(classes), set(entries))
+    def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
+        """Note that classes and entries are changed within, for a reading that is under way or begins meanwhile."""
+        self._in_hand = set(changed)
         if self._changed is not None:
-            self._changed.classes |= self._in_hand.classes
-            self._changed.entries |= self._in_hand.entries
+            self._changed |= self._in_hand
         try:
             yield
         finally:
-            self._in_hand = _Changed()
+            self._in_hand = set()
 
     async def _differences(self) -> dict[str, int]:
         """Return in words what in the kernel is not as we left it, with a count of what is not an entry or a class."""
-        changed = self._changed = _Changed(set(self._in_hand.classes), set(self._in_hand.entries))
+        changed = self._changed = set(self._in_hand)
         try:
-            problems = dict.fromkeys([*await self._tc.check(), *await self._netfilter.check()], 1)
+            wrong, classes = await self._tc.read()
+            problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
             if not problems:
-                classes, entries = await self._tc.read_classes(), await self._netfilter.read_entries()
+                entries = await self._netfilter.read_entries()
                 believed = self.planner.classes.actual, self.planner.entries.actual
-                if classes is not None and await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
+                if classes is not None and await _differ(believed[0], classes, ClassSpec.same_as, changed):
                     problems["classes differ"] = 0
-                if await _differ(believed[1], entries, Target.__eq__, changed.entries):
+                if await _differ(believed[1], entries, Target.__eq__, changed):
                     problems["entries differ"] = 0
         finally:
             self._changed = None
@@ -293,7 +274,7 @@ class Reconciler:
     async def _prepare_and_read_back(self) -> None:
         await self._tc.prepare()
         await self._netfilter.prepare()
-        classes = await self._tc.read_classes()
+        _, classes = await self._tc.read()
         if classes is None:
             classes = dict(self.planner.classes.actual)
         self.planner.adopt(classes, await self._netfilter.read_entries())
@@ -312,16 +293,16 @@ class Reconciler:
         return None
 
 
-def _batches(pending: Iterable[K], size: int, still: Callable[[K], bool]) -> Iterator[list[K]]:
+def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
     """Yield what is pending now in batches, leaving out what is not any more when its turn comes."""
     keys = iter(list(pending))
     while batch := list(islice(keys, size)):
-        if left := [key for key in batch if still(key)]:
+        if left := [key for key in batch if key in pending]:
             yield left
 
 
 async def _differ(
-    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[K]
+    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object]
 ) -> bool:
     """Tell whether *found* is not what is *believed* to be in the kernel, but for what is *changed* meanwhile."""
     async for key in in_turns([*believed, *(found.keys() - believed.keys())]):

@@ -1,7 +1,8 @@
-"""Traffic control: our HTB tree on every egress interface, through pyroute2. tc-htb(8).
+"""Traffic control: our HTB tree on every egress interface. tc-htb(8).
 
-What stood at the root before, and the interface's largest GSO segment, are written to the state directory
-before they are replaced, so that a crashed daemon's successor or ``cleanup`` can put them back.
+What stood at the root before, and the interface's largest GSO segment, are written to the state directory before they
+are replaced, by the interface's index, which it keeps when it is renamed; so a crashed daemon's successor or
+``cleanup`` can put them back.
 
 A start takes all interfaces or none. Later somebody may give one of them a root that cannot be replaced: that one is
 left out, and left alone, until it can be taken again. The others go on, for a cap that one class lacks has no entry.
@@ -11,11 +12,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from copy import deepcopy
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from socket import NETLINK_ROUTE, if_indextoname
+from socket import NETLINK_ROUTE
 from typing import Any
 
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
@@ -33,32 +33,26 @@ log = logging.getLogger(__name__)
 class HtbTrafficControl:
     """The TrafficControl port on real interfaces, all of the namespace it is opened in."""
 
-    def __init__(
-        self,
-        interfaces: Sequence[str],
-        ownership: Ownership,
-        state_directory: Path,
-    ) -> None:
+    def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
         """Our root is there, so that there is something to put back."""
+        self.left_out: dict[str, str] = {}
+        """Interfaces that could not be taken again while others could, and why."""
+        self.settled = True
         self._interfaces = tuple(interfaces)
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
+        self._notes: dict[str, dict[str, Any]] | None = None
+        """What the state file is to have, by the interfaces' indices; None until it was read."""
         self._absent: set[str] = set()
-        self._left_out: dict[str, str] = {}
-        """Interfaces that could not be taken again while others could, and why."""
-        self._noted: dict[str, Any] = {}
-        """What the state file has, for the case that somebody removes it."""
         self._gso: Callable[[int], int] | None = None
         """The limit on GSO segments, bytes, for what there was before; None until somebody says."""
-        self._settled = True
-        self._ipr: Any = None
         self._tree: HtbTree
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[HtbTrafficControl]:
-        async with AsyncIPRoute() as self._ipr:
-            self._tree = HtbTree(self._ipr, self._ownership, DOWN_LEAF)
+        async with AsyncIPRoute() as ipr:
+            self._tree = HtbTree(ipr, self._ownership, DOWN_LEAF)
             yield self
 
     async def prepare(self) -> None:
@@ -67,51 +61,40 @@ class HtbTrafficControl:
             return  # until one returns
         if not links:
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
-        state = self._read_state()
         if self.prepared:
-            await self._take_again(links, state)
+            refused = await self._take_each(links)
+            if len(refused) == len(links):
+                # Classes would be made nowhere, and count as made.
+                self.left_out = {}
+                raise KernelError("; ".join(refused.values()))
+            self._leave_out(refused)
         else:
-            self._follow_names(state)
-            await self._take_all(links, state)
-        if self._noted and read_state(self._state_file) is None:
-            self._write_state(state)
-        if not self.prepared:
-            self._put_back_others(state)
+            await self._take_all(links)
+            self._put_back_others()
+        if self._note_is_gone():
+            self._write_notes()
         self.prepared = True
         await self.settle()
 
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        return self._left_out
-
     async def retry(self) -> bool:
-        links = [link for link in self._links() if link.name in self._left_out]
-        refused = await self._take_each(links, self._read_state())
+        links = [link for link in self._links() if link.name in self.left_out]
+        refused = await self._take_each(links)
         self._leave_out(refused)
         return len(refused) < len(links)
 
-    async def _take_all(self, links: Sequence[Link], state: dict[str, Any]) -> None:
+    async def _take_all(self, links: Sequence[Link]) -> None:
+        """Take *links*, or none of them: nobody else would put back what was there. Raises KernelError."""
         taken: list[Link] = []
         try:
             for link in links:
-                await self._take(link, state, taken)
+                if await self._take(link):
+                    taken.append(link)
         except KernelError:
-            # All or none: nobody else would put back what was there.
             for link in taken:
-                self._give_back(link, state)
+                self._give_back(link)
             raise
 
-    async def _take_again(self, links: Sequence[Link], state: dict[str, Any]) -> None:
-        """Take those of *links* that can be taken. Raises KernelError where none can."""
-        refused = await self._take_each(links, state)
-        if len(refused) < len(links):
-            self._leave_out(refused)
-            return
-        # Classes would be made nowhere, and count as made.
-        self._left_out = {}
-        raise KernelError("; ".join(refused.values()))
-
-    async def _take_each(self, links: Sequence[Link], state: dict[str, Any]) -> dict[str, str]:
+    async def _take_each(self, links: Sequence[Link]) -> dict[str, str]:
         """Take *links*, each by itself; return why some cannot be taken, which are then as they were.
 
         Raises KernelError, after the others were taken, where one has our root already: it is nobody else's, caps hold
@@ -120,147 +103,112 @@ class HtbTrafficControl:
         refused = {}
         failed = None
         for link in links:
-            taken: list[Link] = []
             try:
-                await self._take(link, state, taken)
+                await self._take(link)
             except KernelError as error:
-                if not taken and self._has_ours(link):
-                    failed = error
-                    continue
-                refused[link.name] = str(error)
-                for each in taken:
-                    self._give_back(each, state)
+                with NetlinkSocket(NETLINK_ROUTE) as netlink:
+                    if self._tree.is_ours(netlink, link):
+                        failed = error
+                    else:
+                        refused[link.name] = str(error)
         if failed is not None:
             raise failed
         return refused
 
-    def _has_ours(self, link: Link) -> bool:
+    async def _take(self, link: Link) -> bool:
+        """Put our root on *link*; return whether it takes the place of another. Raises KernelError with that there."""
+        before = None
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            return self._tree.is_ours(netlink, link)
+            if not self._tree.is_ours(netlink, link):
+                before = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+        if before is not None:
+            self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": before}
+            self._write_notes()
+        try:
+            await self._tree.make_root(link)
+        except KernelError:
+            if before is not None:
+                self._give_back(link)
+            raise
+        if before is not None:
+            what = ", ".join(str(saved["kind"]) for saved in before) or "the default"
+            log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
+        return before is not None
 
     def _leave_out(self, refused: dict[str, str]) -> None:
         """Have *refused* left out and no others; what is new in that is said."""
         for name, why in refused.items():
-            if self._left_out.get(name) != why:
+            if self.left_out.get(name) != why:
                 log.error("%s; until it can be taken, %s is not shaped; the others are", why, name)
-        for name in self._left_out.keys() - refused.keys():
-            if name not in self._absent:
-                log.info("%s can be taken again: it is shaped", name)
-        self._left_out = refused
+        for name in self.left_out.keys() - refused.keys() - self._absent:
+            log.info("%s can be taken again: it is shaped", name)
+        self.left_out = refused
 
-    async def _take(self, link: Link, state: dict[str, Any], taken: list[Link]) -> None:
-        """Put our root on *link*; one that had another is added to *taken* before that changes."""
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            if self._tree.is_ours(netlink, link):
-                before = None
-            else:
-                before = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
-                self._keep_renamed(link, state)
-                state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": before}
-                self._write_state(state)
-                taken.append(link)
-        await self._tree.make_root(link)
-        if before is not None:
-            what = ", ".join(str(saved["kind"]) for saved in before) or "the default"
-            log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
-
-    def _keep_renamed(self, link: Link, state: dict[str, Any]) -> None:
-        """Note under its new name what another interface had that was called as *link* is now."""
-        renamed = self._renamed(link.name)
-        if renamed is not None and renamed != link.name:
-            state[renamed] = state[link.name]
-
-    def _follow_names(self, state: dict[str, Any]) -> None:
-        """Note under its new name what an interface had that was renamed since a predecessor took it."""
-        for name in state.keys() - set(self._interfaces):
-            renamed = self._renamed(name)
-            if renamed in self._interfaces:
-                # What is noted under that name is of another interface, which is gone, or has another name by now.
-                other = self._renamed(renamed)
-                if other not in (None, renamed):
-                    state[other] = state[renamed]
-                state[renamed] = state.pop(name)
-                self._write_state(state)
-
-    def _put_back_others(self, state: dict[str, Any]) -> None:
+    def _put_back_others(self) -> None:
         """Put back what a killed predecessor replaced on interfaces that are not ours any more.
 
         Last of all, for a start that is refused leaves them capped. What fails stays noted for the stop.
         """
-        for name in sorted(state.keys() - set(self._interfaces)):
+        ours = {link.index for link in self._links()}
+        for index, noted in list(self._noted.items()):
+            if int(index) in ours:
+                continue
             try:
-                link = find(self._renamed(name) or name)
-                if link is not None and link.name not in self._interfaces:
-                    self._restore_one(link, state[name], state)
-                del state[name]
-                self._write_state(state)
+                link = find(int(index))
+                if link is None:
+                    del self._noted[index]
+                    self._write_notes()
+                else:
+                    self._restore_one(link)
             except KernelError as error:
-                log.error("%s, which is not among 'interfaces' any more: %s", name, error)
+                log.error("%s, which is not among 'interfaces' any more: %s", noted["name"], error)
 
-    def _give_back(self, link: Link, state: dict[str, Any]) -> None:
+    def _give_back(self, link: Link) -> None:
         try:
-            self._restore_one(link, state.get(link.name, {}), state)
-            state.pop(link.name, None)
-            self._write_state(state)
+            self._restore_one(link)
         except KernelError as error:
             log.error("%s", error)
 
-    async def check(self) -> list[str]:
-        problems = []
-        state = self._read_state()
-        if self._noted and read_state(self._state_file) is None:
-            problems.append(f"{self._state_file} is gone, which says what to put back")
-        for link in self._shaped():
-            problems += await self._tree.check(link)
-            wanted = self._gso_wanted(state, link)
-            if wanted != link.gso:
-                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
-        return problems
-
     def want_gso(self, limit: Callable[[int], int]) -> None:
-        self._gso, self._settled = limit, False
-
-    @property
-    def settled(self) -> bool:
-        return self._settled
+        self._gso, self.settled = limit, False
 
     async def settle(self) -> None:
-        state = self._read_state()
         for link in self._shaped():
-            wanted = self._gso_wanted(state, link)
+            wanted = self._gso_wanted(link)
             if wanted != link.gso:
                 set_gso(link, wanted)
-        self._settled = True
+        self.settled = True
 
-    def _gso_wanted(self, state: dict[str, Any], link: Link) -> dict[str, int]:
+    def _gso_wanted(self, link: Link) -> dict[str, int]:
         """Return the limits that *link* is to have; those it has, until somebody says."""
         if self._gso is None:
             return link.gso
-        before: dict[str, int] = self._gso_before(state, link)["gso"]
-        return {name: self._gso(size) for name, size in before.items()}
+        return {name: self._gso(size) for name, size in self._gso_before(link).items()}
 
-    @staticmethod
-    def _gso_before(state: dict[str, Any], link: Link) -> dict[str, Any]:
-        """Return the sizes from before we came: those noted, if they are of this very interface."""
-        noted = state.get(link.name, {})
-        return {"gso": noted["gso"] if noted.get("index") == link.index else link.gso}
+    def _gso_before(self, link: Link) -> dict[str, int]:
+        """Return the limits from before we came."""
+        before: dict[str, int] = self._noted.get(str(link.index), {}).get("gso", link.gso)
+        return before
 
-    async def read_classes(self) -> dict[int, ClassSpec] | None:
+    async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
+        problems = []
+        if self._note_is_gone():
+            problems.append(f"{self._state_file} is gone, which says what to put back")
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
         for link in self._shaped():
-            found = await self._tree.classes_of(link)
+            wrong, found = await self._tree.read(link)
+            problems += wrong
+            wanted = self._gso_wanted(link)
+            if wanted != link.gso:
+                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
             stray |= found.keys()
-            common = (
-                found
-                if common is None
-                else {minor: spec for minor, spec in common.items() if minor in found and spec.same_as(found[minor])}
-            )
+            before = found if common is None else common
+            common = {minor: spec for minor, spec in before.items() if minor in found and spec.same_as(found[minor])}
         if common is None:
-            return None
-        kept = common
+            return problems, None
         # A class that is only on some interfaces shows with a rate that is not desired: it is repaired or removed.
-        return kept | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - kept.keys()}
+        return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - common.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         await self._tree.upsert(self._shaped(), specs)
@@ -269,80 +217,74 @@ class HtbTrafficControl:
         await self._tree.delete(self._shaped(), minors)
 
     async def restore(self) -> None:
-        self._gso, self._settled = None, True
-        self._left_out = {}
-        state = self._read_state()
+        self._gso, self.settled = None, True
+        self.left_out = {}
+        links = [*self._links(), *filter(None, (find(int(index)) for index in self._noted))]
         failures = []
-        names = {link.name: link for link in self._links({*self._interfaces, *state})}
-        for name in state.keys() - names.keys():
-            renamed = self._renamed(name)
-            if renamed is not None and renamed not in names and (link := find(renamed)) is not None:
-                names[name] = link
-        for name, link in names.items():
-            noted = state.get(name, {})
+        for link in {link.index: link for link in links}.values():
             try:
-                self._restore_one(link, noted, state)
+                self._restore_one(link)
             except KernelError as error:
                 failures.append(str(error))
-                continue
-            state.pop(name, None)
-            self._write_state(state)
         self.prepared = False
         if failures:
             raise KernelError("; ".join(failures))
-        self._noted = {}
-        write_state(self._state_file, None)
+        self._noted.clear()
+        self._write_notes()
 
-    def _restore_one(self, link: Link, noted: dict[str, Any], state: dict[str, Any]) -> None:
+    def _restore_one(self, link: Link) -> None:
+        """Put back what was on *link* where our root is there now, and forget it. Raises KernelError."""
+        noted = self._noted.get(str(link.index), {})
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # A restoration that failed half-way has removed our root already: the note says to go on.
             if self._tree.is_ours(netlink, link) or noted.get("restoring"):
                 tree = [root_qdisc.Saved.from_json(saved) for saved in noted.get("tree", [])]
                 if noted:
                     noted["restoring"] = True
-                    self._write_state(state)
+                    self._write_notes()
                 root_qdisc.restore(netlink, link.index, link.name, tree)
                 log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
-        if noted.get("index") == link.index and noted["gso"] != link.gso:
-            set_gso(link, noted["gso"])
+        if noted:
+            if noted["gso"] != link.gso:
+                set_gso(link, noted["gso"])
+            del self._noted[str(link.index)]
+            self._write_notes()
 
     def _shaped(self) -> list[Link]:
         """Return those of the interfaces that are there and not left out."""
-        return [link for link in self._links() if link.name not in self._left_out]
+        return [link for link in self._links() if link.name not in self.left_out]
 
-    def _links(self, names: Iterable[str] = ()) -> list[Link]:
+    def _links(self) -> list[Link]:
         """Return those of the interfaces that are there; one that is not is said once, until it returns."""
         found = []
-        for name in names or self._interfaces:
+        for name in self._interfaces:
             link = find(name)
             if link is not None:
                 found.append(link)
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
-                renamed = self._renamed(name)
-                now = "" if renamed is None else f", which is called {renamed} now"
+                noted = (find(int(index)) for index, each in self._noted.items() if each["name"] == name)
+                now = "".join(f", which is called {link.name} now" for link in noted if link is not None)
                 log.warning("there is no interface %s%s; 'ip link' lists those there are", name, now)
         return found
 
-    def _renamed(self, name: str) -> str | None:
-        """Return what the interface is called now that was *name* when we took it; None where it is gone."""
-        with suppress(OSError):
-            return if_indextoname(self._noted.get(name, {}).get("index", 0))
-        return None
+    @property
+    def _noted(self) -> dict[str, dict[str, Any]]:
+        if self._notes is None:
+            text = read_state(self._state_file)
+            try:
+                notes: dict[str, dict[str, Any]] = {} if text is None else json.loads(text)
+            except ValueError as error:
+                raise KernelError(
+                    f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
+                ) from error
+            self._notes = notes
+        return self._notes
 
-    def _read_state(self) -> dict[str, Any]:
-        text = read_state(self._state_file)
-        try:
-            state: dict[str, Any] = deepcopy(self._noted) if text is None else json.loads(text)
-        except ValueError as error:
-            raise KernelError(
-                f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
-            ) from error
-        self._noted = deepcopy(state)
-        return state
+    def _note_is_gone(self) -> bool:
+        return bool(self._noted) and read_state(self._state_file) is None
 
-    def _write_state(self, state: dict[str, Any]) -> None:
-        self._noted = deepcopy(state)
+    def _write_notes(self) -> None:
         # A note of nothing would outlive a start that was refused.
-        write_state(self._state_file, json.dumps(state) if state else None)
+        write_state(self._state_file, json.dumps(self._noted) if self._noted else None)

@@ -14,13 +14,13 @@ that it reads and a whole datagram of them at once, and a cap for each of 10,000
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from socket import NETLINK_ROUTE
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mptcp_throttler.kernel.libraries import NetlinkError
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
@@ -28,23 +28,18 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.link import Link, find
-from mptcp_throttler.shaping.commands import (
-    FULL_SPEED,
-    FULL_SPEED_BURST,
-    FULL_SPEED_QUANTUM,
-    TBF_RATE,
-    tbf_burst,
-)
+from mptcp_throttler.kernel.tc.root_qdisc import RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS, TC_H_ROOT
+from mptcp_throttler.shaping.commands import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, TBF_RATE, tbf_burst
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, LINK_MINOR, MTU, ClassCounters, ClassSpec, Ownership
 
-_ENOENT = 2
 TCMSG = struct.Struct("=BxxxiIII")
-RTM_NEWQDISC, RTM_NEWTCLASS, RTM_DELTCLASS = 36, 40, 41
+"""struct tcmsg: family, interface, handle, parent, information."""
+_RTM_DELTCLASS = 41
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _HTB_OPTIONS = struct.Struct("=8xI8xIIIIII")
 """struct tc_htb_opt: of the two struct tc_ratespec the rate only."""
-_TBF_PARMS = 1
+_TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
 _TBF_LIMIT = struct.Struct("=24xI")
 """struct tc_tbf_qopt, after two struct tc_ratespec."""
 _TICK_SECONDS = 64e-9
@@ -56,30 +51,9 @@ _ETHERNET = 1
 _RATE = struct.Struct("=BBHhHI")
 """struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate."""
 _MAX_RATE_32 = 0xFFFFFFFF
-_TBF_RATE64, _TBF_BURST = 4, 6
+_UNCAPPED = ClassSpec(0, FULL_SPEED, FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, 0)
 _Request = tuple[str, int, int, bytes]
 """What it does in words, flags, type, payload."""
-
-
-class HtbClass(NamedTuple):
-    """One class. Rates in bytes/s, sizes in bytes."""
-
-    handle: int
-    parent: int
-    rate: int
-    ceil: int
-    burst: int
-    cburst: int
-    quantum: int
-
-
-class Queue(NamedTuple):
-    """One queueing discipline."""
-
-    kind: str
-    handle: int
-    parent: int
-    options: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +64,8 @@ class Leaf:
     options: Callable[[ClassSpec], bytes]
     packets: Callable[[bytes], int]
     """The queue's length, from the options of the kernel's answer."""
-    default: tuple[str, dict[str, Any]]
-    """The kind and the arguments of what the class of everything else gets."""
+    default: tuple[str, bytes]
+    """Kind and options of what the class of everything else gets."""
     default_needed: bool
     """The kernel has to have it; else that class keeps the pfifo which HTB gives it."""
 
@@ -116,130 +90,88 @@ class HtbTree:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             fresh = not self.is_ours(netlink, link)
         if fresh:
-            root = self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
-            await self._do(root, what, hints={_ENOENT: "; the kernel has no HTB (module sch_htb)"})
+            try:
+                await self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
+            except NetlinkError as error:
+                hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
+                raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
         # Both classes every time: a daemon may have been killed before it came to them, or somebody changed them.
         for minor, parent in self._fixed():
-            await self._do(
-                self._ipr.tc(
-                    "replace-class",
-                    "htb",
-                    link.index,
-                    self._root | minor,
-                    parent=parent,
-                    quantum=FULL_SPEED_QUANTUM,
-                    rate=FULL_SPEED // 8,
-                    ceil=FULL_SPEED // 8,
-                    burst=FULL_SPEED_BURST,
-                    cburst=FULL_SPEED_BURST,
-                ),
-                what,
-            )
-        if not fresh:
-            return
-        kind, arguments = self._leaf.default
-        call = self._ipr.tc("replace", kind, link.index, 0, parent=self._root | DEFAULT_MINOR, **arguments)
-        ignored = () if self._leaf.default_needed else (_ENOENT,)
-        await self._do(call, f"queue what is not capped on {link.name} with {kind}", ignored)
+            await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
+        if fresh:
+            kind, options = self._leaf.default
+            what = f"queue what is not capped on {link.name} with {kind}"
+            queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
+            ignored = () if self._leaf.default_needed else (errno.ENOENT,)
+            await _request([(what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Make classes on all *links*, or change them; where some are refused, the others are made nevertheless."""
-        await _request(request for spec in specs for link in links for request in self._requests(link, spec))
+        await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
 
-    def _requests(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
-        """Yield what makes one class with its queue."""
-        kind = NLM_F_CREATE | NLM_F_REPLACE
-        classid = self._root | spec.minor
+    def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
         what = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        rates = spec.rate // 8, spec.ceil // 8
-        wanted = HtbClass(classid, self._root | LINK_MINOR, *rates, spec.burst, spec.cburst, spec.quantum)
-        yield what, kind, RTM_NEWTCLASS, _class_request(link.index, wanted)
+        yield self._class(what, link, spec, self._root | LINK_MINOR)
         # The handle is that of the class with the numbers swapped: replacing it again then only changes its limit.
-        queue = Queue(self._leaf.kind, spec.minor << 16 & 0xFFFFFFFF, classid, self._leaf.options(spec))
-        yield what, kind, RTM_NEWQDISC, _queue_request(link.index, queue)
+        handle, options = spec.minor << 16 & 0xFFFFFFFF, self._leaf.options(spec)
+        queue = _message(link.index, handle, self._root | spec.minor, self._leaf.kind, options)
+        yield what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue
+
+    def _class(self, what: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
+        rate, ceil = spec.rate // 8, spec.ceil // 8
+        ticks = (
+            min(0xFFFFFFFF, round(size / speed / _TICK_SECONDS))
+            for size, speed in ((spec.burst, rate), (spec.cburst, ceil))
+        )
+        options = attribute(_HTB_PARMS, _rate(rate) + _rate(ceil) + struct.pack("=IIIII", *ticks, spec.quantum, 0, 0))
+        for kind, speed in ((_HTB_RATE64, rate), (_HTB_CEIL64, ceil)):
+            if speed > _MAX_RATE_32:
+                options += attribute(kind, struct.pack("=Q", speed))
+        body = _message(link.index, self._root | spec.minor, parent, "htb", options)
+        return what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
         """Remove classes of all *links*; those that are gone are fine."""
-        requests = (
-            (
-                f"remove class {self._major:x}:{minor:x} from {link.name}",
-                0,
-                RTM_DELTCLASS,
-                TCMSG.pack(0, link.index, self._root | minor, 0, 0),
-            )
-            for minor in minors
-            for link in links
-        )
-        await _request(requests, ignore=(_ENOENT,))
 
-    async def classes_of(self, link: Link) -> dict[int, ClassSpec]:
-        """Return our leaf classes of *link* by minor number."""
-        return (await self._read(link))[0]
+        def request(minor: int, link: Link) -> _Request:
+            what = f"remove class {self._major:x}:{minor:x} from {link.name}"
+            return what, 0, _RTM_DELTCLASS, TCMSG.pack(0, link.index, self._root | minor, 0, 0)
 
-    async def check(self, link: Link) -> list[str]:
-        """Return in words what of :meth:`make_root` is not on *link* any more."""
-        _, fixed, roots = await self._read(link)
-        if ("htb", self._root) not in roots:
-            return [f"our root qdisc is not on {link.name}"]
-        return [
-            f"class {self._major:x}:{minor:x} of {link.name} is not as we made it"
-            for minor, parent in self._fixed()
-            if minor not in fixed or not _is_full_speed(fixed[minor], parent)
-        ]
+        await _request((request(minor, link) for minor in minors for link in links), ignore=(errno.ENOENT,))
+
+    async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
+        """Return in words what of :meth:`make_root` is not on *link* any more, and our leaf classes by minor number."""
+        limits: dict[int, int] = {}
+        ours = False
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            # The interface counts for classes only; qdiscs come of all.
+            async for body in in_turns(netlink.dump(RTM_GETQDISC, _of(link), "list qdiscs")):
+                handle, parent, kind, options = _read(body, link, _TCA_OPTIONS)
+                if parent == TC_H_ROOT:
+                    ours = ours or (kind, handle) == ("htb", self._root)
+                elif kind == self._leaf.kind:
+                    limits[parent] = self._leaf.packets(options)
+            specs: dict[int, ClassSpec] = {}
+            parents: dict[int, int] = {}
+            classes = netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
+            async for body in in_turns(classes):
+                handle, parent, kind, options = _read(body, link, _TCA_OPTIONS)
+                if kind == "htb" and handle >> 16 == self._major:
+                    minor = handle & 0xFFFF
+                    specs[minor] = _spec(minor, options, limits.get(handle, 0))
+                    parents[minor] = parent
+        problems = [] if ours else [f"our root qdisc is not on {link.name}"]
+        for minor, parent in self._fixed():
+            found = specs.pop(minor, None)
+            # The kernel gives the root as parent of a class that hangs on the root qdisc.
+            hangs = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
+            if ours and not (found and hangs and (found.rate, found.ceil) == (FULL_SPEED, FULL_SPEED)):
+                problems.append(f"class {self._major:x}:{minor:x} of {link.name} is not as we made it")
+        return problems, specs
 
     def _fixed(self) -> tuple[tuple[int, int], ...]:
         """Return minor number and parent of the two classes that are always there."""
         return (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
-
-    async def _read(self, link: Link) -> tuple[dict[int, ClassSpec], dict[int, HtbClass], set[tuple[str, int]]]:
-        """Return our leaf classes and our fixed classes by minor number, and kind and handle of what is at the root."""
-        limits: dict[int, int] = {}
-        roots = set()
-        specs, fixed = {}, {}
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # The interface counts for classes only; qdiscs come of all.
-            qdiscs = netlink.dump(root_qdisc.RTM_GETQDISC, TCMSG.pack(0, link.index, 0, 0, 0), "list qdiscs")
-            async for body in in_turns(qdiscs):
-                found = _queue(body, link.index)
-                if found is not None and found.parent == root_qdisc.TC_H_ROOT:
-                    roots.add((found.kind, found.handle))
-                elif found is not None and found.kind == self._leaf.kind:
-                    limits[found.parent] = self._leaf.packets(found.options)
-            what = f"list the classes of {link.name}"
-            classes = netlink.dump(root_qdisc.RTM_GETTCLASS, TCMSG.pack(0, link.index, 0, 0, 0), what)
-            async for body in in_turns(classes):
-                each = _htb_class(body, link.index)
-                if each is None or each.handle >> 16 != self._major:
-                    continue
-                minor = each.handle & 0xFFFF
-                if minor in (LINK_MINOR, DEFAULT_MINOR):
-                    fixed[minor] = each
-                else:
-                    specs[minor] = ClassSpec(
-                        minor=minor,
-                        rate=each.rate * 8,
-                        ceil=each.ceil * 8,
-                        burst=each.burst,
-                        cburst=each.cburst,
-                        quantum=each.quantum,
-                        queue_packets=limits.get(each.handle, 0),
-                    )
-        return specs, fixed, roots
-
-    async def _do(
-        self, call: Any, what: str, ignore: Sequence[int] = (), hints: Mapping[int, str] = MappingProxyType({})
-    ) -> None:
-        try:
-            await call
-        except NetlinkError as error:
-            if error.code not in ignore:
-                raise KernelError(f"{what}: {os.strerror(error.code)}{hints.get(error.code, '')}") from error
-
-
-def _is_full_speed(found: HtbClass, parent: int) -> bool:
-    # The kernel gives the root as parent of a class that hangs on the root qdisc.
-    hangs = found.parent in (parent, root_qdisc.TC_H_ROOT) if parent & 0xFFFF == 0 else found.parent == parent
-    return hangs and (found.rate, found.ceil) == (FULL_SPEED // 8, FULL_SPEED // 8)
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
@@ -259,106 +191,43 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
 def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, ClassCounters]:
     """Return the counters of our classes by minor number, those of all *interfaces* added up. Raises KernelError."""
     found: dict[int, ClassCounters] = {}
-    for name in interfaces:
-        link = find(name)
-        if link is None:
-            continue
+    for link in filter(None, map(find, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            question = TCMSG.pack(0, link.index, 0, 0, 0)
-            for body in netlink.dump(root_qdisc.RTM_GETTCLASS, question, f"list the classes of {name}"):
-                each = _class_counters(body, link.index)
-                if each is None or each[0] >> 16 != major:
+            for body in netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
+                handle, _parent, _kind, statistics = _read(body, link, _TCA_STATS2)
+                counters = dict(attributes(statistics))
+                basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
+                if handle >> 16 != major or len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
                     continue
-                minor = each[0] & 0xFFFF
-                before = found.get(minor, ClassCounters(0, 0, 0))
-                found[minor] = ClassCounters(*(one + more for one, more in zip(before, each[1:], strict=True)))
+                counted = *_BASIC.unpack_from(basic), *_QUEUE.unpack_from(queue)
+                before = found.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
+                found[handle & 0xFFFF] = ClassCounters(*map(sum, zip(before, counted, strict=True)))
     return found
 
 
-# The wire form
+def _of(link: Link) -> bytes:
+    """Return the payload of a dump for one interface."""
+    return TCMSG.pack(0, link.index, 0, 0, 0)
 
 
-def _queue(body: bytes, index: int) -> Queue | None:
-    """Return what an RTM_NEWQDISC says; None for another interface's."""
+def _read(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
+    """Return handle, parent, kind and the attribute *number* of a qdisc or class; all empty for another interface's."""
     _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
-    if owner != index:
-        return None
+    if owner != link.index:
+        return 0, 0, "", b""
     fields = dict(attributes(body, TCMSG.size))
-    kind = fields.get(_TCA_KIND, b"").rstrip(b"\0").decode()
-    return Queue(kind, handle, parent, fields.get(_TCA_OPTIONS, b""))
+    return handle, parent, fields.get(_TCA_KIND, b"").rstrip(b"\0").decode(), fields.get(number, b"")
 
 
-def _htb_class(body: bytes, index: int) -> HtbClass | None:
-    """Return what an RTM_NEWTCLASS says; None for another interface's and for one that is not HTB's."""
-    _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
-    if owner != index:
-        return None
-    fields = dict(attributes(body, TCMSG.size))
-    options = dict(attributes(fields.get(_TCA_OPTIONS, b"")))
-    parameters = options.get(_HTB_PARMS, b"")
-    if fields.get(_TCA_KIND) != b"htb\0" or len(parameters) < _HTB_OPTIONS.size:
-        return None
-    rate, ceil, buffer, cbuffer, quantum, _level, _priority = _HTB_OPTIONS.unpack_from(parameters)
+def _spec(minor: int, options: bytes, queue_packets: int) -> ClassSpec:
+    """Return the class that the *options* of an HTB class describe."""
+    fields = dict(attributes(options))
+    rate, ceil, buffer, cbuffer, quantum, _level, _priority = _HTB_OPTIONS.unpack_from(fields[_HTB_PARMS])
     # 32 bits are not enough for 34 Gbit/s.
-    rate = int.from_bytes(options.get(_HTB_RATE64, b""), "little") or rate
-    ceil = int.from_bytes(options.get(_HTB_CEIL64, b""), "little") or ceil
+    rate = int.from_bytes(fields.get(_HTB_RATE64, b""), "little") or rate
+    ceil = int.from_bytes(fields.get(_HTB_CEIL64, b""), "little") or ceil
     burst, cburst = round(buffer * _TICK_SECONDS * rate), round(cbuffer * _TICK_SECONDS * ceil)
-    return HtbClass(handle, parent, rate, ceil, burst, cburst, quantum)
-
-
-def _class_counters(body: bytes, index: int) -> tuple[int, int, int, int] | None:
-    """Return handle, bytes, packets and drops that an RTM_NEWTCLASS says; None for another interface's."""
-    _family, owner, handle, _parent, _info = TCMSG.unpack_from(body)
-    if owner != index:
-        return None
-    counters = dict(attributes(dict(attributes(body, TCMSG.size)).get(_TCA_STATS2, b"")))
-    basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
-    if len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
-        return None
-    passed, packets = _BASIC.unpack_from(basic)
-    return handle, passed, packets, _QUEUE.unpack_from(queue)[0]
-
-
-def _pfifo_limit(options: bytes) -> int:
-    """Return the limit of a pfifo, packets; of a bfifo, bytes."""
-    return int.from_bytes(options[:4], "little")
-
-
-def _tbf_limit(options: bytes) -> int:
-    """Return the limit of a tbf, bytes."""
-    parameters = dict(attributes(options)).get(_TBF_PARMS, b"")
-    return int(_TBF_LIMIT.unpack_from(parameters)[0]) if len(parameters) >= _TBF_LIMIT.size else 0
-
-
-def _class_request(index: int, wanted: HtbClass) -> bytes:
-    """Return the payload of the RTM_NEWTCLASS that makes or changes a class of interface *index*."""
-    ticks = (
-        min(0xFFFFFFFF, round(size / rate / _TICK_SECONDS))
-        for size, rate in ((wanted.burst, wanted.rate), (wanted.cburst, wanted.ceil))
-    )
-    options = attribute(
-        _HTB_PARMS, _rate(wanted.rate) + _rate(wanted.ceil) + struct.pack("=IIIII", *ticks, wanted.quantum, 0, 0)
-    )
-    for kind, rate in ((_HTB_RATE64, wanted.rate), (_HTB_CEIL64, wanted.ceil)):
-        if rate > _MAX_RATE_32:
-            options += attribute(kind, struct.pack("=Q", rate))
-    return _message(index, wanted.handle, wanted.parent, "htb", options)
-
-
-def _queue_request(index: int, wanted: Queue) -> bytes:
-    """Return the payload of the RTM_NEWQDISC that makes or changes a queueing discipline of interface *index*."""
-    return _message(index, wanted.handle, wanted.parent, wanted.kind, wanted.options)
-
-
-def _pfifo_options(packets: int) -> bytes:
-    return struct.pack("=I", packets)
-
-
-def _tbf_options(rate: int, burst: int, limit: int) -> bytes:
-    """Return the options of a tbf: bytes/s, bytes, bytes."""
-    parameters = _rate(rate) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
-    options = attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))
-    return options + (attribute(_TBF_RATE64, struct.pack("=Q", rate)) if rate > _MAX_RATE_32 else b"")
+    return ClassSpec(minor, rate * 8, ceil * 8, burst, cburst, quantum, queue_packets)
 
 
 def _rate(rate: int) -> bytes:
@@ -366,15 +235,35 @@ def _rate(rate: int) -> bytes:
 
 
 def _message(index: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
+    """Return the payload of the message that makes or changes a class or qdisc of interface *index*."""
     name = attribute(_TCA_KIND, kind.encode() + b"\0")
-    return TCMSG.pack(0, index, handle, parent, 0) + name + attribute(_TCA_OPTIONS, options)
+    return TCMSG.pack(0, index, handle, parent, 0) + name + (attribute(_TCA_OPTIONS, options) if options else b"")
 
 
-DOWN_LEAF = Leaf("pfifo", lambda spec: _pfifo_options(spec.queue_packets), _pfifo_limit, ("fq_codel", {}), False)
+def _tbf(burst: int, limit: int) -> bytes:
+    """Return the options of a tbf that shapes nothing, with sizes in bytes."""
+    rate = TBF_RATE // 8
+    parameters = _rate(rate) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
+    options = attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))
+    return options + (attribute(_TBF_RATE64, struct.pack("=Q", rate)) if rate > _MAX_RATE_32 else b"")
+
+
+def _tbf_packets(options: bytes) -> int:
+    parameters = dict(attributes(options)).get(_TBF_PARMS, b"")
+    return int(_TBF_LIMIT.unpack_from(parameters)[0]) // MTU if len(parameters) >= _TBF_LIMIT.size else 0
+
+
+DOWN_LEAF = Leaf(
+    "pfifo",
+    options=lambda spec: struct.pack("=I", spec.queue_packets),
+    packets=lambda options: int.from_bytes(options[:4], "little"),
+    default=("fq_codel", b""),
+    default_needed=False,
+)
 UP_LEAF = Leaf(
     "tbf",
-    lambda spec: _tbf_options(TBF_RATE // 8, tbf_burst(spec), spec.queue_packets * MTU),
-    lambda options: _tbf_limit(options) // MTU,
-    ("tbf", {"rate": TBF_RATE // 8, "burst": FULL_SPEED_BURST, "limit": 1000 * MTU}),
-    True,
+    options=lambda spec: _tbf(tbf_burst(spec), spec.queue_packets * MTU),
+    packets=_tbf_packets,
+    default=("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)),
+    default_needed=True,
 )

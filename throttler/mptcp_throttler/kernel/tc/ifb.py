@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 class IfbTrafficControl:
     """The TrafficControl port on the IFB device of the namespace it is opened in."""
+
+    settled = True
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """There is no other one that could go on."""
 
     def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
@@ -52,29 +57,18 @@ class IfbTrafficControl:
             ) from error
         await self._tree.make_root(link)
 
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        return {}  # there is no other one that could go on
-
     async def retry(self) -> bool:
         return False
-
-    async def check(self) -> list[str]:
-        link = self._link()
-        if link is None or not link.up:
-            return [f"the IFB device {UPLOAD_DEVICE} is {'gone' if link is None else 'down'}"]
-        return await self._tree.check(link)
-
-    @property
-    def settled(self) -> bool:
-        return True
 
     async def settle(self) -> None:
         """There is nothing but root and classes."""
 
-    async def read_classes(self) -> dict[int, ClassSpec]:
+    async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
         link = self._link()
-        return {} if link is None else await self._tree.classes_of(link)
+        if link is None:
+            return [f"the IFB device {UPLOAD_DEVICE} is gone"], {}
+        problems, classes = await self._tree.read(link)
+        return problems if link.up else [f"the IFB device {UPLOAD_DEVICE} is down"], classes
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         await self._tree.upsert([self._there()], specs)

@@ -51,14 +51,19 @@ class Link:
     """Index of the bridge, bond or the like of which this one is a port; 0 where there is none."""
 
 
-def find(name: str) -> Link | None:
-    """Return the interface *name* of this network namespace; None where there is none. Raises KernelError."""
-    question = _IFINFOMSG.pack(0, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, name.encode() + b"\0")
+def find(which: str | int) -> Link | None:
+    """Return the interface of this name, or index, in this network namespace; None where there is none.
+
+    By another of its names (altname) it is found under that. Raises KernelError.
+    """
+    question = _IFINFOMSG.pack(0, 0, which if isinstance(which, int) else 0, 0, 0)
+    if isinstance(which, str):
+        question += attribute(_IFLA_IFNAME, which.encode() + b"\0")
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        answer = netlink.ask_if_there(_RTM_GETLINK, question, f"look up interface {name}")
+        answer = netlink.ask_if_there(_RTM_GETLINK, question, f"look up interface {which}")
     if answer is None:
         return None
-    return replace(_link(answer), name=name)
+    return replace(_link(answer), name=which) if isinstance(which, str) else _link(answer)
 
 
 def stands_on() -> dict[str, set[str]]:
