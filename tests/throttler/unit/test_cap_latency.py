@@ -14,6 +14,7 @@ from test_status_answers import LTE, WIFI
 from mptcp_throttler.policy.model import Onset, ScopeKey, Share, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.telemetry.decision import without_caps
 from mptcp_throttler.telemetry.latency import MAX_CAP_SECONDS, CapLatency
 
 CAP = rule()
@@ -30,11 +31,12 @@ class Scene:
         self.planner = Planner(Ownership())
         self.effect = CapLatency(lambda: self.now, [self.planner])
         self.planner.soft_caps = soft
-        self.planner.set_policy(policy(CAP, dry_run=dry))
+        self.dry = dry
+        self.planner.set_policy(policy(CAP))
 
     def decide(self, *verdicts: Verdict, young: bool = False, token: int = 1) -> None:
         four_tuples = [each.four_tuple for each in verdicts] if young else []
-        self.planner.set_verdicts(token, verdicts, NOW, four_tuples)
+        self.planner.set_verdicts(token, without_caps(verdicts) if self.dry else verdicts, NOW, four_tuples)
 
     def apply(self, after: float = 0.0) -> None:
         """The kernel takes all that is wanted: classes first, as the reconciler gives them."""
@@ -206,7 +208,7 @@ def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
         scene.decide(verdict(token, CAP), token=token)
     scene.decide(token=2)
     scene.now += 30.0
-    scene.planner.set_policy(policy(CAP))
+    scene.dry = False
     scene.decide(verdict(1, CAP))
     scene.apply(0.25)
     assert scene.counted == (1, 0.25)

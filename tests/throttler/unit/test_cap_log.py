@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from test_shaping_plan import rule, uncapped, verdict
 
 from mptcp_throttler.policy.model import Verdict
 from mptcp_throttler.runtime.cap_log import CapLog
+from mptcp_throttler.telemetry.decision import Comparer
+from mptcp_throttler.telemetry.traffic import Traffic
 
 RULE = rule("m")
 
@@ -18,17 +19,26 @@ class Scene:
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
-        self.log = CapLog(lambda: self.dry)
-        self.verdicts: dict[int, Sequence[Verdict]] = {}
+        self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
+        self.log = CapLog(self.traffic.under)
+        self.comparer = Comparer()
+        self.verdicts: dict[int, tuple[Verdict, ...]] = {}
 
     def decide(self, *tokens: int, capped: bool = True, ended: bool = False) -> list[str]:
         """Decide about two subflows of each connection; return the lines that follow."""
         for token in tokens:
             names = (10 * token, 10 * token + 1)
-            after = [] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in names]
-            self.log.note(self.verdicts.get(token, ()), after, None, token)
-            self.verdicts[token] = after
+            self.take(
+                token, *([] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in names])
+            )
         return [line for line, _ in self.log.lines()]
+
+    def take(self, token: int, *after: Verdict) -> None:
+        before = self.verdicts.get(token, ())
+        for decision in self.comparer.decisions(token, None, before, after, 0.0, is_dry=self.dry):
+            self.traffic.decided(decision)
+            self.log.decided(decision)
+        self.verdicts[token] = after
 
 
 def test_what_a_dry_run_named_is_capped_when_it_ends() -> None:
@@ -60,19 +70,19 @@ def test_what_was_capped_is_lifted_when_a_dry_run_begins() -> None:
     assert scene.decide(1, ended=True) == ["rule m: 2 ended; 0 subflows capped now"]
     assert scene.decide(3) == ["rule m: 2 would be capped; 2 subflows would be capped now (dry run)"]
     assert scene.decide(3, ended=True) == ["rule m: 2 ended; 0 subflows would be capped now (dry run)"]
-    assert not scene.log._dry
+    assert scene.comparer._dry == set()
 
 
 def test_the_lines_of_single_subflows_say_that_it_is_a_dry_run() -> None:
     scene = Scene(dry=True)
     capped, none = replace(verdict(1, RULE), reason="would cap (dry run)"), replace(uncapped(1, RULE), reason="no rule")
 
-    def told(before: Sequence[Verdict], after: Sequence[Verdict]) -> str:
-        scene.log.note(before, after, None, 1)
+    def told(*after: Verdict) -> str:
+        scene.take(1, *after)
         ((line, _),) = scene.log.lines()
         return line.partition(": ")[2]
 
-    assert told([], [capped]) == "would cap (dry run)"
-    assert told([capped], [none]) == "would have no cap any more (dry run): no rule"
-    told([], [capped])
-    assert told([capped], []) == "ended (dry run)"
+    assert told(capped) == "would cap (dry run)"
+    assert told(none) == "would have no cap any more (dry run): no rule"
+    told(capped)
+    assert told() == "ended (dry run)"

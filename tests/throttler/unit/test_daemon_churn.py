@@ -73,13 +73,13 @@ async def blocks(scene: Scene, clock: Clock) -> int:
             scene.engine.tick()
             await asyncio.sleep(0.01)
     scene.kernel.log.clear()  # the daemon has no part in it
-    scene.engine.telemetry.chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
+    scene.engine.events.ring._events.clear()  # the latest events, bounded in a test of their own
     # Entries that were made lately, likewise: how many of them no join has asked for is chance.
-    scene.engine.telemetry.join_latency._made.clear()
-    scene.engine.telemetry.join_latency._waiting.clear()
+    scene.engine.join_latency._made.clear()
+    scene.engine.join_latency._waiting.clear()
     # Closed subflows that a meter may report stay for two minutes of the monotonic clock, which is not this test's.
-    assert not scene.engine.telemetry.traffic._subflows
-    scene.engine.telemetry.traffic._closed.clear()
+    assert not scene.engine.traffic._subflows
+    scene.engine.traffic._closed.clear()
     gc.unfreeze()
     gc.collect()
     return sys.getallocatedblocks()

@@ -16,7 +16,7 @@ from mptcp_invariants import SMALL, check_tables
 from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.excess import MOST_LINES, Excess
+from mptcp_throttler.runtime.actions import MOST_LINES, ConnectionLimiter
 
 MOST = SMALL.max_subflows_per_connection
 
@@ -149,7 +149,7 @@ def reported(time: float = 60.0) -> list[Event]:
 
 def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -> None:
     manager, events = PathManager(), reported()
-    Excess(manager, {}, not_called, not_called).close(events)  # type: ignore[arg-type]
+    ConnectionLimiter(manager, {}, not_called, not_called).close(events)  # type: ignore[arg-type]
     assert manager.closed == [(events[0].token, events[0].four_tuple)]
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
@@ -159,7 +159,7 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
 def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
     """Defect: they were closed in a dry run, and where somebody else is the path manager in user space."""
     manager = PathManager(in_force=False)
-    Excess(manager, {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
+    ConnectionLimiter(manager, {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
     assert manager.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
@@ -168,7 +168,7 @@ def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture
 
 def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
     there = crowded()[0].connections
-    excess = Excess(PathManager(refuses=True), there, not_called, not_called)  # type: ignore[arg-type]
+    excess = ConnectionLimiter(PathManager(refuses=True), there, not_called, not_called)  # type: ignore[arg-type]
     for _ in range(100):
         excess.close(reported())
     assert len(caplog.records) == MOST_LINES
@@ -178,5 +178,5 @@ def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest
 
 
 def test_of_a_connection_that_ended_meanwhile_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    Excess(PathManager(refuses=True), {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
+    ConnectionLimiter(PathManager(refuses=True), {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
     assert not caplog.records

@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.shares import Shares
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.excess import MOST_LINES, Excess
+from mptcp_throttler.runtime.actions import MOST_LINES, ConnectionLimiter
 
 ROOM = SMALL.max_connections
 EXCESS = "connection-excess"
@@ -363,8 +363,8 @@ def reported(count: int = 1, time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, str]], *, dry_run: bool = False) -> Excess:
-    return Excess(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
+def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, str]], *, dry_run: bool = False) -> ConnectionLimiter:
+    return ConnectionLimiter(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
 
 
 def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFixture) -> None:

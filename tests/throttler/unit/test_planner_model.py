@@ -93,7 +93,7 @@ class History(RuleBasedStateMachine):
         self.direction, self.soft = direction, soft
         self.planner = self.made()
         self.planner.soft_caps = soft
-        self.reload(throttles, turned=False, dry_run=False)
+        self.reload(throttles, turned=False)
         self.end_of_enforcing()
         for each in wanted:
             self.connect(each, young=False, at_once=True)
@@ -208,13 +208,12 @@ class History(RuleBasedStateMachine):
     @rule(
         throttles=st.dictionaries(st.sampled_from(RULES), THROTTLES),
         turned=st.booleans(),
-        dry_run=st.integers(0, 9).map(lambda each: each == 9),
     )
-    def reload(self, throttles: Mapping[str, Throttle], turned: bool, dry_run: bool) -> None:
+    def reload(self, throttles: Mapping[str, Throttle], turned: bool) -> None:
         rules = [
             Rule(name, None, throttle, directions=frozenset({self.direction})) for name, throttle in throttles.items()
         ]
-        self.policy = policy(*(reversed(rules) if turned else rules), dry_run=dry_run)
+        self.policy = policy(*(reversed(rules) if turned else rules))
         self.planner.set_policy(self.policy)
         self.undecided |= self.connections.keys()
         self.enforcing = True
@@ -226,7 +225,7 @@ class History(RuleBasedStateMachine):
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[pick % len(throttles)]
         throttles[name] = replace(throttles[name], rate=rate, ceil=rate, onset=onset)
-        self.reload(throttles, turned=False, dry_run=False)
+        self.reload(throttles, turned=False)
 
     @rule()
     def kill(self) -> None:
@@ -286,7 +285,7 @@ class History(RuleBasedStateMachine):
     @invariant()
     def who_is_decided_has_its_own_cap_or_waits_for_it(self) -> None:
         for token in self.connections.keys() - self.undecided:
-            for verdict in () if self.policy.dry_run else self.verdicts(token):
+            for verdict in self.verdicts(token):
                 target = self.planner.entries.desired.get(verdict.four_tuple)
                 if verdict.scope is None:
                     assert target in (None, UNCAPPED)

@@ -11,7 +11,7 @@ import pytest
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
-from mptcp_throttler.runtime.loop_gauge import LATE_SECONDS, RECENT_SECONDS, LoopGauge
+from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopGauge
 from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST, SLICE_SECONDS, Sampler
 
 

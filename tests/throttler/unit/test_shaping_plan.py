@@ -25,8 +25,8 @@ def throttle(rate: int = 5_000_000, share: Share = Share.PATH, ceil: int | None 
     return Throttle(rate, ceil or rate, None, share)
 
 
-def policy(*rules: Rule, dry_run: bool = False) -> Policy:
-    return Policy((PathMatch("any", initial=True),), rules, ZoneInfo("UTC"), dry_run)
+def policy(*rules: Rule) -> Policy:
+    return Policy((PathMatch("any", initial=True),), rules, ZoneInfo("UTC"))
 
 
 def rule(name: str = "cap", cap: Throttle | None = None) -> Rule:
@@ -47,9 +47,9 @@ def uncapped(number: int, of: Rule) -> Verdict:
     return replace(verdict(number, of), scope=None, throttle=None)
 
 
-def planner_for(*rules: Rule, dry_run: bool = False) -> Planner:
+def planner_for(*rules: Rule) -> Planner:
     planner = Planner(Ownership())
-    planner.set_policy(policy(*rules, dry_run=dry_run))
+    planner.set_policy(policy(*rules))
     planner.prepare_path_classes(NOW)
     return planner
 
@@ -199,14 +199,6 @@ def test_a_restarted_planner_recognises_the_classes_it_made() -> None:
     assert not planner.entries.upserts
     assert planner.entries.deletes == {subflow(9)}
     assert planner.classes.deletes == {0x55}
-
-
-def test_dry_run_wants_nothing() -> None:
-    cap = rule()
-    planner = planner_for(cap, dry_run=True)
-    planner.set_verdicts(1, [verdict(1, cap)], NOW)
-    assert not planner.classes.desired
-    assert not planner.entries.desired
 
 
 def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 async def sampled(scene: Scene) -> None:
     """Have the sockets swept, and counted as if that were due."""
-    scene.engine.telemetry.traffic._due = 0.0
+    scene.engine.traffic._due = 0.0
     await scene.engine.sampler.sweep()
 
 
@@ -116,7 +116,7 @@ async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: 
             paths = Counter(each["path"] for each in active)
             assert {each["path"]: each["subflows"] for each in found["paths"] if each["subflows"]} == paths
             ways = [[each, each["upload"] or each] for each in active]
-            assert scene.engine.telemetry.capped == sum(any(way["ceil"] for way in each) for each in ways)
+            assert scene.engine.capped == sum(any(way["ceil"] for way in each) for each in ways)
             capped = Counter((each["rule"], each["path"], "down") for each in active if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")

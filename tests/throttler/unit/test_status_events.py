@@ -84,7 +84,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reloads.reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.engine.effects.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
+        scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
         found = told(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
@@ -104,7 +104,7 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
-        effects = scene.engine.effects
+        effects = scene.engine.actions
         effects._path_manager.set_backup = lambda *_: None  # type: ignore[method-assign]
         with caplogged() as fields:
             effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
@@ -127,7 +127,7 @@ async def test_what_the_guard_does_to_two_rules_is_one_line_and_found_by_each(tm
         before = scene.ask(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with caplogged() as fields:
-            scene.engine.effects.carry_out([Relaxed(7, rules, "it got too little"), Resumed(7, rules)])
+            scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Resumed(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
             assert [each["text"] for each in told(scene, after=before, rule=rule)] == [
@@ -142,7 +142,7 @@ def caplogged() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
     found: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
-    logger = logging.getLogger("mptcp_throttler.runtime.effects")
+    logger = logging.getLogger("mptcp_throttler.runtime.actions")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -17,7 +17,7 @@ from test_status_events import VOLUME
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
-from mptcp_throttler.telemetry.event_ring import MAX_EVENTS
+from mptcp_throttler.telemetry.events import MAX_EVENTS
 from mptcp_throttler.views.explanation import explanation
 
 
@@ -150,7 +150,7 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        ring = scene.engine.telemetry.chronicle.ring
+        ring = scene.engine.events.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
         assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
@@ -258,7 +258,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         )
         detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.engine.effects.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
+        scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.engine.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)

@@ -108,7 +108,7 @@ async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -
                 assert {path: each for path, each in found.items() if each[0]} == counted(scene, direction)
         there.clear()
         engine.take_events(engine.tracker.resync([], time.time() + 1000.0))
-        assert len(engine.telemetry.traffic._classes) == 0
+        assert len(engine.traffic._classes) == 0
 
 
 def counted(scene: Scene, direction: Direction) -> dict[str | None, tuple[int, ...]]:

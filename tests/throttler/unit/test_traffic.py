@@ -14,6 +14,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.telemetry import traffic
 from mptcp_throttler.telemetry.cap_totals import CapKey
+from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.traffic import PathKey, Rates, Traffic
 
 THROTTLE = Throttle(1_000_000, 1_000_000, None, Share.PATH)
@@ -42,7 +43,8 @@ class Bench:
         self.now = 100.0
         self.sweep_seconds = 0.0
         self.is_dry = False
-        self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds, lambda: self.is_dry)
+        self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds)
+        self.comparer = Comparer()
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
         self.tokens: dict[FourTuple, int] = {}
         if begun:
@@ -50,7 +52,9 @@ class Bench:
 
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
         there = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
-        self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts, self.now)
+        before = self.verdicts.pop(token, ())
+        for decision in self.comparer.decisions(token, there, before, verdicts, self.now, is_dry=self.is_dry):
+            self.traffic.decided(decision)
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 
@@ -307,7 +311,7 @@ def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
     (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
     assert (down.subflows, list(down.limits.values())) == (1, [1])
     bench.decide(7)
-    assert not bench.traffic._dry
+    assert not bench.comparer._dry
     assert (bench.traffic.capped, down.subflows, down.limits) == (0, 0, {})
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.runtime.event_loop import wait_at_most
 
 
 def test_a_cancellation_that_comes_with_the_event_ends_the_task() -> None:

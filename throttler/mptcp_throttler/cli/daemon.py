@@ -21,8 +21,8 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
+    from mptcp_throttler.runtime.garbage import keep_large_objects_apart
     from mptcp_throttler.runtime.logs import log_to_stderr
-    from mptcp_throttler.runtime.memory import keep_large_objects_apart
 
     keep_large_objects_apart()
     settings = with_announced_ports(read_settings(options.config), announced_ports())

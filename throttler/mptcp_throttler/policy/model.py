@@ -6,7 +6,7 @@ Rates are integer bits per second, bursts integer bytes.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import time
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
@@ -266,6 +266,11 @@ class Policy:
         """Some rule is for packets from the clients."""
         return any(Direction.UP in rule.directions for rule in self.rules)
 
+    @property
+    def enforced(self) -> Policy:
+        """What is to come into effect: a policy without rules in a dry run."""
+        return replace(self, rules=()) if self.dry_run else self
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
@@ -283,7 +288,12 @@ class ScopeKey:
     @property
     def of_rule(self) -> bool:
         """The cap is the rule's own throttle: neither a budget's step nor what balances loads."""
-        return self.step is None and not isinstance(self.member, tuple)
+        return self.step is None and not self.balances
+
+    @property
+    def balances(self) -> bool:
+        """The cap balances loads, or relaxes another: its rate changes all the time."""
+        return isinstance(self.member, tuple)
 
 
 class Cap(NamedTuple):

@@ -31,18 +31,19 @@ from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
+from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.logs import faults_told
-from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.queries import Parts, Queries
 from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.service_status import ServiceStatus
 from mptcp_throttler.runtime.status import StatusServer
-from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_stops
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
 
 log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Daemon:
@@ -61,7 +62,7 @@ class Daemon:
         self._path_manager = UserspacePathManager(settings.state_directory, kernel)
         self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
-        traffic = engine.telemetry.traffic
+        traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
         self._closed_sockets = closed_sockets = ClosedSockets(
             partial(kernel.meter, settings), counting, traffic.closed_told
@@ -119,7 +120,13 @@ class Daemon:
             try:
                 await self.serve()
             finally:
-                ignore_further_stops(loop)
+                # A second stop asks for what is being done. The loop leaves each signal to its default action, which
+                # would end us: none must come in that moment.
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+                for number in STOP_SIGNALS:
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, signal.SIG_IGN)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     async def serve(self) -> None:
         """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
@@ -127,19 +134,19 @@ class Daemon:
         policy = engine.decisions.policy
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
-            stack.enter_context(faults_told(engine.telemetry.chronicle.fault))
+            stack.enter_context(faults_told(engine.events.fault))
             stack.callback(self._sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
             engine.rest.possible = engine.paced.can_rest
             engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
-            engine.set_policy(policy)
-            stack.callback(engine.effects.release_flags)
+            engine.decisions.set_policy(policy)
+            stack.callback(engine.actions.release_flags)
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
-            engine.telemetry.traffic.begin(engine.sampler.latest)
+            engine.traffic.begin(engine.sampler.latest)
             for component in self._components:
                 await component.commit(policy)
             await engine.uploads.remove_what_was_left()
@@ -156,7 +163,7 @@ class Daemon:
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 engine.decide_later(),
-                engine.decisions.cap_log.run(),
+                engine.cap_log.run(),
                 engine.sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
@@ -173,7 +180,7 @@ class Daemon:
         """Take over what a killed daemon left, and bring the kernel in line with the policy."""
         engine = self._engine
         found = list(engine.sampler.latest.values())
-        engine.effects.adopt(found)
+        engine.actions.adopt(found)
         await engine.enforce()
         if engine.paced.possible:
             await engine.paced.adopt(found)
@@ -214,7 +221,7 @@ class Daemon:
         policy, refused = engine.decisions.policy, self._reloads.last_refused
         text = (
             f"{counted(len(engine.tracker.connections), 'connection')}, "
-            f"{counted(engine.telemetry.capped, 'capped subflow')} on "
+            f"{counted(engine.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
             f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
         )

@@ -79,7 +79,7 @@ class Downloads(Component):
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
         wanted = self._settings.gso_max_size
-        if wanted == "keep" or policy.dry_run:
+        if wanted == "keep" or not policy.enforced.rules:
             return lambda before: before
         if wanted == "auto":
             return lambda before: gso_limit(policy, before)
@@ -112,7 +112,7 @@ class Uploads(Component, Consumer):
         self._wake = asyncio.Event()
 
     async def prepare(self, policy: Policy) -> None:
-        if self.in_force or not policy.acts_on_upload or policy.dry_run:
+        if self.in_force or not policy.enforced.acts_on_upload:
             return
         reconciler = await self._opened()
         # What a comparison sees meanwhile is not what is left.
@@ -126,7 +126,7 @@ class Uploads(Component, Consumer):
         self.in_force = True
 
     async def commit(self, policy: Policy) -> None:
-        if not policy.acts_on_upload or policy.dry_run:
+        if not policy.enforced.acts_on_upload:
             await self._remove()
 
     async def roll_back(self, policy: Policy) -> None:

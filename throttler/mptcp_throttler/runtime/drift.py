@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from mptcp_throttler.kernel.access import NoticeSource
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime.component import Owner, verify_all
-from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
 

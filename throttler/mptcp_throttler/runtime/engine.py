@@ -20,20 +20,19 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import Sockets
 from mptcp_throttler.mptcp import clock_step
-from mptcp_throttler.mptcp.model import Event, EventKind
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
-from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
+from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
+from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
-from mptcp_throttler.runtime.effects import Effects
-from mptcp_throttler.runtime.excess import Excess
+from mptcp_throttler.runtime.event_loop import wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
-from mptcp_throttler.runtime.telemetry import Telemetry
-from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
@@ -41,7 +40,9 @@ from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.resting import RestStage
 from mptcp_throttler.stages.stage import Outcome
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.telemetry.minute import Minute
+from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
+from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
+from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -63,27 +64,33 @@ class Engine:
         sockets: Sockets,
         path_manager: UserspacePathManager,
     ) -> None:
-        """:meth:`set_policy` and :meth:`enforce` must follow."""
+        """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""
         self.tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
         self.downloads, self.uploads = Downloads(settings, kernel), Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
-        self.telemetry = Telemetry(connections, *self._planners, self._sweep_seconds)
+        self.traffic = Traffic(time.monotonic, self._sweep_seconds)
+        self.events = EventRecorder(self.traffic)
+        self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
+        for planner in self._planners:
+            planner.told = partial(self._entries_told, planner.direction)
         self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         self.rest = RestStage()
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = self.budget_stage, self.guard, self.steering, self.rest
         ports = settings.ownership.listen_ports
-        self.decisions = Decisions(policy, connections, stages, self._planners, self.telemetry.listeners, ports)
-        self.excess = Excess(path_manager, connections, sockets.close_sockets, self.decisions.is_dry_run)
-        self.effects = Effects(path_manager, self.steering, self.telemetry.chronicle, connections)
+        self.cap_log = CapLog(self.traffic.under)
+        of_caps = self.cap_log.decided, self.events.decided
+        self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
+        self._limiter = ConnectionLimiter(path_manager, connections, sockets.close_sockets, self._is_dry_run)
+        self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         sampling = [StageSampling(stage, self.take_outcome) for stage in stages]
-        consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.telemetry.traffic]
+        consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.traffic]
         self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"])
         self.ahead = time.time() - time.monotonic()
         """By how much the wall clock was ahead of the monotonic one when both were last read."""
-        self._told = {kind: Minute(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
+        self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""
         self._clock_changed = asyncio.Event()
@@ -92,14 +99,9 @@ class Engine:
 
     async def take_policy(self, policy: Policy) -> None:
         """Have *policy* in force from here on, on every connection."""
-        self.set_policy(policy)
+        self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
-
-    def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; :meth:`enforce` must follow."""
-        self.telemetry.set_policy(policy)
-        self.decisions.set_policy(policy)
 
     async def follow_the_clock(self) -> None:
         """Enforce the policy when a window of its rules opens or closes, forever."""
@@ -128,8 +130,8 @@ class Engine:
         # The classes that sockets are to be accepted into are made first.
         self.downloads.reconciler.wake()
         # Another policy may have come into force meanwhile, and with it other rules that are open.
-        policy, class_of = self.decisions.policy, self.downloads.planner.class_of
-        await self.paced.set_births(births(policy, self._open_rules, class_of, rests=self.rest.possible))
+        policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
+        await self.paced.set_births(births(policy, open_rules(policy, now), class_of, rests=self.rest.possible))
         self.follow()
 
     async def run(self) -> None:
@@ -155,11 +157,11 @@ class Engine:
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""
-        self.telemetry.chronicle.tracked(events)
-        self.excess.close(events)
+        self.events.tracked(events)
+        self._limiter.close(events)
         for event in events:
             told = self._told.get(event.kind)
-            level = logging.INFO if told is not None and told.has_room(event.time) else logging.DEBUG
+            level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
                 fields = about(self.tracker.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
@@ -169,7 +171,7 @@ class Engine:
     def take_outcome(self, outcome: Outcome) -> None:
         """Carry out the effects of what a stage made of samples, then decide anew what it changed."""
         if outcome.effects:
-            self.effects.carry_out(outcome.effects)
+            self.actions.carry_out(outcome.effects)
         if outcome.changed:
             self.decide(outcome.changed)
 
@@ -202,6 +204,30 @@ class Engine:
         self.uploads.follow()
         # What is new to a cap or to steering is sampled at once, but after the kernel has its entries.
         self.sampler.wake()
+
+    # Outcomes, for those who ask
+
+    def joined(self, four_tuple: FourTuple, captured: float) -> None:
+        """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
+        known = self.traffic.standing(four_tuple, Direction.DOWN)
+        connection = None if known is None else self.tracker.connections.get(known[0])
+        # One of very many joins at a time is not decided yet: it alone is timed.
+        subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
+        self.join_latency.joined(captured, subflows, self.downloads.planner.entries.upserts)
+
+    @property
+    def capped(self) -> int:
+        """How many subflows have a cap. More have an entry in the kernel: ended ones, and some that have no cap."""
+        return 0 if self._is_dry_run() else self.traffic.capped
+
+    def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+        now = time.time()
+        if there and direction is Direction.DOWN:
+            self.join_latency.applied(four_tuples, now)
+        self.events.entries(direction, four_tuples, there, now)
+
+    def _is_dry_run(self) -> bool:
+        return self.decisions.policy.dry_run
 
     def _sweep_seconds(self) -> float:
         return self.sampler.sweep_seconds

@@ -92,7 +92,7 @@ class Observers:
         self._sampler = engine.sampler
         self._sockets = sockets
         self._take = engine.take_events
-        self._joined = engine.telemetry.joined
+        self._joined = engine.joined
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._reading = ReadingShare(time.monotonic())

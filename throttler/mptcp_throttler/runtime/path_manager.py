@@ -38,7 +38,7 @@ STORE_NAME = "path-manager"
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* makes single subflows backup."""
-    return not policy.dry_run and any(rule.steer is not None and rule.steer.by_order for rule in policy.rules)
+    return any(rule.steer is not None and rule.steer.by_order for rule in policy.enforced.rules)
 
 
 class UserspacePathManager(Component):

@@ -26,7 +26,7 @@ from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.loop_gauge import LoopGauge
+from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import Reloads
@@ -78,7 +78,7 @@ class Queries:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._engine = parts, parts.engine
         engine = parts.engine
-        self._events = engine.telemetry.chronicle.ring
+        self._events = engine.events.ring
         self._now = time.time()
         self._known = Known(
             self._now,
@@ -88,7 +88,7 @@ class Queries:
             engine.downloads.planner,
             engine.uploads.planner,
             engine.guard.reason,
-            engine.telemetry.traffic,
+            engine.traffic,
             Sockets(self._look_up, self._class_counters),
         )
         self._answers: Mapping[str, Callable[[Request], Iterator[str]]] = {
@@ -180,20 +180,24 @@ class Queries:
 
     def _summary(self) -> dict[str, Any]:
         parts, engine = self._parts, self._engine
-        counted = Counted(engine.tracker.states(), len(engine.telemetry.clients), engine.guard.relaxed())
+        counted = Counted(
+            engine.tracker.states(),
+            len(engine.traffic.clients),
+            engine.guard.relaxed(),
+        )
         policy = engine.decisions.policy
         totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
             **summary(self._known, counted, parts.settings.policy.stem),
-            "counted": self._now - (time.monotonic() - engine.telemetry.traffic.counted),
+            "counted": self._now - (time.monotonic() - engine.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
             "guard": {"relaxed": counted.relaxed, "interventions": engine.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
-            "reaction": engine.telemetry.join_latency.as_json(),
-            "effect": engine.telemetry.cap_latency.as_json(),
+            "reaction": engine.join_latency.as_json(),
+            "effect": engine.cap_latency.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "captures": parts.observers.capturing(),

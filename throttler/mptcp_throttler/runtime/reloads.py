@@ -67,7 +67,7 @@ class Reloads:
             for line in lines:
                 log.error("%s", line, extra=TOLD)
             log.error("policy not reloaded: the one in force stays", extra=TOLD)
-            self._engine.telemetry.chronicle.reload(time.time(), f"policy not reloaded: {lines[0]}")
+            self._engine.events.reload(time.time(), f"policy not reloaded: {lines[0]}")
             self._refused += 1
             self.last_refused = Refusal(time.time(), lines)
             return
@@ -82,7 +82,7 @@ class Reloads:
         self.last_refused = None
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        self._engine.telemetry.chronicle.reload(time.time(), text)
+        self._engine.events.reload(time.time(), text)
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""

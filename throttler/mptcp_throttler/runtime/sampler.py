@@ -21,7 +21,7 @@ from typing import Protocol
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import garbage
-from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
 

@@ -67,8 +67,6 @@ def births(
 
     *class_of* returns the handle of a cap's class, None where there is none yet. *rests* is as for :func:`under_cap`.
     """
-    if policy.dry_run:
-        return {}
     rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
     decided = _Decided(policy.paths, rules)
     found: dict[Network, Birth] = {}

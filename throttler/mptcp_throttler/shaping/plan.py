@@ -66,7 +66,6 @@ class Planner:
         self._moved: set[FourTuple] = set()
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
-        self._dry_run = False
         self._now = 0.0
         """Of the last call of :meth:`expire`."""
         self.soft_caps = False
@@ -86,7 +85,6 @@ class Planner:
         """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
         self._draining = dict.fromkeys(self._draining, -math.inf)
         self._end_draining()
-        self._dry_run = policy.dry_run
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.directions}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
         for scope, cap in self.caps.items():
@@ -105,8 +103,6 @@ class Planner:
 
     def prepare_path_classes(self, now: float) -> None:
         """Make the classes that later connections will share. At start, after the verdicts on known connections."""
-        if self._dry_run:
-            return
         for rule in self._rules.values():
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
                 self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
@@ -123,7 +119,7 @@ class Planner:
         """
         seen: set[FourTuple] = set()
         refused: list[PlanError] = []  # only the first: see ``runtime.garbage``
-        for verdict in () if self._dry_run else verdicts:
+        for verdict in verdicts:
             four_tuple = verdict.four_tuple
             if verdict.direction is not self.direction or four_tuple.local_port not in self.ownership.listen_ports:
                 continue
@@ -147,7 +143,7 @@ class Planner:
         for four_tuple in self._connections.pop(token, ()):
             member = self._members.get(four_tuple)
             if member is not None and member.token == token and four_tuple not in seen:
-                self._release(member, now, drains=not self._dry_run)
+                self._release(member, now, drains=True)
         if kept := [each for each in seen if (member := self._members.get(each)) and member.token == token]:
             self._connections[token] = tuple(kept)
         if refused:
@@ -166,7 +162,7 @@ class Planner:
                 continue
             kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
             cap.idle_since = min(cap.idle_since, now)  # the clock may have been set back
-            wanted = self._throttle(scope) is not None and not self._dry_run
+            wanted = self._throttle(scope) is not None
             if wanted and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
             del self.caps[scope]

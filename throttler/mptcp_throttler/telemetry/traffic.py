@@ -10,12 +10,14 @@ subflow carried after its last sample, or in a life shorter than the time betwee
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
+from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.02
@@ -55,45 +57,29 @@ class Rates(NamedTuple):
     received: int | None
 
 
+class _Standing(NamedTuple):
+    """The cap that a subflow has in one direction, if any."""
+
+    since: float
+    """When it came to that cap, or lost one, or the cap got another rate; seconds since the epoch."""
+    cap: CapTotal | None = None
+    of_class: CapClass | None = None
+    """The class in which it has it; None once it is no subflow any more."""
+    limits: Limits | None = None
+    """Those of the cap then; None of one that balances loads, which change all the time."""
+
+
 class _Carried:
     """One subflow."""
 
-    __slots__ = (
-        "acked",
-        "cookie",
-        "down",
-        "down_class",
-        "down_limits",
-        "down_since",
-        "place",
-        "received",
-        "received_rate",
-        "sampled",
-        "sent_rate",
-        "token",
-        "up",
-        "up_class",
-        "up_limits",
-        "up_since",
-    )
+    __slots__ = ("acked", "cookie", "place", "received", "received_rate", "sampled", "sent_rate", "standings", "token")
 
     def __init__(self, token: int, place: PathTotal, now: float) -> None:
         self.token = token
         self.place = place
         place.subflows += 1
-        self.down: CapTotal | None = None
-        """The cap that it has, if any, on what is sent,"""
-        self.up: CapTotal | None = None
-        """and on what is received."""
-        self.down_class: CapClass | None = None
-        """The class in which it has it; None once it is no subflow any more. So with these:"""
-        self.up_class: CapClass | None = None
-        self.down_since = self.up_since = now
-        """When it came to that cap, or lost one, or the cap got another rate, or began or ceased to be that of a dry
-        run; seconds since the epoch."""
-        self.down_limits: Limits | None = None
-        """Those of the cap then; None of one that balances loads, which change all the time."""
-        self.up_limits: Limits | None = None
+        self.standings = [_Standing(now)] * 2
+        """Of what is sent, and of what is received."""
         self.cookie: int | None = None
         """None before its first sample."""
         self.acked = self.received = 0
@@ -107,10 +93,9 @@ class _Carried:
         self.received += got
         self.place.sent += sent
         self.place.received += got
-        if self.down is not None:
-            self.down.bytes += sent
-        if self.up is not None:
-            self.up.bytes += got
+        for standing, more in zip(self.standings, (sent, got), strict=True):
+            if standing.cap is not None:
+                standing.cap.bytes += more
 
     def move(self, place: PathTotal) -> None:
         """It is on another path now."""
@@ -120,15 +105,8 @@ class _Carried:
 
     @property
     def is_capped(self) -> bool:
-        return self.down_class is not None or self.up_class is not None
-
-    def leave(self, classes: CapClasses) -> None:
-        """It is no subflow any more; what it carried last may still come."""
-        self.place.subflows -= 1
-        for cap, cap_class in ((self.down, self.down_class), (self.up, self.up_class)):
-            if cap is not None and cap_class is not None:
-                classes.leave(cap, cap_class)
-        self.down_class = self.up_class = None
+        down, up = self.standings
+        return down.of_class is not None or up.of_class is not None
 
 
 _UNKNOWN = Rates(None, None)
@@ -143,13 +121,14 @@ class Traffic:
     """Of nothing while no sweep is due: see :meth:`watches_any`."""
     urgent_share = 0.0
 
-    def __init__(
-        self, clock: Callable[[], float], sweep_seconds: Callable[[], float], is_dry: Callable[[], bool]
-    ) -> None:
-        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked, *is_dry* whether
-        nothing decided is to come into effect."""
+    def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
+        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
+        self.clients: Counter[bytes] = Counter()
+        """How many connections each client has."""
+        self._client_of: dict[int, bytes] = {}
+        """By token."""
         self.capped = 0
         """Subflows with a cap, as decided; one with caps on both directions once."""
         self._classes = CapClasses()
@@ -165,9 +144,6 @@ class Traffic:
         self._due = 0.0
         self._clock = clock
         self._sweep_seconds = sweep_seconds
-        self._is_dry = is_dry
-        self._dry: set[int] = set()
-        """Tokens of connections that were last decided in a dry run."""
 
     def rates(self, four_tuple: FourTuple) -> Rates:
         known = self._subflows.get(four_tuple)
@@ -182,17 +158,19 @@ class Traffic:
         """Return since when the subflow has had the cap that it has, at its rate, or none, or has been named by a dry
         run as one that would have it; None for one that is not known."""
         known = self._subflows.get(four_tuple)
-        if known is None:
-            return None
-        return known.down_since if direction is Direction.DOWN else known.up_since
+        return None if known is None else known.standings[direction is Direction.UP].since
 
     def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
         """Return the token, the path, and the rule whose cap it has, of a subflow; None for one that is not known."""
         known = self._subflows.get(four_tuple)
         if known is None:
             return None
-        cap = known.down if direction is Direction.DOWN else known.up
+        cap = known.standings[direction is Direction.UP].cap
         return known.token, known.place.key.path, None if cap is None else cap.key.rule
+
+    def under(self, rule: str) -> int:
+        """Return how many subflows have a cap of *rule*, those with one in each direction twice."""
+        return sum(cap.subflows for key, cap in self.caps.items() if key.rule == rule)
 
     def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
         """Count from now on: what *sockets* carried, they carried before the daemon's start."""
@@ -204,78 +182,37 @@ class Traffic:
                 subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
         self._begun = True
 
-    def decided(
-        self,
-        token: int,
-        connection: Connection | None,
-        before: tuple[Verdict, ...],
-        after: tuple[Verdict, ...],
-        now: float,
-    ) -> None:
-        """Take what was decided for a connection, and what was before: its subflows count for what they now have.
-        *now* is seconds since the epoch."""
-        is_dry = self._is_dry()
-        turned = is_dry != (token in self._dry)
-        if is_dry and after:
-            self._dry.add(token)
-        else:
-            self._dry.discard(token)
-        known = self._subflows
+    def decided(self, decision: Decision) -> None:
+        """Take what was decided for a connection: its subflows count for what they now have."""
+        token, connection, now, known = decision.token, decision.connection, decision.now, self._subflows
         there = () if connection is None else connection.subflows
         interfaces = {each.four_tuple: each.interface for each in there}
-        for verdict in after:
+        self._count_client(token, None if connection is None else connection.client)
+        for verdict in decision.after:
             four_tuple = verdict.four_tuple
             subflow = known.get(four_tuple)
+            key = PathKey(verdict.path, interfaces.get(four_tuple))
             if subflow is None or subflow.token != token:
                 if subflow is not None:
                     self._close(four_tuple, subflow)
-                place = self._place(verdict.path, interfaces.get(four_tuple))
-                subflow = known[four_tuple] = _Carried(token, place, now)
-            else:
-                path, interface = subflow.place.key
-                if verdict.path != path or interfaces.get(four_tuple) != interface:
-                    subflow.move(self._place(verdict.path, interfaces.get(four_tuple)))
-            cap = cap_class = limits = None
-            if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
-                cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
-                cap_class = self._classes.of(verdict.scope, verdict.throttle)
-                if not isinstance(verdict.scope.member, tuple):
-                    limits = cap_class.limits
-            down = verdict.direction is Direction.DOWN
-            before_it, class_before = (subflow.down, subflow.down_class) if down else (subflow.up, subflow.up_class)
-            limits_before = subflow.down_limits if down else subflow.up_limits
-            is_as_before = cap is before_it and cap_class is class_before and limits == limits_before
-            # A cap that a dry run named begins when that ends, and the other way round.
-            if is_as_before and not (turned and cap is not None):
-                continue
-            was_capped = subflow.is_capped
-            if cap is not None and cap_class is not None:
-                self._classes.enter(cap, cap_class)
-            if before_it is not None and class_before is not None:
-                self._classes.leave(before_it, class_before)
-            if down:
-                subflow.down, subflow.down_class, subflow.down_limits, subflow.down_since = cap, cap_class, limits, now
-            else:
-                subflow.up, subflow.up_class, subflow.up_limits, subflow.up_since = cap, cap_class, limits, now
-            self.capped += subflow.is_capped - was_capped
-        if len(before) == len(after) and all(
-            one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
+                subflow = known[four_tuple] = _Carried(token, self._place(key), now)
+            elif subflow.place.key != key:
+                subflow.move(self._place(key))
+            self._stand(subflow, verdict, now)
+        if len(decision.before) == len(decision.after) and all(
+            one.four_tuple is other.four_tuple for one, other in zip(decision.before, decision.after, strict=True)
         ):
             return
-        for four_tuple in {each.four_tuple for each in before} - {each.four_tuple for each in after}:
+        for four_tuple in {each.four_tuple for each in decision.before} - {each.four_tuple for each in decision.after}:
             subflow = known.get(four_tuple)
             if subflow is not None and subflow.token == token:
                 del known[four_tuple]
                 self._close(four_tuple, subflow)
         # Under a policy that says nothing of uploads any more, there is no verdict that would take their cap.
-        up = [{each.four_tuple for each in some if each.direction is Direction.UP} for some in (before, after)]
-        for four_tuple in up[0] - up[1]:
-            subflow = known.get(four_tuple)
-            if subflow is None or subflow.token != token or subflow.up is None or subflow.up_class is None:
-                continue
-            self._classes.leave(subflow.up, subflow.up_class)
-            subflow.up, subflow.up_class, subflow.up_limits, subflow.up_since = None, None, None, now
-            self.capped -= not subflow.is_capped
+        for verdict in decision.ended:
+            subflow = known.get(verdict.four_tuple)
+            if subflow is not None and subflow.token == token:
+                self._set(subflow, verdict.direction, _Standing(now))
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes."""
@@ -347,9 +284,49 @@ class Traffic:
         subflow.sampled = now
         subflow.count(acked, received)
 
+    def _count_client(self, token: int, client: bytes | None) -> None:
+        """The connection *token* is that of *client*, or with None has ended."""
+        before = self._client_of.get(token)
+        if client == before:
+            return
+        if before is not None:
+            self.clients[before] -= 1
+            if not self.clients[before]:
+                del self.clients[before]
+            del self._client_of[token]
+        if client is not None:
+            self._client_of[token] = client
+            self.clients[client] += 1
+
+    def _stand(self, subflow: _Carried, verdict: Verdict, now: float) -> None:
+        """Have *subflow* stand as *verdict* says."""
+        cap = of_class = limits = None
+        if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
+            cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
+            of_class = self._classes.of(verdict.scope, verdict.throttle)
+            limits = None if verdict.scope.balances else of_class.limits
+        before = subflow.standings[verdict.direction is Direction.UP]
+        if cap is not before.cap or of_class is not before.of_class or limits != before.limits:
+            self._set(subflow, verdict.direction, _Standing(now, cap, of_class, limits))
+
+    def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
+        up = direction is Direction.UP
+        before, was_capped = subflow.standings[up], subflow.is_capped
+        if standing.cap is not None and standing.of_class is not None:
+            self._classes.enter(standing.cap, standing.of_class)
+        if before.cap is not None and before.of_class is not None:
+            self._classes.leave(before.cap, before.of_class)
+        subflow.standings[up] = standing
+        self.capped += subflow.is_capped - was_capped
+
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
+        """It is no subflow any more; what it carried last may still come."""
+        subflow.place.subflows -= 1
         self.capped -= subflow.is_capped
-        subflow.leave(self._classes)
+        for up, (since, cap, of_class, _) in enumerate(subflow.standings):
+            if cap is not None and of_class is not None:
+                self._classes.leave(cap, of_class)
+                subflow.standings[up] = _Standing(since, cap)
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         key: int | End = end if subflow.cookie is None else subflow.cookie
         report = self._reported.pop(key, None)
@@ -372,8 +349,7 @@ class Traffic:
             while table and now - next(iter(table.values()))[-1] > seconds:
                 del table[next(iter(table))]
 
-    def _place(self, path: str | None, interface: str | None) -> PathTotal:
-        key = PathKey(path, interface)
+    def _place(self, key: PathKey) -> PathTotal:
         total = self.paths.get(key)
         if total is None:
             total = self.paths[key] = PathTotal(key)

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.telemetry import event_ring
-from mptcp_throttler.telemetry.event_ring import EventRing, Happened
+from mptcp_throttler.telemetry import events as kinds
+from mptcp_throttler.telemetry.events import EventRing, Happened
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import end_text
 from mptcp_throttler.views.words import address_text
@@ -81,19 +81,19 @@ def _text(event: Happened, known: FourTuple | None) -> str:
     path = "" if event.path is None else f" on path {event.path}"
     upload = "upload of " if event.direction == "up" else ""
     match event.kind:
-        case event_ring.CONNECTION:
+        case kinds.CONNECTION:
             return f"connection opened from {remote}"
-        case event_ring.SUBFLOW:
+        case kinds.SUBFLOW:
             return f"subflow {remote}: {event.detail}"
-        case event_ring.CLOSED if known is None:
+        case kinds.CLOSED if known is None:
             return f"connection closed: {event.detail}"
-        case event_ring.CLOSED:
+        case kinds.CLOSED:
             return f"subflow {remote} closed: {event.detail}"
-        case event_ring.DECIDED:
+        case kinds.DECIDED:
             return f"{upload}{remote}{path}: {event.detail}"
-        case event_ring.APPLIED:
+        case kinds.APPLIED:
             return f"{upload}{remote}{path}: cap of rule {event.rule} in force"
-        case event_ring.LIFTED:
+        case kinds.LIFTED:
             return f"{upload}{remote}{path}: no cap in force any more"
         case _:
             return f"{remote}{path}: {event.detail}" if remote else event.detail

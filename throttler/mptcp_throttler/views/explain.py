@@ -12,8 +12,8 @@ from mptcp_throttler.policy.explanation import ExplainedPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.shaping.plan import UNCAPPED
-from mptcp_throttler.telemetry import event_ring
-from mptcp_throttler.telemetry.event_ring import CUT, EventRing, Happened
+from mptcp_throttler.telemetry import events
+from mptcp_throttler.telemetry.events import CUT, EventRing, Happened
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.own_client import connections_with
 from mptcp_throttler.views.requests import Request
@@ -168,7 +168,7 @@ class _Explained:
         return since if since >= self._whole_since else None
 
     def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:
-        if event.kind != event_ring.BUDGET:
+        if event.kind != events.BUDGET:
             return event.four_tuple in (None, four_tuple) and event.token == self._connection.token
         budget = None if verdict.budget is None else verdict.budget.budget
         if budget is None or event.rule != budget.name:
@@ -185,7 +185,7 @@ class _Explained:
         return "in force" if settled else "coming"
 
 
-_EVENTS: Final = {"budgets": event_ring.BUDGET, "guard": event_ring.GUARD, "steering": event_ring.STEERING}
+_EVENTS: Final = {"budgets": events.BUDGET, "guard": events.GUARD, "steering": events.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.telemetry import event_ring
-from mptcp_throttler.telemetry.chronicle import MAX_REFUSED, Chronicle
-from mptcp_throttler.telemetry.event_ring import KINDS, LONGEST_DETAIL, MAX_EVENTS, EventRing
+from mptcp_throttler.telemetry import events
+from mptcp_throttler.telemetry.decision import Comparer
+from mptcp_throttler.telemetry.events import (
+    KINDS,
+    LONGEST_DETAIL,
+    MAX_EVENTS,
+    MAX_REFUSED,
+    EventRecorder,
+    EventRing,
+    RateLimiter,
+)
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MOST_BYTES = 16_000_000
@@ -72,18 +80,20 @@ def test_an_hour_of_one_client_is_kept() -> None:
 
 class Scene:
     def __init__(self) -> None:
-        self.traffic = Traffic(lambda: 0.0, lambda: 0.0, lambda: False)
-        self.chronicle = Chronicle(self.traffic)
+        self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
+        self.recorder = EventRecorder(self.traffic)
+        self.comparer = Comparer()
         self.verdicts: tuple[Verdict, ...] = ()
 
     def decide(self, *verdicts: Verdict) -> None:
-        for listener in (self.traffic.decided, self.chronicle.decided):
-            listener(7, None, self.verdicts, verdicts, 10.0)
+        for decision in self.comparer.decisions(7, None, self.verdicts, verdicts, 10.0, is_dry=False):
+            self.traffic.decided(decision)
+            self.recorder.decided(decision)
         self.verdicts = verdicts
 
     @property
     def events(self) -> list[tuple[str, str | None, str | None]]:
-        return [(each.kind, each.rule, each.direction) for each in self.chronicle.ring.after(0)]
+        return [(each.kind, each.rule, each.direction) for each in self.recorder.ring.after(0)]
 
 
 def capped(throttle: Throttle = RATE, scope: ScopeKey | None = None, direction: Direction = Direction.DOWN) -> Verdict:
@@ -119,10 +129,10 @@ def test_a_cap_that_balances_loads_is_told_once_whatever_its_rate() -> None:
 def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
     scene = Scene()
     scene.decide(capped(), capped(direction=Direction.UP))
-    scene.chronicle.entries(Direction.DOWN, [WIFI], True, 11.0)
-    scene.chronicle.entries(Direction.UP, [WIFI], True, 11.0)
+    scene.recorder.entries(Direction.DOWN, [WIFI], True, 11.0)
+    scene.recorder.entries(Direction.UP, [WIFI], True, 11.0)
     scene.decide(UNCAPPED)
-    scene.chronicle.entries(Direction.DOWN, [WIFI], False, 12.0)
+    scene.recorder.entries(Direction.DOWN, [WIFI], False, 12.0)
     assert scene.events[2:] == [
         ("applied", "cap", "down"),
         ("applied", "cap", "up"),
@@ -130,18 +140,18 @@ def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
         ("lifted", None, "down"),
     ]
     scene.decide()
-    scene.chronicle.entries(Direction.DOWN, [WIFI], False, 13.0)
+    scene.recorder.entries(Direction.DOWN, [WIFI], False, 13.0)
     assert len(scene.events) == 6, "an entry that goes with its subflow"
     # Past the class in which it began.
     scene.decide(UNCAPPED)
-    scene.chronicle.entries(Direction.DOWN, [WIFI], True, 14.0)
+    scene.recorder.entries(Direction.DOWN, [WIFI], True, 14.0)
     assert scene.events[-1] == ("lifted", None, "down")
 
 
 def test_the_tracker_is_told_in_its_words() -> None:
     scene = Scene()
-    scene.chronicle.tracked([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
-    found = list(scene.chronicle.ring.after(0))
+    scene.recorder.tracked([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
+    found = list(scene.recorder.ring.after(0))
     assert {each.time for each in found} == {5.0}
     assert [each.kind for each in found] == ["connection", "closed", "subflow", "subflow", "closed", "fault", "fault"]
     assert found[-2].detail == "join refused: because"
@@ -150,12 +160,18 @@ def test_the_tracker_is_told_in_its_words() -> None:
 def test_a_flood_of_joins_does_not_drive_out_what_happened() -> None:
     scene = Scene()
     flood = [Event(EventKind.JOIN_REFUSED, 60.0 + number / 100, 0, WIFI, "unknown token") for number in range(1_000)]
-    scene.chronicle.tracked(flood)
+    scene.recorder.tracked(flood)
     assert len(scene.events) == MAX_REFUSED
-    scene.chronicle.tracked([Event(EventKind.JOIN_REFUSED, 120.0, 0, WIFI, "unknown token")])
+    scene.recorder.tracked([Event(EventKind.JOIN_REFUSED, 120.0, 0, WIFI, "unknown token")])
     assert len(scene.events) == MAX_REFUSED + 1
 
 
 def test_all_kinds_are_known() -> None:
     assert len(set(KINDS)) == 11
-    assert {getattr(event_ring, kind.upper()) for kind in KINDS} == set(KINDS)
+    assert {getattr(events, kind.upper()) for kind in KINDS} == set(KINDS)
+
+
+def test_so_many_are_allowed_in_a_minute_and_as_many_again_in_the_next() -> None:
+    limiter = RateLimiter(2)
+    times = [60.0, 61.0, 119.9, 120.0, 120.0, 121.0, 300.0]
+    assert [limiter.allow(now) for now in times] == [True, True, False, True, True, False, True]

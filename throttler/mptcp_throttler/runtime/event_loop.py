@@ -1,35 +1,38 @@
-"""How long the event loop answers nothing: the delay of a timer, exported with the status."""
+"""Helpers of the event loop: a wait with a limit, and how long the loop answers nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
+from contextlib import suppress
 
 PERIOD_SECONDS = 0.02
-"""By as much a delay may be seen shorter: a slower timer would miss those near ``LATE_SECONDS``. The timer of
-``respite`` begins with it, so that one wake of the loop serves both: an idle daemon wakes 66 times a second, with a
-single timer as well."""
+"""Of the timer whose delay is measured: a delay may be seen shorter by as much. The timer of ``respite`` begins with
+it, so that one wake of the loop serves both."""
 LATE_SECONDS = 0.05
 RECENT_SECONDS = 10.0
 
 
-@dataclass(slots=True)
-class LoopDelays:
-    """Delays of the event loop, seconds."""
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait until *event* is set, *seconds* at most.
 
-    longest: float = 0.0
-    """Since the start."""
-    late: int = 0
-    """How many were above ``LATE_SECONDS``."""
+    ``asyncio.wait_for`` of Python 3.11 loses a cancellation that comes together with the event; a task that waits in a
+    loop would then never end.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class LoopGauge:
-    """Measures while it runs."""
+    """Measures by how much a timer is delayed, for the status. Seconds."""
 
     def __init__(self) -> None:
-        self.delays = LoopDelays()
+        self.longest = 0.0
+        """Since the start."""
+        self.late = 0
+        """How many delays were above :data:`LATE_SECONDS`."""
         self._recent: deque[tuple[float, float]] = deque()
         """Time and size of delays, the sizes falling: the first is the longest within the window."""
 
@@ -43,8 +46,8 @@ class LoopGauge:
 
     def note(self, now: float, delay: float) -> None:
         """Count one *delay* that ended at *now*."""
-        self.delays.longest = max(self.delays.longest, delay)
-        self.delays.late += delay > LATE_SECONDS
+        self.longest = max(self.longest, delay)
+        self.late += delay > LATE_SECONDS
         while self._recent and self._recent[-1][1] <= delay:
             self._recent.pop()
         self._recent.append((now, delay))
@@ -54,4 +57,4 @@ class LoopGauge:
     def as_json(self) -> dict[str, float | int]:
         """Return for the status: ``longest`` since the start, ``recent`` within 10 s, ``late`` above 50 ms."""
         recent = self._recent[0][1] if self._recent else 0.0
-        return {"longest": round(self.delays.longest, 4), "recent": round(recent, 4), "late": self.delays.late}
+        return {"longest": round(self.longest, 4), "recent": round(recent, 4), "late": self.late}

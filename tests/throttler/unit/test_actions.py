@@ -12,11 +12,11 @@ from sampling import four_tuple
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.runtime.effects import MOST_REFUSALS, Effects
+from mptcp_throttler.runtime.actions import MOST_LINES, ActionRunner
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.events import EventRecorder
 
 
 class Refusing:
@@ -36,13 +36,13 @@ def path_manager() -> Refusing:
 
 
 @pytest.fixture
-def effects(path_manager: Refusing) -> Effects:
+def effects(path_manager: Refusing) -> ActionRunner:
     stage = SteeringStage(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
-    return Effects(cast(UserspacePathManager, path_manager), stage, cast(Chronicle, None), {})
+    return ActionRunner(cast(UserspacePathManager, path_manager), stage, cast(EventRecorder, None), {})
 
 
 def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
-    effects: Effects, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    effects: ActionRunner, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload to a policy by order each connection from before had a line, and an event by it."""
     now = 6_000.0
@@ -51,7 +51,7 @@ def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
     with caplog.at_level(logging.WARNING):
         effects.carry_out(wanted)
         assert path_manager.asked == list(range(1, 101))
-        assert len(caplog.records) == MOST_REFUSALS
+        assert len(caplog.records) == MOST_LINES
         now += 60
         effects.carry_out(wanted[:1])
-        assert len(caplog.records) == MOST_REFUSALS + 1
+        assert len(caplog.records) == MOST_LINES + 1

@@ -1,0 +1,158 @@
+"""What is done to single subflows and connections: what the stages want, and what is beyond what is tracked closed."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.budget import Reached
+from mptcp_throttler.stages.guard import Relaxed, Resumed
+from mptcp_throttler.stages.stage import Effect
+from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
+
+log = logging.getLogger(__name__)
+
+MOST_LINES: Final = 20
+"""In a minute, of each kind: anybody can cause them, and a reload to a policy by order refuses all connections."""
+
+
+class ActionRunner:
+    """Does what the stages return as :class:`~mptcp_throttler.stages.stage.Effect`."""
+
+    def __init__(
+        self,
+        path_manager: UserspacePathManager,
+        steering: SteeringStage,
+        events: EventRecorder,
+        connections: Mapping[int, Connection],
+    ) -> None:
+        """*connections* is the tracker's live view by token."""
+        self._events = events
+        self._connections = connections
+        self._path_manager = path_manager
+        self._steering = steering
+        self._refusals = RateLimiter(MOST_LINES)
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
+        for effect in effects:
+            match effect:
+                case Relaxed(token, rules, reason):
+                    fields = TOLD | self._about(token, rules)
+                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
+                    self._events.guard(time.time(), token, rules, f"relaxed: {reason}")
+                case Resumed(token, rules):
+                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
+                    self._events.guard(time.time(), token, rules, "are in force again")
+                case Reached(budget, client, sentence, rule):
+                    whose = f"client {client}: " if client else ""
+                    log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
+                    self._events.budget(time.time(), budget, client, sentence)
+                case SetBackup():
+                    self._set_backup(effect)
+                case _:
+                    raise TypeError(f"nothing carries out {effect!r}")
+
+    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
+        """Take over the backup flags that a killed daemon left: those that no rule explains are taken back.
+
+        If no daemon was killed that had set any, they are somebody else's and stay.
+        """
+        if self._path_manager.take_flags_over():
+            self._steering.adopt(subflows)
+
+    def release_flags(self) -> None:
+        """Make all subflows regular again that were made backup."""
+        self.carry_out(self._steering.release_all())
+
+    def _set_backup(self, effect: SetBackup) -> None:
+        try:
+            self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
+        except KernelError as error:
+            # Of a flag that an earlier daemon left, no policy in force says that it is to be changed.
+            if effect.rule is not None and self._refusals.allow(time.time()):
+                text = "%s; a connection from before the policy steered cannot be steered"
+                log.warning(text, error, extra=self._about(effect.token, effect.rule))
+            self._steering.refused(effect)
+            return
+        what = "backup" if effect.backup else "regular"
+        log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token, effect.rule))
+        self._events.steering(time.time(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
+        self._steering.confirmed(effect)
+
+    def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
+        return about(self._connections.get(token), token=token, rule=rule)
+
+
+class ConnectionLimiter:
+    """Closes what the tracker reports as too many, for no cap would hold it; it logs what stays and why.
+
+    Only under the path manager in user space, which steering by order needs, does the kernel take more subflows than
+    are tracked, and that path manager closes them. Under another one they are only logged. A connection beyond its
+    client's share (:mod:`mptcp_throttler.mptcp.shares`) is reset by the kernel; a dry run only logs it.
+    """
+
+    def __init__(
+        self,
+        path_manager: UserspacePathManager,
+        connections: Mapping[int, Connection],
+        close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, str]],
+        is_dry_run: Callable[[], bool],
+    ) -> None:
+        """*connections* is the tracker's live view by token; *close_sockets* returns why which stay."""
+        self._path_manager = path_manager
+        self._connections = connections
+        self._close_sockets = close_sockets
+        self._is_dry_run = is_dry_run
+        self._lines = {"subflows": RateLimiter(MOST_LINES), "connections of its client": RateLimiter(MOST_LINES)}
+
+    def close(self, events: Iterable[Event]) -> None:
+        """Close what *events* report as too many. What stays is logged, each time that a dump reports it."""
+        connections = []
+        for event in events:
+            if event.kind is EventKind.SUBFLOW_EXCESS:
+                self._close_subflow(event)
+            elif event.kind is EventKind.CONNECTION_EXCESS:
+                connections.append(event)
+        if connections:
+            self._close_connections(connections)
+
+    def _close_subflow(self, event: Event) -> None:
+        assert event.four_tuple is not None
+        if not self._path_manager.in_force:
+            self._say("subflows", event, "left, for no policy in force steers by order; nothing caps it")
+            return
+        try:
+            self._path_manager.close_subflow(event.token, event.four_tuple)
+        except KernelError as error:
+            if error.errno == errno.EINVAL and event.token not in self._connections:
+                return  # it ended meanwhile, with all its subflows
+            self._say("subflows", event, f"{error}; nothing caps it")
+        else:
+            self._say("subflows", event, "closed")
+
+    def _close_connections(self, events: Sequence[Event]) -> None:
+        if self._is_dry_run():
+            stayed: Mapping[Any, str] = dict.fromkeys(
+                [each.four_tuple for each in events], "left, for this is a dry run"
+            )
+        else:
+            # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
+            stayed = self._close_sockets([each.four_tuple for each in events if each.four_tuple is not None])
+        for event in events:
+            why = stayed.get(event.four_tuple)
+            self._say("connections of its client", event, "closed" if why is None else f"{why}; nothing caps it")
+
+    def _say(self, what: str, event: Event, outcome: str) -> None:
+        if self._lines[what].allow(event.time):
+            fields = about(self._connections.get(event.token), token=event.token, subflow=event.four_tuple)
+            log.warning("%s: too many %s: %s: %s", event.four_tuple, what, event.detail, outcome, extra=fields)

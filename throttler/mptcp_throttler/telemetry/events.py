@@ -1,0 +1,185 @@
+"""The latest events, in bounded memory: what happened to whom, and by which rule. Pure.
+
+An event is a plain tuple of atoms: the garbage collector has nothing to follow, and addresses are shared with who keeps
+them anyway. Words are made when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.telemetry.decision import Decision
+from mptcp_throttler.telemetry.traffic import Traffic
+
+MAX_EVENTS: Final = 30_000
+"""At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows takes eight to ten."""
+LONGEST_DETAIL: Final = 150
+"""Characters."""
+CUT: Final = "..."
+"""What a longer one ends with: one character beyond Latin-1 would take as much as all."""
+MAX_REFUSED: Final = 20
+"""Refused joins in a minute that are events; the tracker counts them all."""
+
+CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
+DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
+GUARD, BUDGET, STEERING, RELOAD, FAULT = "guard", "budget", "steering", "reload", "fault"
+KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, STEERING, RELOAD, FAULT)
+
+_KINDS: Final = {
+    EventKind.CONNECTION_OPENED: CONNECTION,
+    EventKind.CONNECTION_CLOSED: CLOSED,
+    EventKind.SUBFLOW_ACTIVE: SUBFLOW,
+    EventKind.SUBFLOW_CHANGED: SUBFLOW,
+    EventKind.SUBFLOW_CLOSED: CLOSED,
+    EventKind.JOIN_REFUSED: FAULT,
+    EventKind.DISAGREEMENT: FAULT,
+}
+_NOWHERE: Final = (None, None, None, None)
+
+
+class RateLimiter:
+    """Allows so many in a minute of the clock: what anybody can cause is told a few times, and counted elsewhere."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._minute = self._count = 0
+
+    def allow(self, now: float) -> bool:
+        """Count one more at *now*, seconds since the epoch; return whether it is among the first of its minute."""
+        minute = int(now // 60)
+        if minute != self._minute:
+            self._minute, self._count = minute, 0
+        self._count += 1
+        return self._count <= self._most
+
+
+class Happened(NamedTuple):
+    """One event, as it is read."""
+
+    sequence: int
+    time: float
+    """Seconds since the epoch."""
+    kind: str
+    token: int | None
+    four_tuple: FourTuple | None
+    path: str | None
+    rule: str | None
+    direction: str | None
+    detail: str
+
+
+class EventRing:
+    """The events of one daemon. Sequence numbers begin at 1 and have no gaps."""
+
+    def __init__(self, most: int = MAX_EVENTS) -> None:
+        self._events: deque[tuple] = deque(maxlen=most)  # type: ignore[type-arg]
+        self.last = 0
+        """Sequence number of the latest event; 0 before the first."""
+
+    @property
+    def first(self) -> int:
+        """Sequence number of the oldest event that is kept; one more than the last where none is."""
+        return self.last - len(self._events) + 1
+
+    @property
+    def whole_since(self) -> float:
+        """Since when no event has gone, seconds since the epoch; 0 where none has."""
+        return self._events[0][0] if self.first > 1 and self._events else 0.0
+
+    def add(
+        self,
+        time: float,
+        kind: str,
+        token: int | None = None,
+        four_tuple: FourTuple | None = None,
+        path: str | None = None,
+        rule: str | None = None,
+        direction: str | None = None,
+        detail: str = "",
+    ) -> None:
+        """Keep one event; the oldest goes where there are too many."""
+        if len(detail) > LONGEST_DETAIL:
+            detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
+        self.last += 1
+        self._events.append((time, kind, token, *(four_tuple or _NOWHERE), path, rule, direction, detail))
+
+    def after(self, sequence: int) -> Iterator[Happened]:
+        """Yield the events after *sequence*, the oldest first."""
+        first = self.first
+        skipped = max(0, sequence - first + 1)
+        for number, event in enumerate(islice(self._events, skipped, None), first + skipped):
+            time, kind, token, local, local_port, remote, remote_port, path, rule, direction, detail = event
+            four_tuple = None if remote is None else FourTuple(local, local_port, remote, remote_port)
+            yield Happened(number, time, kind, token, four_tuple, path, rule, direction, detail)
+
+
+class EventRecorder:
+    """Makes events of what the daemon's parts report. Times are seconds since the epoch."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.ring = EventRing()
+        self._traffic = traffic
+        self._refused = RateLimiter(MAX_REFUSED)
+        """Anybody can have joins refused: with all of them as events, what happened before would go."""
+
+    def tracked(self, events: Iterable[Event]) -> None:
+        """Take what the tracker reports."""
+        for event in events:
+            detail = event.detail
+            if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):
+                continue  # what became of it is told by a warning
+            if event.kind is EventKind.JOIN_REFUSED:
+                if not self._refused.allow(event.time):
+                    continue
+                detail = f"join refused: {detail}"
+            elif event.kind is EventKind.SUBFLOW_ACTIVE:
+                detail = "active"
+            elif event.kind is EventKind.DISAGREEMENT:
+                detail = f"packets and kernel disagree: {detail}"
+            self.ring.add(event.time, _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail)
+
+    def decided(self, decision: Decision) -> None:
+        """Take who got a cap, another one, or none any more."""
+        if decision.turns:
+            return
+        after = (*decision.got, *(new for _, new in decision.changed), *(new for _, new in decision.lost))
+        for verdict in after:
+            rule = None if verdict.rule is None else verdict.rule.name
+            where = verdict.four_tuple, verdict.path, rule, verdict.direction.value
+            self.ring.add(decision.now, DECIDED, decision.token, *where, verdict.reason)
+
+    def entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool, now: float) -> None:
+        """Take which subflows have an entry in the kernel now, and which have none any more."""
+        for four_tuple in four_tuples:
+            known = self._traffic.standing(four_tuple, direction)
+            if known is None:
+                continue  # it has ended: that is an event of its own
+            token, path, rule = known
+            # One that began in the class of a cap and has none is sent past it by an entry.
+            kind = APPLIED if there and rule is not None else LIFTED
+            self.ring.add(now, kind, token, four_tuple, path, rule, direction.value)
+
+    def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
+        """Take what *became* of the caps that *rules* put on a connection: an event for each, which is found by it."""
+        for rule in rules:
+            self.ring.add(now, GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
+
+    def budget(self, now: float, name: str, client: str, sentence: str) -> None:
+        whose = f"client {client}: " if client else ""
+        self.ring.add(now, BUDGET, rule=name, detail=f"{whose}{sentence}")
+
+    def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
+        known = self._traffic.standing(four_tuple, Direction.DOWN)
+        path = None if known is None else known[1]
+        self.ring.add(now, STEERING, token, four_tuple, path, rule, detail=detail)
+
+    def reload(self, now: float, detail: str) -> None:
+        self.ring.add(now, RELOAD, detail=detail)
+
+    def fault(self, now: float, detail: str) -> None:
+        self.ring.add(now, FAULT, detail=detail)
