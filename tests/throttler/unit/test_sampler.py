@@ -302,13 +302,15 @@ def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytes
     sampler = sampler_of(sockets, Noting("transitions", True), Noting("stage", False))
 
     async def work() -> None:
-        sampler._next_urgent = [0.0, 0.0]
+        for fed in sampler._fed:
+            fed.next_urgent = 0.0
         sweep = asyncio.create_task(sampler.sweep())
         while not sweep.done():
             old = sockets.there[subflow(3)]
             sockets.there[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
             await asyncio.sleep(0)
-            sampler._next_urgent = [0.0, 0.0]
+            for fed in sampler._fed:
+                fed.next_urgent = 0.0
             await sampler.look_up_urgent()
         await sampler.look_up_urgent()
 
@@ -334,7 +336,7 @@ def test_what_comes_to_be_urgent_while_a_consumer_takes_a_sweep_is_looked_up_nex
     sampler = sampler_of(FakeSockets(10), consumer)
 
     async def work() -> None:
-        async with sampler._observing[0]:
+        async with sampler._fed[0].turn:
             consumer._urgent = [subflow(3)]
             await sampler.look_up_urgent()
             assert not consumer.given

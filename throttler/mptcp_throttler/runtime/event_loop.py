@@ -8,8 +8,8 @@ from collections import deque
 from contextlib import suppress
 
 PERIOD_SECONDS = 0.02
-"""Of the timer whose delay is measured: a delay may be seen shorter by as much. The timer of ``respite`` begins with
-it, so that one wake of the loop serves both."""
+"""Of the timer whose delay is measured: a delay may be seen shorter by as much. That of ``scheduling.rest_when_busy``
+begins with it, so that one wake of the loop serves both."""
 LATE_SECONDS = 0.05
 RECENT_SECONDS = 10.0
 

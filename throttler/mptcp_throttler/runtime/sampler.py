@@ -1,12 +1,11 @@
-"""The one sampler: samples the proxy's sockets for everybody who needs to know how subflows are doing.
+"""Samples the proxy's sockets for all who need to know how subflows are doing.
 
-There are two ways, both by socket diagnostics: a *sweep* lists all sockets, in pieces; a *look-up* asks for
-single ones, many in one request. Consumers say which subflows they watch, and which few are urgent. The sampler sweeps
-as often as the most demanding watcher wants, looks urgent ones up meanwhile, and takes whichever way is cheaper. It
-spends no more than a fixed share of a processor: where sampling takes long it samples less often. Every sample carries
-the time when its socket was read (``KernelSubflow.read``); a sweep may take seconds from its first socket to its last.
-
-Nothing is sampled that nobody watches: without caps, budgets and steering there is nothing but the resync.
+A *sweep* lists all sockets, in pieces; a *look-up* asks for single ones, many in one request. Consumers say which
+subflows they watch, and which few are urgent. The sampler sweeps as often as the most demanding watcher wants, or looks
+up what is watched where that is cheaper, and looks urgent subflows up meanwhile. It takes a fixed share of a processor:
+where sampling takes long it samples less often. Every sample carries the time when its socket was read
+(``KernelSubflow.read``); a sweep may take seconds from its first socket to its last. What nobody watches
+is not sampled.
 """
 
 from __future__ import annotations
@@ -86,6 +85,22 @@ class Consumer(Protocol):
         return
 
 
+class _Fed:
+    """A consumer, and where it is."""
+
+    __slots__ = ("consumer", "idle", "looked_up", "next_urgent", "turn")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.turn = asyncio.Lock()
+        """Held while it takes samples, and if it is not by request all through a sweep."""
+        self.looked_up = set[FourTuple]()
+        """What it was given since the sweep began, or what is sampled in place of one."""
+        self.next_urgent = 0.0
+        self.idle = True
+        """It had nothing urgent when asked last: it is asked again when the sampler is woken."""
+
+
 class Sampler:
     """Samples sockets for its consumers.
 
@@ -104,18 +119,11 @@ class Sampler:
         self.sweep_seconds = 0.0
         """How long the last sweep and its consumers worked, waiting apart."""
         self._sockets = sockets
-        self._consumers = tuple(consumers)
+        self._fed = [_Fed(consumer) for consumer in consumers]
         self._tracked = tracked
         self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
         self._sweeping = asyncio.Lock()
-        self._observing = tuple(asyncio.Lock() for _ in self._consumers)
-        """Held while a consumer takes samples, and for one that is not by request all through a sweep."""
-        self._looked_up: list[set[FourTuple]] = [set() for _ in self._consumers]
-        """What each consumer was given since the sweep began, or what is sampled in place of one."""
         self._last_sweep = self._next_sweep = 0.0
-        self._next_urgent = [0.0] * len(self._consumers)
-        self._idle = [True] * len(self._consumers)
-        """Who had nothing urgent when asked last: they are asked again when woken."""
 
     def as_json(self) -> dict[str, float | int]:
         """Return for the status how often sockets were sampled, and for how long the last sweep worked."""
@@ -153,9 +161,9 @@ class Sampler:
                 await sample()
             except KernelError as error:
                 log.error("%s; sampling again in %g s", error, IDLE_SECONDS)
-                for consumer, turn in zip(self._consumers, self._observing, strict=True):
-                    async with turn:
-                        consumer.failed(time.monotonic())
+                for fed in self._fed:
+                    async with fed.turn:
+                        fed.consumer.failed(time.monotonic())
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def watch(self) -> None:
@@ -163,20 +171,21 @@ class Sampler:
 
         Raises KernelError.
         """
-        if self._pause_to_sweep() > 0 or not any(consumer.watches_any() for consumer in self._consumers):
+        watching = [fed.consumer for fed in self._fed if fed.consumer.watches_any()]
+        if self._pause_to_sweep() > 0 or not watching:
             return
         self._last_sweep = time.monotonic()
-        sets = [consumer.watched() for consumer in self._consumers if consumer.watches_any()]
+        sets = [consumer.watched() for consumer in watching]
         affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
         most = sum(map(len, sets))
         # To unite the sets of ten thousand connections takes long.
         if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
-        async with self._sweeping, self._stages_wait() as waiting:
+        async with self._sweeping, self._stages_wait() as held:
             pace = _Pace()
             found = await self._look_up(list(watched), pace)
-            await self._give_all(found, time.monotonic(), pace, waiting, looked_up=watched)
+            await self._give_all(found, time.monotonic(), pace, held, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -188,10 +197,10 @@ class Sampler:
         *gently*: rest in between, so that nobody waits for a process that has used up its turn on the processor.
         Raises KernelError where the sockets cannot be listed.
         """
-        async with self._sweeping, self._stages_wait() as waiting:
+        async with self._sweeping, self._stages_wait() as held:
             pace = _Pace(REST if gently else 0.0)
             await self._list(pace, each_piece)
-            await self._give_all(self.latest, self.latest_time, pace, waiting)
+            await self._give_all(self.latest, self.latest_time, pace, held)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -199,25 +208,25 @@ class Sampler:
 
     async def look_up_urgent(self) -> None:
         """Sample the urgent subflows of those consumers whose turn it is. Raises KernelError."""
-        for index, consumer in enumerate(self._consumers):
+        for fed in self._fed:
             now = time.monotonic()
-            if now < self._next_urgent[index]:
+            if now < fed.next_urgent:
                 continue
-            if self._observing[index].locked():
-                self._idle[index] = False  # it is asked again when it has taken what it takes
+            if fed.turn.locked():
+                fed.idle = False  # it is asked again when it has taken what it takes
                 continue
-            urgent = list(consumer.urgent())
-            self._idle[index] = not urgent
+            urgent = list(fed.consumer.urgent())
+            fed.idle = not urgent
             if not urgent:
                 continue
-            async with self._observing[index]:
+            async with fed.turn:
                 pace = _Pace()
                 found = await self._look_up(urgent, pace)
                 if self._sweeping.locked():
-                    self._looked_up[index].update(urgent)
-                await self._give(consumer, urgent, found, time.monotonic(), False, pace)
+                    fed.looked_up.update(urgent)
+                await self._give(fed.consumer, urgent, found, time.monotonic(), False, pace)
                 pace.end()
-            self._next_urgent[index] = now + max(consumer.interval, pace.worked / consumer.urgent_share)
+            fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
 
     async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
         """List all sockets into :attr:`latest`: in place, so that old samples go one by one as new ones come."""
@@ -236,16 +245,16 @@ class Sampler:
         self.sweeps += 1
 
     def _pause_to_sweep(self) -> float:
-        periods = [consumer.period for consumer in self._consumers if consumer.watches_any()]
+        periods = [fed.consumer.period for fed in self._fed if fed.consumer.watches_any()]
         if not periods:
             return IDLE_SECONDS
         return max(self._next_sweep, self._last_sweep + min(periods)) - time.monotonic()
 
     def _pause_to_urgent(self) -> float:
-        due = [at for at, idle in zip(self._next_urgent, self._idle, strict=True) if not idle]
+        due = [fed.next_urgent for fed in self._fed if not fed.idle]
         pause = min(due) - time.monotonic() if due else IDLE_SECONDS
         # Who is taking a sweep is asked again soon.
-        return max(pause, BUSY_SECONDS) if any(turn.locked() for turn in self._observing) else pause
+        return max(pause, BUSY_SECONDS) if any(fed.turn.locked() for fed in self._fed) else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
         found: dict[FourTuple, KernelSubflow] = {}
@@ -256,59 +265,59 @@ class Sampler:
         return found
 
     @asynccontextmanager
-    async def _stages_wait(self) -> AsyncIterator[list[asyncio.Lock]]:
-        """Keep look-ups from all consumers that are not by request; yield what is held for them."""
-        for given in self._looked_up:
-            given.clear()
-        held: list[asyncio.Lock] = []
+    async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
+        """Keep look-ups from all consumers that are not by request; yield those whose turn is held."""
+        held: list[_Fed] = []
+        for fed in self._fed:
+            fed.looked_up.clear()
         try:
-            for consumer, turn in zip(self._consumers, self._observing, strict=True):
-                if not consumer.by_request:
-                    await turn.acquire()
-                    held.append(turn)
+            for fed in self._fed:
+                if not fed.consumer.by_request:
+                    await fed.turn.acquire()
+                    held.append(fed)
             yield held
         finally:
-            for turn in held:
-                turn.release()
+            for fed in held:
+                fed.turn.release()
 
     async def _give_all(
         self,
         found: dict[FourTuple, KernelSubflow],
         now: float,
         pace: _Pace,
-        waiting: list[asyncio.Lock],
+        held: list[_Fed],
         looked_up: Set[FourTuple] | None = None,
     ) -> None:
         """Give what is watched to all consumers, and what is urgent, if *found* is not what was *looked_up*."""
-        for index, (consumer, turn) in enumerate(zip(self._consumers, self._observing, strict=True)):
-            if turn in waiting:
-                await self._give_watched(index, consumer, found, now, pace, looked_up)
-                waiting.remove(turn)
-                turn.release()
+        for fed in self._fed:
+            if fed in held:
+                await self._give_watched(fed, found, now, pace, looked_up)
+                held.remove(fed)
+                fed.turn.release()
             else:
                 pace.end()
-                async with turn:
+                async with fed.turn:
                     # Its look-ups wait meanwhile: no rest.
                     brief = _Pace()
-                    await self._give_watched(index, consumer, found, now, brief, looked_up)
+                    await self._give_watched(fed, found, now, brief, looked_up)
                     brief.end()
                 pace.worked += brief.worked
                 pace.begin()
 
     async def _give_watched(
         self,
-        index: int,
-        consumer: Consumer,
+        fed: _Fed,
         found: dict[FourTuple, KernelSubflow],
         now: float,
         pace: _Pace,
         looked_up: Set[FourTuple] | None,
     ) -> None:
+        consumer = fed.consumer
         urgent = consumer.urgent() if looked_up is None else ()
         if not urgent and not consumer.watches_any():
             return
-        asked = await _without(list(_each_once(consumer.watched(), urgent)), self._looked_up[index], pace)
-        # Who joined meanwhile, when the kernel had passed its place in the table for one, is not gone.
+        asked = await _without(list(_each_once(consumer.watched(), urgent)), fed.looked_up, pace)
+        # A subflow that joined after the dump passed its place in the kernel's table is missing from it, not closed.
         missing = await _without(asked, found, pace)
         if looked_up is not None:
             missing = await _without(missing, looked_up, pace)
