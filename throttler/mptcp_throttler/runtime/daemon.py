@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from mptcp_common.service_manager import READY, WATCHDOG, is_managed, status, watchdog_seconds
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
@@ -32,17 +33,18 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
-from mptcp_throttler.runtime.logs import faults_told
+from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.queries import Parts, Queries
-from mptcp_throttler.runtime.reloads import Reloads
-from mptcp_throttler.runtime.service_status import ServiceStatus
+from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
 
 log = logging.getLogger(__name__)
 
+STATUS_SECONDS = 5.0
+"""Between two looks whether what the service manager shows has changed."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -78,9 +80,8 @@ class Daemon:
             closed_sockets,
             engine.paced,
         )
-        self._reloads = Reloads(self._components, engine, read_policy)
+        self._reloads = PolicyReloads(self._components, engine, read_policy)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
-        self._service_status = ServiceStatus(self._summary)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
         self._observers = Observers(settings, kernel, engine, self._sockets, self._drift.verify)
         self._parts = Parts(
@@ -159,7 +160,8 @@ class Daemon:
             self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
-            self._service_status.ready()
+            told = self._summary()
+            tell(READY, status(told))
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 engine.decide_later(),
@@ -168,7 +170,7 @@ class Daemon:
                 self._observers.supervise(),
                 self._gauge.run(),
                 rest_when_busy(),
-                self._service_status.run(),
+                self._tell_service_manager(told),
                 garbage.run(),
                 engine.run(),
                 self._drift.run(self._observers.resync_quietly),
@@ -215,6 +217,18 @@ class Daemon:
             self._reload_wanted.clear()
             await self._reloads.reload()
 
+    async def _tell_service_manager(self, told: str) -> None:
+        """Give signs of life and what has changed since *told*, forever: a loop that hangs is started anew."""
+        watched = watchdog_seconds(os.environ)
+        while True:
+            text = self._summary() if is_managed() else told
+            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == told else [status(text)])]
+            if lines:
+                tell(*lines)
+            told = text
+            # Half of it, as sd_watchdog_enabled(3) advises.
+            await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
+
     def _summary(self) -> str:
         """Return in one line what the daemon does, for ``systemctl status``."""
         engine = self._engine
@@ -229,7 +243,7 @@ class Daemon:
             text = f"{text}; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
         if self._budgets.trouble is not None:
             text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
-        return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
+        return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
     def _answer(self, line: bytes) -> Iterator[str]:
         """Yield the answer to a request in pieces, from what is stored; called in a child."""

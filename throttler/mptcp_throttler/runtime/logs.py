@@ -14,17 +14,21 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from mptcp_common import journal
+from mptcp_common.reasons import reason
+from mptcp_common.service_manager import notify
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.views.words import address_text
 
 TOLD: Final = {"told": True}
 """``extra`` of a line that is an event of another kind already."""
 _LOGGER: Final = "mptcp_throttler"
+log = logging.getLogger(__name__)
+
 _PRIORITIES = (
     (logging.ERROR, journal.ERROR),
     (logging.WARNING, journal.WARNING),
@@ -143,6 +147,14 @@ def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
+    """Send *lines* to the service manager, if there is one; that they could not be sent is logged."""
+    try:
+        notify(*lines, descriptors=descriptors)
+    except OSError as error:
+        log.warning("tell the service manager %s: %s", lines[0], reason(error))
 
 
 def _priority(record: logging.LogRecord) -> int:

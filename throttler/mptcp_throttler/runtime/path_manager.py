@@ -23,7 +23,7 @@ from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctl
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.service_status import tell
+from mptcp_throttler.runtime.logs import tell
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.reloads import Reloads
+from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
@@ -66,7 +66,7 @@ class Parts:
     budgets: Budgets
     closed_sockets: ClosedSockets
     path_manager: UserspacePathManager
-    reloads: Reloads
+    reloads: PolicyReloads
     drift: DriftMonitor
     gauge: LoopGauge
     observers: Observers

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mptcp_common.problems import DocumentError
@@ -17,31 +16,17 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.logs import TOLD
-from mptcp_throttler.runtime.service_status import tell
+from mptcp_throttler.runtime.logs import TOLD, tell
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A reload that was refused: when, seconds since the epoch, and every error, one line each."""
-
-    time: float
-    errors: tuple[str, ...]
-
-
-class Reloads:
+class PolicyReloads:
     """The reloads of one daemon."""
 
-    def __init__(
-        self,
-        components: Sequence[Component],
-        engine: Engine,
-        read_policy: Callable[[], Policy],
-    ) -> None:
-        self.last_refused: Refusal | None = None
-        """None where the last reload succeeded."""
+    def __init__(self, components: Sequence[Component], engine: Engine, read_policy: Callable[[], Policy]) -> None:
+        self.last_refused: dict[str, Any] | None = None
+        """Its ``time``, seconds since the epoch, and all ``errors``, one line each; None if the last one succeeded."""
         self.since: float | None = None
         """When the policy in force was taken, seconds since the epoch; None for that of the start."""
         self._accepted = self._refused = 0
@@ -63,13 +48,13 @@ class Reloads:
                 policy = await asyncio.to_thread(self._read_policy)
             await prepare_all(self._components, policy, self._engine.decisions.policy)
         except (DocumentError, KernelError) as error:
-            lines = tuple(str(error).splitlines())
+            lines = str(error).splitlines()
             for line in lines:
                 log.error("%s", line, extra=TOLD)
             log.error("policy not reloaded: the one in force stays", extra=TOLD)
             self._engine.events.reload(time.time(), f"policy not reloaded: {lines[0]}")
             self._refused += 1
-            self.last_refused = Refusal(time.time(), lines)
+            self.last_refused = {"time": time.time(), "errors": lines}
             return
         await self._engine.take_policy(policy)
         for component in self._components:
@@ -86,9 +71,4 @@ class Reloads:
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""
-        last = self.last_refused
-        return {
-            "accepted": self._accepted,
-            "refused": self._refused,
-            "last_refused": None if last is None else {"time": last.time, "errors": list(last.errors)},
-        }
+        return {"accepted": self._accepted, "refused": self._refused, "last_refused": self.last_refused}
