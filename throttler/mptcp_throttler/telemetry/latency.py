@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.telemetry.histogram import Histogram
 
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
@@ -21,6 +20,29 @@ MAX_REMEMBERED: Final = 1024
 """Entries made lately, and subflows that wait for one."""
 
 
+class LatencyHistogram:
+    """Counts in buckets; above the last bound there is one without an end."""
+
+    def __init__(self, bounds: tuple[float, ...], most: float) -> None:
+        """*bounds*: the upper ends of the buckets, seconds. What takes longer than *most* does not count."""
+        self._bounds, self._most = bounds, most
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def count(self, seconds: float) -> None:
+        if seconds <= self._most:
+            self._counts[bisect_left(self._bounds, seconds)] += 1
+            self._sum += seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return how many took at most ``le`` seconds each, how many in all, and the sum of their seconds."""
+        total, counts = 0, []
+        for count in self._counts:
+            total += count
+            counts.append(total)
+        return {"le": list(self._bounds), "count": counts[:-1], "total": total, "sum": self._sum}
+
+
 class CapLatency:
     """From the decision of a cap to its full effect on a subflow, its onset included, in each direction.
 
@@ -29,15 +51,10 @@ class CapLatency:
 
     def __init__(self, clock: Callable[[], float], planners: Sequence[Planner]) -> None:
         """*clock*: monotonic seconds."""
-        self._histograms = {planner.direction: Histogram(CAP_BOUNDS) for planner in planners}
+        self._histograms = {planner.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for planner in planners}
         for planner in planners:
             planner.clock = clock
-            planner.in_force = partial(self._count, self._histograms[planner.direction])
-
-    @staticmethod
-    def _count(histogram: Histogram, seconds: float) -> None:
-        if seconds <= MAX_CAP_SECONDS:
-            histogram.count(seconds)
+            planner.in_force = self._histograms[planner.direction].count
 
     def as_json(self) -> dict[str, Any]:
         """Return the histogram of each direction."""
@@ -55,7 +72,7 @@ class JoinLatency:
         """Subflows whose entry is wanted because of a join, and when its packet was captured; the oldest first."""
         self._made: dict[FourTuple, float] = {}
         """When entries were made, the oldest first."""
-        self._histogram = Histogram(JOIN_BOUNDS)
+        self._histogram = LatencyHistogram(JOIN_BOUNDS, MAX_JOIN_SECONDS)
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
         """The last packet of a join to the connection of *subflows* was captured. It has been decided about it, and
@@ -63,7 +80,7 @@ class JoinLatency:
         for four_tuple in subflows:
             made = self._made.pop(four_tuple, None)
             if made is not None and made >= captured:
-                self._count(made - captured)
+                self._histogram.count(made - captured)
             elif made is None and four_tuple in wanted:
                 _put(self._waiting, four_tuple, captured)
 
@@ -74,11 +91,7 @@ class JoinLatency:
             if captured is None:
                 _put(self._made, four_tuple, now)
             else:
-                self._count(max(0.0, now - captured))
-
-    def _count(self, seconds: float) -> None:
-        if seconds <= MAX_JOIN_SECONDS:
-            self._histogram.count(seconds)
+                self._histogram.count(max(0.0, now - captured))
 
     def as_json(self) -> dict[str, Any]:
         return self._histogram.as_json()
