@@ -116,13 +116,12 @@ class LinkNotices(_Listener):
             called = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"")
             name = called.rstrip(b"\0").decode(errors="replace")  # any bytes
             index = struct.unpack_from("=i", body, 4)[0]
-            before = self._names.get(index, name)
+            before = self._names.pop(index, name)
             what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
-            if name in self._interfaces:
-                self._names[index] = name
-            elif kind == _RTM_DELLINK or before != name:
-                self._names.pop(index, None)
+            if name not in self._interfaces:
                 name = before
+            elif kind == _RTM_NEWLINK:
+                self._names[index] = name
         elif kind in _QDISC or kind in _CLASS:
             _family, index, handle, parent, _info = TCMSG.unpack_from(body)
             if parent != TC_H_ROOT and self._major not in (handle >> 16, parent >> 16):
@@ -196,9 +195,8 @@ def _keep_out_ours(netlink: socket.socket) -> None:
     ours = OUR_PORTS >> 16
     if sys.byteorder == "little":
         ours = int.from_bytes(ours.to_bytes(2, "little"), "big")
-    program = struct.pack("=HBBI", 0x28, 0, 0, at)  # load the half-word with the upper bits
-    program += struct.pack("=HBBI", 0x15, 0, 1, ours)  # if it is not ours, skip the next
-    program += struct.pack("=HBBI", 0x06, 0, 0, 0) + struct.pack("=HBBI", 0x06, 0, 0, 0xFFFFFFFF)
-    buffer = ctypes.create_string_buffer(program)
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    # Load the half-word with the upper bits; if it is not ours, skip the next instruction: keep it; pass it on.
+    program = (0x28, 0, 0, at), (0x15, 0, 1, ours), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
+    buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    header = struct.pack("@HP", len(program), ctypes.addressof(buffer))
     netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)

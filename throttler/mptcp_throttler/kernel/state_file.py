@@ -51,7 +51,7 @@ def read_state(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise KernelError(f"{path} cannot be read: {_why(error)}") from error
+        raise KernelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_state(path: Path, text: str | None) -> None:
@@ -101,10 +101,6 @@ def state_directory(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _why(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _check(found: os.stat_result, path: Path) -> None:

@@ -120,7 +120,7 @@ class HtbTrafficControl:
         before = None
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             if not self._tree.is_ours(netlink, link):
-                before = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+                before = [saved._asdict() for saved in root_qdisc.save(netlink, link.index, link.name)]
         if before is not None:
             self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": before}
             self._write_notes()
@@ -238,7 +238,7 @@ class HtbTrafficControl:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # A restoration that failed half-way has removed our root already: the note says to go on.
             if self._tree.is_ours(netlink, link) or noted.get("restoring"):
-                tree = [root_qdisc.Saved.from_json(saved) for saved in noted.get("tree", [])]
+                tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
                 if noted:
                     noted["restoring"] = True
                     self._write_notes()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.ports import KernelError
@@ -31,34 +31,14 @@ _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 _TCMSG = struct.Struct("=BxxxiIII")
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """One dumped qdisc or class: netlink message type, handles, and the attributes that make it again."""
+class Saved(NamedTuple):
+    """One dumped qdisc or class: netlink message type, handles, and the attributes that make it again, in base64."""
 
     message: int
     handle: int
     parent: int
     kind: str
-    attributes: bytes
-
-    def to_json(self) -> dict[str, str | int]:
-        return {
-            "message": self.message,
-            "handle": self.handle,
-            "parent": self.parent,
-            "kind": self.kind,
-            "attributes": base64.b64encode(self.attributes).decode(),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, str | int]) -> Saved:
-        return cls(
-            int(value["message"]),
-            int(value["handle"]),
-            int(value["parent"]),
-            str(value["kind"]),
-            base64.b64decode(str(value["attributes"])),
-        )
+    attributes: str
 
 
 def root_handle(netlink: NetlinkSocket, index: int) -> tuple[str, int] | None:
@@ -110,7 +90,7 @@ def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved
     for saved in tree:
         kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
         what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {interface}"
-        payload = _TCMSG.pack(0, index, saved.handle, saved.parent, 0) + saved.attributes
+        payload = _TCMSG.pack(0, index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
         netlink.request(saved.message, NLM_F_CREATE | NLM_F_REPLACE, payload, what)
 
 
@@ -128,7 +108,7 @@ def _dump(netlink: NetlinkSocket, get: int, new: int, index: int) -> list[Saved]
                 payload = _htb_version_as_asked_for(payload)  # noqa: PLW2901
             if number in (TCA_KIND, TCA_OPTIONS, TCA_STAB):
                 kept += attribute(number, payload)
-        found.append(Saved(new, handle, parent, kind, kept))
+        found.append(Saved(new, handle, parent, kind, base64.b64encode(kept).decode()))
     return found
 
 
