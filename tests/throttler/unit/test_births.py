@@ -97,9 +97,9 @@ def test_an_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
 
 def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
     """Defect: they kept the small bound for life, also those of a client with a single path that was released."""
-    at_once = replace(RULE, throttle=replace(CAP, onset=Onset.AT_ONCE))
+    at_once = replace(RULE, throttle=replace(CAP, onset=Onset.IMMEDIATE))
     assert found(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
-    assert found(replace(at_once, throttle=replace(CAP, onset=Onset.AT_ONCE, share=Share.CLIENT))) == {}
+    assert found(replace(at_once, throttle=replace(CAP, onset=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
     assert found(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
 
 

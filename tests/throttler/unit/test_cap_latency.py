@@ -238,7 +238,7 @@ def test_another_onset_alone_is_no_change() -> None:
     scene.apply()
     before = scene.counted
     assert CAP.throttle is not None
-    scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, onset=Onset.AT_ONCE))))
+    scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, onset=Onset.IMMEDIATE))))
     scene.apply(0.5)
     assert scene.counted == before
 

@@ -121,7 +121,7 @@ def test_one_released_before_it_was_sampled_takes_back_what_it_began_with() -> N
 
 
 def test_an_old_subflow_that_comes_to_a_soft_cap_is_not_charged_what_it_ever_sent() -> None:
-    at_once = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.AT_ONCE))
+    at_once = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene = Scene(at_once)
     scene.planner.set_verdicts(1, [verdict(1, at_once)], NOW, [subflow(1)])
     scene.tcp[subflow(1)] = IDLE._replace(unacked=1_000_000)

@@ -304,7 +304,7 @@ def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_w
     planner.soft_caps = True
     planner.set_verdicts(1, [verdict(1, soft)], NOW)
     assert planner.is_pending(subflow(1))
-    at_once = rule(cap=replace(throttle(), onset=Onset.AT_ONCE))
+    at_once = rule(cap=replace(throttle(), onset=Onset.IMMEDIATE))
     planner.set_policy(policy(at_once))
     planner.set_verdicts(1, [verdict(1, at_once)], NOW)
     assert planner.entries.desired.keys() == {subflow(1)}

@@ -269,7 +269,7 @@ def test_a_cap_is_as_old_as_its_rate() -> None:
     """Defect: one of 2 Mbit/s was so "since" the subflow got that of 5 Mbit/s, by a reload or the next step of a
     budget."""
     bench = Bench()
-    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, onset=Onset.AT_ONCE)
+    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, onset=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
         """Decide that both subflows have a cap, ten seconds later; return since when that is so."""

@@ -95,7 +95,7 @@ def test_a_cap_that_falls_settles_when_its_pending_users_leave() -> None:
 
 
 def test_at_once_is_at_once() -> None:
-    hard = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.AT_ONCE))
+    hard = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     planner = soft_planner(hard)
     planner.set_verdicts(1, [verdict(1, hard)], NOW)
     assert set(planner.entries.desired) == {subflow(1)}

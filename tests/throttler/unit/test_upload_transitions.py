@@ -117,7 +117,7 @@ def test_what_sends_little_is_capped_at_once() -> None:
 
 
 def test_at_once_means_at_once() -> None:
-    scene = Scene({subflow(1): 90_000_000}, Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.AT_ONCE))
+    scene = Scene({subflow(1): 90_000_000}, Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene.judge()
     assert set(scene.run(1)) == {5_000_000}
 

@@ -61,7 +61,7 @@ class Onset(enum.Enum):
 
     SOFT = "soft"
     """In steps within a second, so that the connection's other paths go on."""
-    AT_ONCE = "at-once"
+    IMMEDIATE = "at-once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,16 @@ _SEQUENCES = 1 << 64
 
 @dataclass(slots=True)
 class _Ramp:
+    """One subflow on its way: its rate is measured, then it falls to the cap."""
+
     began: float
-    start: int
+    """When it came to the cap; when it was first sampled; when it began to fall."""
+    received: int | None = None
+    """Bytes at its first sample."""
+    falls: bool = False
+    start: int = 0
     """Bits/s."""
-    siblings: Collection[FourTuple]
+    siblings: Collection[FourTuple] = ()
     """The connection's other subflows."""
     rate: float = 0.0
     """Bits/s that it has now."""
@@ -73,13 +79,9 @@ class _Ramp:
     others_rate: float = 0.0
     """The most that they brought together between two samples, bits/s."""
 
-
-@dataclass(slots=True)
-class _Measurement:
-    began: float
-    """When the subflow came to the cap; then, when it was first sampled."""
-    received: int | None = None
-    """Bytes at its first sample."""
+    def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
+        self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
+        self.began = self.stepped = now
 
 
 class UploadOnsets:
@@ -89,18 +91,17 @@ class UploadOnsets:
         """*subflows* returns those of the connection with a token."""
         self._planner = planner
         self._subflows = subflows
-        self._measured: dict[FourTuple, _Measurement] = {}
         self._ramps: dict[FourTuple, _Ramp] = {}
         planner.soft_caps = True
 
     @property
     def busy(self) -> bool:
         """A step is due soon."""
-        return bool(self._measured or self._ramps or self._planner.has_moved)
+        return bool(self._ramps or self._planner.has_moved)
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows whose rate is being measured, and those on ramps with their siblings."""
-        wanted = dict.fromkeys(self._measured)
+        """Return the subflows whose rate is being measured, and those that fall with their siblings."""
+        wanted: dict[FourTuple, None] = {}
         for four_tuple, ramp in self._ramps.items():
             # Next to each other, so that they are sampled at the same time.
             wanted.update(dict.fromkeys((four_tuple, *ramp.siblings)))
@@ -110,46 +111,40 @@ class UploadOnsets:
         """Take the samples of those *asked* for, of which those without a socket are missing from *sockets*."""
         for four_tuple in asked:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
-            if ramp is not None and sample is not None:
-                _see_lag(ramp, sample, sockets)
-            measurement = self._measured.get(four_tuple)
-            if measurement is None:
+            if ramp is None:
                 continue
             if sample is None:
-                self._begin(four_tuple, 0, (), now)
-                continue
-            read = sample.read
-            if measurement.received is None:
-                if read >= measurement.began:  # else a sweep read it before it came to the cap; it is looked up soon
-                    measurement.began, measurement.received = read, sample.bytes_received
-            elif read - measurement.began >= MEASURE_SECONDS:
-                octets = max(0, sample.bytes_received - measurement.received)
+                if not ramp.falls:
+                    ramp.fall_from(0, now)
+            elif ramp.falls:
+                _see_lag(ramp, sample, sockets)
+            elif ramp.received is None:
+                if sample.read >= ramp.began:  # else a sweep read it before it came to the cap; it is looked up soon
+                    ramp.began, ramp.received = sample.read, sample.bytes_received
+            elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
+                octets = max(0, sample.bytes_received - ramp.received)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
-                self._begin(four_tuple, round(8 * octets / (read - measurement.began)), siblings, now)
+                ramp.fall_from(round(8 * octets / passed), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
         """Take the planner's moves and go on with all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_moved(MAX_MOVED):
             if self._planner.is_pending(four_tuple):
-                self._measured.setdefault(four_tuple, _Measurement(now))
-            elif self._planner.soft_cap(four_tuple) is None:
-                self._measured.pop(four_tuple, None)
-        for four_tuple, measurement in list(self._measured.items()):
-            if now - measurement.began > MAX_UNSAMPLED_SECONDS:
-                self._begin(four_tuple, 0, (), now)
+                self._ramps.setdefault(four_tuple, _Ramp(now))
         ramps = iter(list(self._ramps.items()))
         while part := list(islice(ramps, SLICE)):
-            rates = {four_tuple: self._rate(four_tuple, ramp, now) for four_tuple, ramp in part}
+            rates: dict[FourTuple, int | None] = {}
+            for four_tuple, ramp in part:
+                if not ramp.falls and now - ramp.began > MAX_UNSAMPLED_SECONDS:
+                    ramp.fall_from(0, now)
+                if ramp.falls or self._planner.soft_cap(four_tuple) is None:
+                    rates[four_tuple] = self._rate(four_tuple, ramp, now)
             changed = self._planner.set_interim(rates)
             for four_tuple, rate in rates.items():
                 changed |= self._planner.complete(four_tuple)
                 if rate is None:
                     self._ramps.pop(four_tuple, None)
             yield changed
-
-    def _begin(self, four_tuple: FourTuple, start: int, siblings: Collection[FourTuple], now: float) -> None:
-        del self._measured[four_tuple]
-        self._ramps[four_tuple] = _Ramp(now, start, siblings, rate=start, stepped=now)
 
     def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return how many bits/s a subflow still has; None where it is down at its cap, or left it."""
