@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from test_rate_transition import FULL_FLIGHT, IDLE
-from test_shaping_plan import NOW, policy, rule, subflow, verdict
+from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene, soft_planner
 
 from mptcp_throttler.mptcp.model import TcpInfo
@@ -80,6 +80,21 @@ def test_what_is_forgotten_with_a_new_policy_is_not_compensated() -> None:
     cap.forget_overshoot()
     changed(owing, 10.1)
     assert (cap.lowered, changed(owing, 20.0)) == (None, {})
+
+
+def test_what_a_cap_owed_goes_with_it() -> None:
+    own = rule(cap=throttle(share=Share.CONNECTION))
+    scene = Scene(own)
+    scene.tcp[subflow(1)] = IDLE._replace(unacked=1000)
+    scene.planner.set_verdicts(1, [verdict(1, own)], NOW, [subflow(1)])
+    scene.do(scene.transitions.follow(10.0))
+    scene.observe([subflow(1)], 10.0)
+    scene.planner.set_verdicts(1, [uncapped(1, own)], NOW)
+    scene.planner.expire(NOW + 100)
+    assert not scene.planner.caps
+    scene.do(scene.transitions.follow(10.1))
+    scene.do(scene.transitions.follow(10.1 + 2 * MAX_SECONDS))
+    assert not scene.transitions._overshoot._compensating
 
 
 def test_transitions_at_a_time_share_one_allowance() -> None:

@@ -273,9 +273,9 @@ class Planner:
     def lower(self, cap: LiveCap, share: float | None) -> bool:
         """Give a cap's class that share of its rate while it compensates an overshoot, with None all of it; return
         whether it is there."""
+        cap.lowered, cap.level = share, None
         if self.caps.get(cap.scope) is not cap:
             return False
-        cap.lowered, cap.level = share, None
         if len(cap.users) == 1:
             self._mark_moved(cap.users)  # the level of those that share one follows by itself
         self.classes.want(cap.minor, cap.spec)

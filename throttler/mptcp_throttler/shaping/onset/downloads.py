@@ -153,7 +153,8 @@ class DownloadOnsets:
         for subflow in subflows:
             if subflow.tcp is not None and subflow.tcp.max_pacing_rate is not None:
                 self._await_sample(subflow.four_tuple)
-                self._sockets[subflow.four_tuple].cookie = subflow.cookie
+                known = self._sockets[subflow.four_tuple]
+                known.cookie, known.limited = subflow.cookie, True
                 if self._planner.soft_cap(subflow.four_tuple) is None:
                     self._release(subflow.four_tuple)
         return self._taken()

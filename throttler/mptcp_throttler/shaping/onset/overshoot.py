@@ -37,12 +37,12 @@ class OvershootCompensation:
     """Of the caps of one planner."""
 
     def __init__(self) -> None:
-        self._compensating: dict[int, LiveCap] = {}
-        """By minor number; those whose class is not lowered yet have just begun."""
+        self._compensating: dict[LiveCap, None] = {}
+        """Those whose class is not lowered yet have just begun."""
 
     def charge(self, cap: LiveCap, octets: float, now: float) -> None:
         """Charge bytes to a cap."""
-        if cap.minor not in self._compensating:
+        if cap not in self._compensating:
             if now - cap.owed_at > FORGOTTEN_SECONDS:
                 cap.owed = 0.0
         elif cap.lowered is not None:
@@ -51,17 +51,17 @@ class OvershootCompensation:
         cap.owed_at = max(cap.owed_at, now)
         cap.owed = min(cap.owed + 8 * octets, cap.wanted.ceil * MAX_SECONDS)
         if cap.owed > cap.wanted.ceil * MIN_SECONDS:
-            self._compensating[cap.minor] = cap
+            self._compensating[cap] = None
 
     def changed(self, now: float) -> list[tuple[LiveCap, float | None]]:
         """Return the caps whose classes are to have another share of their rate from here on, and which; None: all."""
         changes: list[tuple[LiveCap, float | None]] = []
-        for minor, cap in list(self._compensating.items()):
+        for cap in list(self._compensating):
             if cap.lowered is not None:
                 _compensate(cap, now)
             if cap.owed <= 0:
                 changes.append((cap, None))
-                del self._compensating[minor]
+                del self._compensating[cap]
             elif cap.lowered is None:
                 cap.owed_at = now
                 changes.append((cap, SHARE))
