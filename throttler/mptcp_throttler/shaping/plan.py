@@ -37,6 +37,8 @@ DRAIN_SECONDS = 10.0
 entry stays while there is anything left to be sent."""
 MAX_DRAINING = 16_384
 """Such entries; the oldest gives way. At 10,000 connections a second there would be 100,000."""
+MAX_MOVED = 1024
+"""Moves followed at a time."""
 DRAIN_SLICE = 2048
 """How many of them are dropped at a time: some four milliseconds."""
 
@@ -207,7 +209,7 @@ class Planner:
 
     # The onsets of soft caps
 
-    def take_moved(self, limit: int) -> list[FourTuple]:
+    def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
         """Return subflows that came to a cap, left one, or whose cap changed: each once, *limit* at the most."""
         if len(self._moved) <= limit:
             moved, self._moved = list(self._moved), set()

@@ -28,7 +28,7 @@ from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.overshoot import OvershootCompensation, begin_allowance, spend_allowance
 from mptcp_throttler.shaping.onset.rate_transition import Phase, RateTransition, needs_transition
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
-from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
 STEP_SECONDS = 0.02
 """Between two samples of a subflow in transition."""
@@ -46,8 +46,6 @@ FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
 """Until a released socket is looked at again. Ten thousand idle ones then cost half a percent of a processor."""
 SLICE = 128
 """Sockets looked through at a time: less than a millisecond."""
-MAX_MOVED = 1024
-"""Moves of the planner followed at a time."""
 
 
 @dataclass(slots=True)
@@ -135,7 +133,7 @@ class DownloadOnsets:
         self._end_of_short()
         for cap, share in self._overshoot.changed(now):
             self._changes.planned |= self._planner.lower(cap, share)
-        for four_tuple in self._planner.take_moved(MAX_MOVED):
+        for four_tuple in self._planner.take_moved():
             if self._planner.drains(four_tuple):
                 self._settle(four_tuple)  # it is held to the end of what was assigned to it
             elif self._planner.soft_cap(four_tuple) is not None:

@@ -43,8 +43,6 @@ MAX_BASE_LAG_SECONDS = 0.3
 """Of the lag at the beginning, which may be a difference between the paths' delays, so much is left out of account."""
 MAX_STEP_SECONDS = 0.2
 """A ramp that was not stepped for longer goes on as if it had been so long."""
-MAX_MOVED = 1024
-"""Moves of the planner followed at a time."""
 SLICE = 128
 """Subflows looked through at a time."""
 MAX_UNSAMPLED_SECONDS = 3.0
@@ -128,7 +126,7 @@ class UploadOnsets:
 
     def step(self, now: float) -> Iterator[bool]:
         """Take the planner's moves and go on with all ramps, a slice at a time; yield whether the plan changed."""
-        for four_tuple in self._planner.take_moved(MAX_MOVED):
+        for four_tuple in self._planner.take_moved():
             if self._planner.is_pending(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
         ramps = iter(list(self._ramps.items()))
