@@ -33,7 +33,7 @@ from mptcp_lab.testbed.process import Started
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mptcp-throttler": (
         "mptcp_throttler.cli",
-        ("mptcp_throttler.runtime.daemon", "mptcp_throttler.config.host", "mptcp_throttler.views.ask"),
+        ("mptcp_throttler.runtime.daemon", "mptcp_throttler.config.host", "mptcp_common.status_client"),
     ),
     "mptcp-proxy": ("mptcp_proxy.cli", ("mptcp_proxy.supervisor", "mptcp_proxy.doctor.report")),
     "mptcp-console": ("mptcp_console.cli", ("mptcp_console.service",)),

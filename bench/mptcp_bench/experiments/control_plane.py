@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
+from mptcp_common.status_client import ask
 from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
-from mptcp_throttler.views.ask import ask
 
 from .aims import aims_table
 from .backends import backends
@@ -80,12 +80,12 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         sent = json.loads(Path(report).read_text())
 
         def entries_gone() -> bool:
-            counters = ask(throttler.socket)["counters"]
+            counters = ask(throttler.socket, {"query": "status"})["counters"]
             return bool(counters["reconciler"]["entries_deleted"] >= sent["connections"])
 
         _settle(entries_gone, proxy)
         cpu = (process_seconds(pid) - before) / sent["seconds"]
-        counters = ask(throttler.socket)["counters"]
+        counters = ask(throttler.socket, {"query": "status"})["counters"]
         done, tracked = counters["reconciler"], counters["tracker"]
         return {
             "rate": sent["connections"] / sent["seconds"],

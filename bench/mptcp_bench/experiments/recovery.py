@@ -24,6 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from ruamel.yaml import YAML
 
+from mptcp_common.status_client import ask
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
@@ -57,7 +58,6 @@ from mptcp_lab.testbed.system_state import (
 )
 from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, wget
-from mptcp_throttler.views.ask import ask
 
 from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table
@@ -204,7 +204,11 @@ def pause(client: Process, clock: Callable[[], float], until: float) -> None:
 
 def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
     """Return classid and rate of each capped subflow, by the client's end, from the status socket."""
-    subflows = (each for connection in ask(throttler.socket)["connections"] for each in connection["subflows"])
+    subflows = (
+        each
+        for connection in ask(throttler.socket, {"query": "status"})["connections"]
+        for each in connection["subflows"]
+    )
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
 
 

@@ -46,7 +46,7 @@ def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
 
     :raises CaptureError: no capture file, a link type that is not known, or it is damaged
     """
-    file = capture.Capture(BytesIO(data), name)
+    file = capture.CaptureFile(BytesIO(data), name)
     try:
         for found in file:
             segment = found.segment

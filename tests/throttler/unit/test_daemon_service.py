@@ -18,11 +18,12 @@ from fake_kernel import FakeKernel
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 from test_daemon_births import happens
 
+from mptcp_common.status_client import ask
+from mptcp_throttler.cli.daemon import reload_outcome
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import cap_log as cap_log_module
 from mptcp_throttler.runtime.logs import Lines
 from mptcp_throttler.shaping.model import Target
-from mptcp_throttler.views.ask import ask, ask_head, reload_outcome
 from mptcp_throttler.views.status_table import print_status
 
 BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
@@ -254,7 +255,8 @@ async def test_the_head_is_what_the_status_says_before_connections(tmp_path: Pat
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel):
         head, whole = await asyncio.gather(
-            asyncio.to_thread(ask_head, tmp_path / "s"), asyncio.to_thread(ask, tmp_path / "s")
+            asyncio.to_thread(ask, tmp_path / "s", {"query": "head"}),
+            asyncio.to_thread(ask, tmp_path / "s", {"query": "status"}),
         )
         keys = list(whole)
         assert list(head) == keys[: keys.index("connections")]
@@ -270,7 +272,7 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
 
         async with await asyncio.start_unix_server(answer, tmp_path / "s"):
             with pytest.raises(OSError, match="too early"):
-                await asyncio.to_thread(ask_head, tmp_path / "s")
+                await asyncio.to_thread(ask, tmp_path / "s", {"query": "head"})
 
     asyncio.run(test())
 

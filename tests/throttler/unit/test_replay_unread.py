@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replaying import Run
 
-from mptcp_throttler.replay.capture import Capture
+from mptcp_throttler.replay.capture import CaptureFile
 
 
 def in_fragments(frame: bytes) -> list[bytes]:
@@ -52,5 +52,5 @@ def test_packets_of_other_protocols_are_passed_over(replay: Run) -> None:
 
 @given(st.binary(max_size=80), st.sampled_from([ETHERNET, RAW, COOKED, COOKED_2]))
 def test_whatever_is_captured_nothing_raises(packet: bytes, link_type: int) -> None:
-    capture = Capture(io.BytesIO(pcap([(START, "v0", packet)], link_type)), "capture")
+    capture = CaptureFile(io.BytesIO(pcap([(START, "v0", packet)], link_type)), "capture")
     assert all(0 <= len(found.payload) <= max(found.length, 80) for found in capture)

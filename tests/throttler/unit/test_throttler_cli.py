@@ -336,12 +336,11 @@ def test_who_may_not_ask_is_told_who_may(
     settings = tmp_path / "throttler.yaml"
     settings.write_text(f"interfaces: [wan0]\npolicy: policy.yaml\nstatus_socket: {path}\n")
 
-    def refused(_: Path) -> bytes:
+    def refused(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     path.touch()
-    monkeypatch.setattr("mptcp_throttler.views.ask.ask", refused)
-    monkeypatch.setattr("mptcp_throttler.views.ask.ask_head", refused)
+    monkeypatch.setattr("mptcp_common.status_client.ask", refused)
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (

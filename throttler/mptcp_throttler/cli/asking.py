@@ -27,13 +27,13 @@ def status(options: argparse.Namespace) -> int:
     if options.brief and not options.json:
         complain("--brief is for --json")
         return USAGE
-    from mptcp_throttler.views.ask import ask, ask_head, ask_pieces
+    from mptcp_common.status_client import ask, ask_pieces
 
     path = options.socket or status_socket(options)
     if options.json and not options.brief:
-        return _passed_on(path, ask_pieces(path))
+        return _passed_on(path, ask_pieces(path, {"query": "status"}))
     with answering(path):
-        found = ask_head(path) if options.brief else ask(path)
+        found = ask(path, {"query": "head" if options.brief else "status"})
     if options.brief:
         print(json.dumps(found))
         return DONE

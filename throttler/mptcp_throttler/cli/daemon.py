@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import time
+from pathlib import Path
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
-from mptcp_throttler.cli.shared import answering, complain, policy_with_warnings, status_socket
+from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, policy_with_warnings, status_socket
+
+RELOAD_SECONDS = 60.0
+"""A reload that takes longer is not waited for."""
+_PAUSE_SECONDS = 0.1
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,11 +53,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def reload(options: argparse.Namespace) -> int:
-    from mptcp_throttler.views.ask import reload_outcome
-
     path = status_socket(options)
-    with answering(path):
-        errors = reload_outcome(path)
+    errors = reload_outcome(path)
     for line in errors:
         journal.say(line, journal.ERROR)
     if errors:
@@ -57,6 +62,25 @@ def reload(options: argparse.Namespace) -> int:
         return FAILED
     print("policy reloaded")
     return DONE
+
+
+def reload_outcome(path: Path) -> list[str]:
+    """Have the daemon at *path* take its policy anew; return why it refused, nothing where it did not.
+
+    Raises Unanswered where it does not answer, or not in time.
+    """
+    before = ask_daemon(path, {"query": "head"}, "reloads")
+    os.kill(before["pid"], signal.SIGHUP)
+    deadline = time.monotonic() + RELOAD_SECONDS
+    while True:
+        now = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]
+        if now["accepted"] > before["reloads"]["accepted"]:
+            return []
+        if now["refused"] > before["reloads"]["refused"]:
+            return list(now["last_refused"]["errors"])
+        if time.monotonic() > deadline:
+            raise Unanswered(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
+        time.sleep(_PAUSE_SECONDS)
 
 
 def clean_up(options: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
-from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_throttler.cli.shared import complain, policy_with_warnings
+from mptcp_common.problems import DocumentError, Severity
+from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings
@@ -113,13 +113,11 @@ def quota(options: argparse.Namespace) -> int:
     policy, _ = read_policy(settings.policy, settings)
     budgets = names(policy)
     if options.rule is not None and options.rule not in budgets:
-        raise DocumentError([Problem("--rule", 0, 0, "", options.rule, _no_such_budget(options.rule, budgets))])
+        raise mistake("--rule", options.rule, _no_such_budget(options.rule, budgets))
     try:
         client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
     except ValueError:
-        raise DocumentError(
-            [Problem("--client", 0, 0, "", options.client, f'"{options.client}" is not an address')]
-        ) from None
+        raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
     try:
         ledger = Ledger(settings.ledger, create=False)
         found = [
@@ -164,6 +162,4 @@ def _time_of(text: str | None) -> float:
             raise ValueError
         return at
     except (ValueError, OverflowError):
-        raise DocumentError(
-            [Problem("--at", 0, 0, "", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"')]
-        ) from None
+        raise mistake("--at", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None

@@ -12,14 +12,13 @@ from typing import BinaryIO
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import complain, policy_with_warnings
+from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 from mptcp_throttler.config.files import read_settings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 from mptcp_throttler.policy.model import Network, Policy
 from mptcp_throttler.replay import timeline
-from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, Capture, CaptureError
+from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, CaptureFile
 from mptcp_throttler.replay.replay import Entry, Replay
 
 DEFAULT_PORT = 3128
@@ -41,7 +40,7 @@ def replay(options: argparse.Namespace) -> int:
 
     try:
         with _opened(options.capture) as file:
-            capture = Capture(file, str(options.capture))
+            capture = CaptureFile(file, str(options.capture))
             for found in capture:
                 segment = replace(found.segment, outgoing=None) if options.elsewhere else found.segment
                 if segment.source_port in ports or segment.destination_port in ports:
@@ -70,7 +69,7 @@ def _opened(path: Path) -> BinaryIO:
         raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _unread(capture: Capture) -> Iterator[str]:
+def _unread(capture: CaptureFile) -> Iterator[str]:
     """Yield what was not read of the capture, and why."""
     if capture.damage is not None:
         yield capture.damage
@@ -114,4 +113,4 @@ def _interface(text: str) -> tuple[Network | None, str]:
         return (ip_network(prefix) if equals else None), name
     except ValueError as error:
         message = f'{error}; write NAME or PREFIX=NAME (e.g. "10.77.1.0/24=wan0")'
-        raise DocumentError([Problem("--interface", 0, 0, "", text, message)]) from None
+        raise mistake("--interface", text, message) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptcp_common import journal
+from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_throttler.config.status_socket import plain_status_socket
 
@@ -27,6 +28,11 @@ class Absent(Unanswered):
 
 def complain(text: object) -> None:
     journal.say(f"mptcp-throttler: {text}", journal.ERROR)
+
+
+def mistake(option: str, value: str, message: str) -> DocumentError:
+    """Return the error of a command's option that is given a wrong *value*."""
+    return DocumentError([Problem(option, 0, 0, "", value, message)])
 
 
 def policy_with_warnings(path: Path, settings: Settings | None) -> Policy:

@@ -54,7 +54,7 @@ class Captured(NamedTuple):
     """As much of it as was captured."""
 
 
-class Capture:
+class CaptureFile:
     """The segments of one file, to be read once; what was left out is counted meanwhile."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:

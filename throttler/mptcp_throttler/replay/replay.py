@@ -114,7 +114,7 @@ class Carried:
 
 
 @dataclass(slots=True)
-class RuleTotals:
+class CapTotals:
     """What the caps of one rule came to."""
 
     caps: int = 0
@@ -137,7 +137,7 @@ class Replay:
         self.first: float | None = None
         self.now = 0.0
         """When the last segment was captured. A segment with an earlier time counts as captured then."""
-        self.rules: dict[str, RuleTotals] = {}
+        self.rules: dict[str, CapTotals] = {}
         self._ports = frozenset(ports)
         self._interfaces = tuple(interfaces)
         self._tracker = Tracker(self._ports)
@@ -383,7 +383,7 @@ class Replay:
             word = "" if self.policy.dry_run else "capped: "
             if key not in self._caps:
                 self._caps[key] = scope.rule, self.now, self._carried(key)
-                self.rules.setdefault(scope.rule, RuleTotals()).caps += 1
+                self.rules.setdefault(scope.rule, CapTotals()).caps += 1
         yield Entry(
             self.now,
             "decided",
