@@ -13,9 +13,7 @@ from marked_flows import ONE, OWNERSHIP
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter
-from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
-from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable
 
@@ -70,49 +68,18 @@ def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, 
         asyncio.run(scenario())
 
 
-def test_iptables_without_the_match_of_lengths_caps_all_and_says_so_once(
-    host: LiveNode, require: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode, require: object) -> None:
+    require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
-        port = IptablesNetfilter(OWNERSHIP, length_match="none-such")
-        try:
-            for _ in range(2):
-                await port.prepare()
-                assert await port.check() == []
-            await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
-            assert [classified(host, octets) for octets in (0, 1400)] == [2, 2]
-        finally:
-            await port.remove()
-            port.close()
-
-    with host.entered():
-        asyncio.run(scenario())
-    assert [record.getMessage() for record in caplog.records if "no match length" in record.getMessage()] == [
-        "ACKs of capped subflows wait behind their data: no match length in iptables (make a rule for iptables: "
-        "can't find match none-such)"
-    ]
-
-
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode, require: object, backend: str) -> None:
-    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
-
-    async def scenario() -> None:
-        first: Netfilter
-        if backend == "iptables":
-            first = IptablesNetfilter(OWNERSHIP, length_match=None)
-            await first.prepare()
-        else:
-            first = NftablesNetfilter(NftTable.download(OWNERSHIP))
-            await first.prepare()
-            for line in NftTable.download(OWNERSHIP).table():
-                host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
+        first = NftablesNetfilter(NftTable.download(OWNERSHIP))
+        await first.prepare()
+        for line in NftTable.download(OWNERSHIP).table():
+            host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
         await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
         assert classified(host, 0) == 2
         first.close()
-        _, second = open_netfilter(backend, OWNERSHIP)
+        _, second = open_netfilter("nftables", OWNERSHIP)
         try:
             await second.prepare()
             assert await second.check() == []

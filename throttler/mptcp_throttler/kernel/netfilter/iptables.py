@@ -6,8 +6,7 @@ bits of the mark and the HTB class. A packet without an entry is left alone. Fin
 look-up however many there are. The set's key holds client address, client port and proxy address; a set for
 each listening port completes the four-tuple.
 
-Packets without data are left out of it by their length. Where the kernel has no match ``length`` they are not, which
-is said once.
+Packets without data are left out of it by their length.
 
 This module is imported where iptables is used, and not before: loading python-iptables loads modules of the kernel.
 """
@@ -39,7 +38,6 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX,
 _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
 _IPSET_ERR_EXIST = 4103
-_ENOENT = 2
 _CHUNK = 100
 """Requests sent before the event loop goes on: some 2 ms."""
 
@@ -52,17 +50,11 @@ iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
 iptc.Rule6.tables = property(lambda _: [iptc.Table6("mangle", False)])
 
 
-class RulesRefusedError(KernelError):
-    """The kernel, or a library of iptables, lacks something that our rules need."""
-
-
 class IptablesNetfilter:
     """Sets and rules of the namespace it is made in."""
 
-    def __init__(self, ownership: Ownership, length_match: str | None = "length") -> None:
+    def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
-        self._length_match = length_match
-        """By which packets without data are left out; None where there is none."""
         self._netlink = NetlinkSocket(NETLINK_NETFILTER)
 
     def close(self) -> None:
@@ -87,31 +79,35 @@ class IptablesNetfilter:
                         f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; if a set of that name was made "
                         f"with other options, remove it: ipset destroy {name}"
                     ) from error
-        try:
-            await self._make_rules()
-        except RulesRefusedError as error:
-            if self._length_match is None:
-                raise
-            self._length_match = None
-            await self._make_rules()
-            log.warning("ACKs of capped subflows wait behind their data: no match length in iptables (%s)", error)
-
-    async def _make_rules(self) -> None:
         for is_ipv6 in (False, True):
             await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
             await _edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
+        """Return the rules for one family: a packet with data has its subflow's class, one without has none."""
+        rules = []
+        small = small_packets(6 if is_ipv6 else 4)
         try:
-            sets = [(name, port) for name, v6, port in self._sets() if v6 is is_ipv6]
-            rules = [self._rule(name, is_ipv6, port) for name, port in sets]
-            if self._length_match is not None:
-                rules += [self._rule_for_small(self._length_match, is_ipv6, port) for _, port in sets]
-            return rules
-        except iptc.XTablesError as error:
-            raise RulesRefusedError(f"make a rule for {_program(is_ipv6)}: {error}") from error
-        except ValueError as error:  # of a set that is not there
+            for set_name, v6, port in self._sets():
+                if v6 is is_ipv6:
+                    with_data, without = (self._rule(is_ipv6, port, length) for length in (f"!{small}", small))
+                    target = with_data.create_target("SET")
+                    target.map_set = [set_name, "dst,dst,src"]
+                    target.map_mark = target.map_prio = ""
+                    without.create_target("CLASSIFY").set_class = "0:0"
+                    rules += [with_data, without]
+        except (iptc.XTablesError, ValueError) as error:  # ValueError: of a set that is not there
             raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
+        return rules
+
+    @staticmethod
+    def _rule(is_ipv6: bool, port: int, length: str) -> Any:
+        rule = iptc.Rule6() if is_ipv6 else iptc.Rule()
+        rule.protocol = "tcp"
+        rule.create_match("tcp").sport = str(port)
+        rule.create_match("comment").comment = RULE_COMMENT
+        rule.create_match("length").length = length
+        return rule
 
     async def check(self) -> list[str]:
         problems = []
@@ -154,7 +150,7 @@ class IptablesNetfilter:
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = list(four_tuples)
         requests = ((ipset.CMD_DEL, 0, self._header(four_tuple) + ipset.entry(four_tuple)) for four_tuple in gone)
-        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_IPSET_ERR_EXIST, _ENOENT))
+        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_IPSET_ERR_EXIST, errno.ENOENT))
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         """Make all requests; where some are refused, raise the first such KernelError afterwards."""
@@ -190,31 +186,6 @@ class IptablesNetfilter:
         for port in self._ownership.listen_ports:
             for is_ipv6 in (False, True):
                 yield _set_name(is_ipv6, port), is_ipv6, port
-
-    @staticmethod
-    def _rule_for_port(is_ipv6: bool, port: int) -> Any:
-        rule = iptc.Rule6() if is_ipv6 else iptc.Rule()
-        rule.protocol = "tcp"
-        rule.create_match("tcp").sport = str(port)
-        rule.create_match("comment").comment = RULE_COMMENT
-        return rule
-
-    def _rule_for_small(self, length_match: str, is_ipv6: bool, port: int) -> Any:
-        """Return the rule that takes the class of its socket off a packet without data."""
-        rule = self._rule_for_port(is_ipv6, port)
-        rule.create_match(length_match).length = small_packets(6 if is_ipv6 else 4)
-        rule.create_target("CLASSIFY").set_class = "0:0"
-        return rule
-
-    def _rule(self, set_name: str, is_ipv6: bool, port: int) -> Any:
-        rule = self._rule_for_port(is_ipv6, port)
-        if self._length_match is not None:
-            rule.create_match(self._length_match).length = f"!{small_packets(6 if is_ipv6 else 4)}"
-        target = rule.create_target("SET")
-        target.map_set = [set_name, "dst,dst,src"]
-        target.map_mark = ""
-        target.map_prio = ""
-        return rule
 
 
 def _set_name(is_ipv6: bool, port: int) -> str:
@@ -256,11 +227,8 @@ async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
                 _edit_once(is_ipv6, keep)
                 return
             except (iptc.IPTCError, iptc.XTablesError) as error:
-                what = f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}"
-                if os.strerror(errno.EAGAIN) not in str(error):
-                    raise RulesRefusedError(what) from error
-                if attempt == _ATTEMPTS - 1:
-                    raise KernelError(what) from error
+                if attempt == _ATTEMPTS - 1 or os.strerror(errno.EAGAIN) not in str(error):
+                    raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
 
 
 def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
@@ -325,7 +293,9 @@ def available() -> str | None:
     try:
         for is_ipv6 in (False, True):
             _mangle(is_ipv6)
-        iptc.Rule().create_target("SET")
+        rule = iptc.Rule()
+        rule.create_match("length")
+        rule.create_target("SET")
     except Exception as error:  # python-iptables raises many kinds
         return f"legacy iptables does not answer ({error or type(error).__name__})"
     return None
