@@ -7,6 +7,7 @@ one that fails to close does not keep the others from it (``AsyncExitStack``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -49,6 +50,7 @@ class Component:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Take everything out of the kernel again. Raises KernelError with all that failed."""

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
 """Below 3 the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for one whose own count of timeouts is 0. That
 of a path which had data outstanding at the first timeout, and then waits for what the dead path lost, stays 1."""
-CHECK_SECONDS = 1.0
-"""Between two checks that the keeper is there. This process listens too: only the death of both at once matters."""
 STORE_NAME = "path-manager"
 """Of the event socket in the service manager's store of descriptors, which the death of all our processes leaves."""
 
@@ -45,7 +43,7 @@ class UserspacePathManager(Component):
     """The path manager of one daemon's network namespace."""
 
     repairs = 0
-    """Sysctls and notes that were put right."""
+    """Sysctls, notes and keepers that were put right."""
 
     def __init__(self, state_directory: Path, kernel: KernelAccess) -> None:
         self._state_directory = state_directory
@@ -56,8 +54,6 @@ class UserspacePathManager(Component):
         self._commands: SubflowCommands | None = None
         self.in_force = False
         """The policy in force needs the path manager in user space."""
-        self._complained = False
-        """That no keeper can be started has been said."""
         self._lock = asyncio.Lock()
         """Of the keeper: a reload must not come between the two halves of its being started anew."""
 
@@ -102,23 +98,23 @@ class UserspacePathManager(Component):
         self._open_commands().close_subflow(token, four_tuple)
 
     async def verify(self) -> None:
-        """Set the sysctls again where somebody changed them, and note again what they were. Raises KernelError."""
+        """Set again what somebody changed, and start the keeper anew where it was killed. Raises KernelError."""
+        # A stop in between must find a keeper that knows everything.
+        await asyncio.shield(self._verify())
+
+    async def _verify(self) -> None:
         async with self._lock:
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
-                self.repairs += len(problems)
+                if self._keeper is None or not self._keeper.alive:
+                    problems.append(
+                        "the keeper of the path manager is gone, without which a kill costs joins"
+                    )
                 for problem in problems:
                     log.warning("%s; putting it right", problem)
                 if problems:
                     await self._hold()
-
-    async def run(self) -> None:
-        """Start the keeper anew when it has been killed, forever."""
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            if self._keeper is not None and not self._keeper.alive:
-                # A stop in between must find a keeper that knows everything.
-                await asyncio.shield(self._replace_keeper())
+                self.repairs += len(problems)
 
     async def close(self) -> None:
         """Put the sysctls back; no flag is set any more. The keeper ends with the last connection that needs it.
@@ -139,20 +135,6 @@ class UserspacePathManager(Component):
         if self._commands is None:
             self._commands = self._kernel.subflow_commands()
         return self._commands
-
-    async def _replace_keeper(self) -> None:
-        async with self._lock:
-            if self._keeper is None or self._keeper.alive:
-                return
-            try:
-                await self._hold()
-            except KernelError as error:
-                if not self._complained:
-                    log.error("%s; should this throttler be killed now, joins are refused", error)
-                self._complained = True
-            else:
-                self._complained = False
-                log.warning("the keeper of the path manager was gone; process %d is the new one", self._keeper.pid)
 
     async def _hold(self) -> None:
         put_back = self._sysctls.before(SYSCTLS)
