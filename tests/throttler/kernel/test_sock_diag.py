@@ -140,7 +140,7 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
             key: (each.token, each.cookie) for key, each in found.items()
         }
         some = next(iter(found))
-        again = diagnostics.subflow(some)
+        again = diagnostics.look_up([some]).get(some)
         assert again is not None
         assert again._replace(read=0.0) == looked_up[some]._replace(read=0.0)
 
@@ -210,7 +210,7 @@ def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, requi
             for _ in range(left_after):
                 next(left)
             some = next(iter(complete))
-            assert diagnostics.subflow(some) is not None
+            assert some in diagnostics.look_up([some])
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete

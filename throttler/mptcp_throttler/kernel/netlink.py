@@ -11,8 +11,9 @@ import os
 import random
 import socket
 import struct
+import sys
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from contextlib import suppress
 from typing import Any
 
 from mptcp_common.reasons import reason
@@ -86,25 +87,8 @@ def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
             yield None
 
 
-def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield type, sequence number and payload of each netlink message of a datagram."""
-    for kind, _flags, sequence, body in messages_with_flags(data):
-        yield kind, sequence, body
-
-
-def messages_with_port(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield type, port id of who caused it, and payload of each netlink message of a datagram."""
-    for kind, _flags, _sequence, port, body in _messages(data):
-        yield kind, port, body
-
-
-def messages_with_flags(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield type, flags, sequence number and payload of each netlink message of a datagram."""
-    for kind, flags, sequence, _port, body in _messages(data):
-        yield kind, flags, sequence, body
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+def messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+    """Yield type, flags, sequence number, port id of who caused it, and payload of each message of a datagram."""
     offset = 0
     while offset + 16 <= len(data):
         length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
@@ -134,21 +118,14 @@ class NetlinkSocket:
 
     def _bind(self) -> None:
         for _ in range(_ATTEMPTS):
-            try:
-                self._socket.bind((OUR_PORTS | random.getrandbits(16), 0))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                return
+            with suppress(OSError):
+                return self._socket.bind((OUR_PORTS | random.getrandbits(16), 0))
         self._socket.bind((0, 0))
 
     def __enter__(self) -> NetlinkSocket:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -178,38 +155,32 @@ class NetlinkSocket:
             first = self.send(part, what)
             waiting = len(part)
             while waiting:
-                for kind, sequence, body in messages(self.receive(what)):
+                for kind, _, sequence, _, body in messages(self.receive(what)):
                     place = (sequence - first) & _SEQUENCE_MASK
                     if kind == NLMSG_ERROR and place < len(part):
                         waiting -= 1
-                        code = -int.from_bytes(body[:4], "little", signed=True)
-                        if code and code not in ignore:
+                        if error_of(body) not in (0, *ignore):
                             failures[start + place] = refusal(body, what)
         return failures
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises :class:`KernelError`."""
-        refused, body = self._answer(kind, payload, what)
-        if refused:
-            raise refusal(body, what)
-        return body
+        expected = self.send([(kind, 0, payload)], what)
+        while True:
+            for answer, _, sequence, _, body in messages(self.receive(what)):
+                if sequence == expected:
+                    if answer == NLMSG_ERROR:
+                        raise refusal(body, what)
+                    return body
 
     def ask_if_there(self, kind: int, payload: bytes, what: str) -> bytes | None:
         """Do as :meth:`ask`, but return None where the kernel says that there is no such thing."""
-        refused, body = self._answer(kind, payload, what)
-        if not refused:
-            return body
-        if -int.from_bytes(body[:4], "little", signed=True) in (errno.ENOENT, errno.ENODEV):
-            return None
-        raise refusal(body, what)
-
-    def _answer(self, kind: int, payload: bytes, what: str) -> tuple[bool, bytes]:
-        """Return whether the single answer to a request is an error, and its payload."""
-        expected = self.send([(kind, 0, payload)], what)
-        while True:
-            for answer, sequence, body in messages(self.receive(what)):
-                if sequence == expected:
-                    return answer == NLMSG_ERROR, body
+        try:
+            return self.ask(kind, payload, what)
+        except KernelError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return None
+            raise
 
     def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
         """Yield the payload of each message of a dump, to its end: a netlink socket carries one dump at a time.
@@ -219,16 +190,14 @@ class NetlinkSocket:
         expected = self.send([(kind, NLM_F_DUMP, payload)], what)
         self.interrupted = False
         while True:
-            for answer, flags, sequence, body in messages_with_flags(self.receive(what)):
+            for answer, flags, sequence, _, body in messages(self.receive(what)):
                 if sequence != expected:
                     continue
                 if flags & NLM_F_DUMP_INTR:
                     self.interrupted = True
-                if answer == NLMSG_DONE:
-                    check_done(body, what)
+                if answer in (NLMSG_DONE, NLMSG_ERROR):
+                    check_end(body, what)
                     return
-                if answer == NLMSG_ERROR:
-                    raise refusal(body, what)
                 yield body
 
     def send(self, requests: Sequence[tuple[int, int, bytes]], what: str) -> int:
@@ -262,15 +231,20 @@ def raise_first(refused: dict[Any, KernelError]) -> None:
         raise refused.pop(each)
 
 
-def check_done(body: bytes, what: str) -> None:
-    """Take the payload of NLMSG_DONE, which may be an error: the dump then ended early. Raises KernelError."""
-    if int.from_bytes(body[:4], "little", signed=True) < 0:
+def check_end(body: bytes, what: str) -> None:
+    """Take the payload of the last message of a dump, which may be an error. Raises KernelError."""
+    if error_of(body):
         raise refusal(body, what)
+
+
+def error_of(body: bytes) -> int:
+    """Return the errno of a message that begins with a negative one; 0 where it begins with 0 or more."""
+    return max(0, -int.from_bytes(body[:4], sys.byteorder, signed=True))
 
 
 def refusal(body: bytes, what: str) -> KernelError:
     """Return the error for the payload of a message that begins with a negative errno."""
-    code = -int.from_bytes(body[:4], "little", signed=True)
+    code = error_of(body)
     error = KernelError(f"{what}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")
     error.errno = code
     return error

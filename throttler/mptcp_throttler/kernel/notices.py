@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages_with_port
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.htb import TCMSG
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
@@ -86,7 +86,7 @@ class _Listener:
             if data is None:
                 yield Change("more than there was room to hear of", UNKNOWN)
                 continue
-            for kind, port, body in messages_with_port(data):
+            for kind, _, _, port, body in messages(data):
                 yield from self._changes(kind, port, body)
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:

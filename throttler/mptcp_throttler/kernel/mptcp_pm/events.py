@@ -53,7 +53,7 @@ class PathManagerEvents:
                 self.lost += 1
                 continue
             now = time.time()
-            for _kind, _sequence, body in messages(data):
+            for _, _, _, _, body in messages(data):
                 event = parse(body, now)
                 if event is not None:
                     yield event

@@ -10,15 +10,15 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mptcp_throttler.kernel.netlink import (
     NLM_F_DUMP,
-    NLMSG_DONE,
     NLMSG_ERROR,
     NetlinkSocket,
-    check_done,
-    messages_with_flags,
+    check_end,
+    error_of,
+    messages,
     raise_first,
     refusal,
 )
@@ -60,10 +60,6 @@ class SocketDiagnostics:
         self._dumps.close()
         self._look_ups.close()
 
-    def subflow(self, four_tuple: FourTuple) -> KernelSubflow | None:
-        """Return the one subflow; None where there is no such socket. Raises KernelError if the question fails."""
-        return self.look_up((four_tuple,)).get(four_tuple)
-
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return those of the subflows that there are. Raises KernelError if the question fails."""
         found, refused = self._look_up(four_tuples)
@@ -75,34 +71,29 @@ class SocketDiagnostics:
     ) -> tuple[dict[FourTuple, KernelSubflow], dict[FourTuple, KernelError]]:
         """Return those of the subflows that there are, and those of which the kernel does not say it."""
         found: list[KernelSubflow] = []
+        refused: dict[FourTuple, KernelError] = {}
         read = time.monotonic()
-
-        def take(data: bytes, number: int) -> tuple[int, int, bytes] | None:
-            return self._decoder.decode(data, number, SOCK_DIAG_BY_FAMILY, found, read)
-
-        refused = self._ask(four_tuples, take)
+        for four_tuple, data, sequence in self._answers(four_tuples):
+            other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
+            if other is not None and error_of(other[1]) != errno.ENOENT:
+                refused[four_tuple] = refusal(other[1], _LOOK_UP)
         # The kernel answers for a socket that is gone with the one that listens.
         asked = set(four_tuples)
         return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
 
     def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
         """Return what samples leave out of those sockets that there are. Raises KernelError if the question fails."""
-        found: list[tuple[FourTuple, SocketDetails]] = []
-
-        def take(data: bytes, number: int) -> tuple[int, int, bytes] | None:
-            for kind, flags, sequence, body in messages_with_flags(data):
-                if sequence != number:
-                    continue
-                if kind != SOCK_DIAG_BY_FAMILY:
-                    return kind, flags, body
-                each = details(body)
-                if each is not None:
-                    found.append(each)
-            return None
-
-        raise_first(self._ask(four_tuples, take))
-        asked = set(four_tuples)
-        return {four_tuple: each for four_tuple, each in found if four_tuple in asked}
+        found: dict[FourTuple, SocketDetails] = {}
+        refused: list[KernelError] = []
+        for four_tuple, data, _ in self._answers(four_tuples):
+            for kind, _, _, _, body in messages(data):
+                if kind == NLMSG_ERROR and error_of(body) != errno.ENOENT:
+                    refused.append(refusal(body, _LOOK_UP))
+                elif kind == SOCK_DIAG_BY_FAMILY and (each := details(body)) is not None and each[0] == four_tuple:
+                    found[four_tuple] = each[1]
+        if refused:
+            raise refused.pop(0)
+        return found
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Have the kernel close those of the subflows that there are, which resets them at both ends.
@@ -130,29 +121,22 @@ class SocketDiagnostics:
         stayed = unknown | {there[place].four_tuple: error for place, error in refused.items()}
         return {four_tuple: str(error) for four_tuple, error in stayed.items()}
 
-    def _ask(
-        self, four_tuples: Sequence[FourTuple], take: Callable[[bytes, int], tuple[int, int, bytes] | None]
-    ) -> dict[FourTuple, KernelError]:
-        """Have *take* read each answer, a datagram with the number of its question; what it returns is a refusal.
+    def _answers(self, four_tuples: Sequence[FourTuple]) -> Iterator[tuple[FourTuple, bytes, int]]:
+        """Ask for sockets; yield of each whom it is about, the datagram of its answer, and that one's sequence number.
 
-        Return what was refused. Raises KernelError where the answers cannot be read.
+        Raises KernelError where the answers cannot be read.
         """
-        refused: dict[FourTuple, KernelError] = {}
         for start in range(0, len(four_tuples), _BATCH):
-            requests = [(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in four_tuples[start : start + _BATCH]]
-            first = self._look_ups.send(requests, _LOOK_UP)
-            waiting = len(requests)
+            asked = four_tuples[start : start + _BATCH]
+            first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in asked], _LOOK_UP)
+            waiting = len(asked)
             while waiting:
                 data = self._look_ups.receive(_LOOK_UP)  # one message: each answer comes by itself
                 sequence = int.from_bytes(data[_SEQUENCE], sys.byteorder)
                 place = (sequence - first) % (1 << 32)
-                if place >= len(requests):
-                    continue
-                waiting -= 1
-                other = take(data, sequence)
-                if other is not None and not _says_absent(other):
-                    refused[four_tuples[start + place]] = refusal(other[2], _LOOK_UP)
-        return refused
+                if place < len(asked):
+                    waiting -= 1
+                    yield asked[place], data, sequence
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
@@ -193,25 +177,15 @@ class SocketDiagnostics:
             self._begin_anew()
             raise
         self._filled = time.monotonic()
-        other = self._decoder.decode(data, sequence, DUMP, piece, read)
-        if other is None:
+        end = self._decoder.decode(data, sequence, DUMP, piece, read)
+        if end is None:
             return
-        kind, _, body = other
         self._running = None
-        if quietly:
-            return
-        if kind == NLMSG_ERROR:
-            raise refusal(body, _DUMP)
-        if kind == NLMSG_DONE:
-            check_done(body, _DUMP)
+        if not quietly:
+            check_end(end[1], _DUMP)
 
     def _begin_anew(self) -> None:
         """Give up a dump whose end may never come: else each one to come would wait for it first."""
         fresh = NetlinkSocket(NETLINK_SOCK_DIAG)
         self._dumps.close()
         self._dumps, self._running = fresh, None
-
-
-def _says_absent(answer: tuple[int, int, bytes]) -> bool:
-    kind, _, body = answer
-    return kind == NLMSG_ERROR and -int.from_bytes(body[:4], "little", signed=True) == errno.ENOENT

@@ -1,16 +1,17 @@
 """The wire form of socket diagnostics of TCP, requests and answers. sock_diag(7), linux/inet_diag.h, linux/mptcp.h.
 
 A TCP socket that is an MPTCP subflow shows its token, address identifiers and flags as upper-layer protocol
-information. :func:`parse` reads one answer whatever its order; :class:`Decoder` reads thousands: the kernel writes the
-same attributes at the same offsets for all sockets of one kind, so that the offsets are learned once. The headers of
-all attributes are compared on every message, and one that differs goes to :func:`parse`.
+information. A dump has thousands of answers, and the kernel writes the same attributes at the same offsets for all
+sockets of one kind: :class:`Decoder` learns these offsets once. It compares the headers of all attributes on every
+message, so that one with others is learned anew.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, attribute, attributes
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
@@ -38,8 +39,9 @@ _MESSAGE_BYTES = 72
 """struct inet_diag_msg: attributes follow."""
 _ID_OFFSET, _ID_BYTES = 4, {AF_INET: 24, AF_INET6: 36}
 """Ports and addresses in it, as far as they count for a family: an IPv4 address is the first 4 of 16 bytes."""
-_INFO, _ULP_INFO, _ULP_INFO_MPTCP = 2, 19, 3
-_TOKEN_LOCAL, _MAP_SEQUENCE, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 4, 8, 9, 10
+_INFO = 2
+_ULP, _MPTCP = (19,), (19, 3)
+"""Attributes that have attributes within: INET_DIAG_ULP_INFO, and INET_ULP_INFO_MPTCP in it."""
 _FLAG_JOIN = 1 << 2 | 1 << 3
 _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
@@ -54,13 +56,23 @@ _TCP_INFO = struct.Struct("=" + _TCP_INFO_FIELDS)
 """struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
 """Of the same: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
+_TOKEN = (*_MPTCP, 2)
+_WANTED = {
+    (_INFO,): _TCP_INFO_FIELDS,
+    _TOKEN: "I",
+    (*_MPTCP, 8): "I",
+    (*_MPTCP, 9): "B",
+    (*_MPTCP, 10): "B",
+    (*_MPTCP, 4): "Q",
+}
+"""Attributes that are read of a subflow, by their types from the outermost on: struct tcp_info, local token, flags,
+remote and local address identifier, and the data sequence number of what was received last."""
 _ATTRIBUTE = struct.Struct("=HH")
 _HEADER = struct.Struct("=IHHIIB")
 """struct nlmsghdr and the first byte of what follows, which is the address family."""
 _HEADER_BYTES = 16
 _MAX_KNOWN = 1 << 16
 """Sockets whose four-tuples are kept at most between two full sweeps."""
-_MAX_LOCALS = 1024
 _MAX_LAYOUTS = 4
 """Layouts of messages of one length and family."""
 _MAX_KINDS = 64
@@ -106,34 +118,6 @@ def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
     return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
 
 
-def parse(body: bytes, read: float) -> KernelSubflow | None:
-    """Return the subflow that an inet_diag_msg and its attributes describe, as it was at *read*; None for plain TCP."""
-    if len(body) < _MESSAGE_BYTES:
-        return None
-    fields = dict(attributes(body, _MESSAGE_BYTES))
-    mptcp = dict(attributes(dict(attributes(fields.get(_ULP_INFO, b""))).get(_ULP_INFO_MPTCP, b"")))
-    if _TOKEN_LOCAL not in mptcp:
-        return None
-    flags = int.from_bytes(mptcp.get(_FLAGS, b""), "little")
-    info = fields.get(_INFO, b"")
-    tcp, acked, received = _tcp_info(info) if len(info) >= _TCP_INFO.size else (None, 0, 0)
-    return KernelSubflow(
-        token=int.from_bytes(mptcp[_TOKEN_LOCAL][:4], "little"),
-        four_tuple=_four_tuple(body),
-        initial=not flags & _FLAG_JOIN,
-        local_id=mptcp[_ID_LOCAL][0] if mptcp.get(_ID_LOCAL) else None,
-        remote_id=mptcp[_ID_REMOTE][0] if mptcp.get(_ID_REMOTE) else None,
-        backup=bool(flags & _FLAG_BACKUP),
-        read=read,
-        bytes_acked=acked,
-        bytes_received=received,
-        cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
-        tcp=tcp,
-        made_backup=bool(flags & _FLAG_MADE_BACKUP),
-        data_sequence=int.from_bytes(mptcp.get(_MAP_SEQUENCE, b"")[:8], "little"),
-    )
-
-
 def details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
     """Return what an inet_diag_msg says of a socket that samples leave out; None without TCP information."""
     if len(body) < _MESSAGE_BYTES:
@@ -151,33 +135,7 @@ def _four_tuple(body: bytes) -> FourTuple:
     return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
 
 
-def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
-    """Return the socket's state, and the bytes that were acknowledged and received."""
-    (
-        mss,
-        unacked,
-        sacked,
-        rtt,
-        pacing_rate,
-        max_pacing_rate,
-        acked,
-        received,
-        not_sent,
-        delivery_rate,
-        receive_window_limited,
-    ) = _TCP_INFO.unpack_from(info)
-    state = TcpInfo(
-        rtt=rtt,
-        mss=mss,
-        unacked=unacked,
-        not_sent=not_sent,
-        pacing_rate=pacing_rate * 8,
-        max_pacing_rate=None if max_pacing_rate >= _NO_PACING_LIMIT else max_pacing_rate * 8,
-        delivery_rate=delivery_rate * 8,
-        receive_window_limited=receive_window_limited,
-        sacked=sacked,
-    )
-    return state, acked, received
+_Path = tuple[int, ...]
 
 
 class _Layout(NamedTuple):
@@ -188,15 +146,9 @@ class _Layout(NamedTuple):
     expected: tuple[int, ...]
     """which are these."""
     values: struct.Struct | None
-    """Reads what a subflow has; None for a plain TCP socket."""
-
-
-class _Attribute(NamedTuple):
-    kind: int
-    offset: int
-    """Of its header."""
-    length: int
-    """With its header, without padding."""
+    """Reads what a subflow has, in the order of the message; None for a plain TCP socket."""
+    in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    """Puts that into the order in which :class:`Decoder` takes it."""
 
 
 class Decoder:
@@ -209,8 +161,6 @@ class Decoder:
         """Ports and addresses on the wire and as an object, by cookie."""
         self._seen: dict[int, tuple[bytes, FourTuple]] = {}
         """The same, of the sweep that is under way."""
-        self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
-        """Our ends, which thousands of four-tuples share."""
 
     def begin_sweep(self) -> None:
         """All sockets follow: what is not met until :meth:`end_sweep` is forgotten there."""
@@ -221,17 +171,17 @@ class Decoder:
 
     def decode(
         self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
-    ) -> tuple[int, int, bytes] | None:
+    ) -> tuple[int, bytes] | None:
         """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe, as of *read*.
 
-        Return type, flags and payload of the first message with *sequence* that is something else; else None.
+        Return type and payload of the first message with *sequence* that is something else; else None.
         """
         offset, end = 0, len(data)
         known, seen, layouts = self._known, self._seen, self._layouts
         new, append = tuple.__new__, found.append
         read_header = _HEADER.unpack_from
         while offset + _HEADER_BYTES < end:
-            length, what, flags, number, _, family = read_header(data, offset)
+            length, what, _, number, _, family = read_header(data, offset)
             if length < _HEADER_BYTES or offset + length > end:
                 return None
             start = offset
@@ -239,15 +189,15 @@ class Decoder:
             if number != sequence:
                 continue
             if what != kind:
-                return what, flags, data[start + _HEADER_BYTES : start + length]
+                return what, data[start + _HEADER_BYTES : start + length]
             for layout in layouts.get(length << 8 | family, ()):
                 if layout.headers.unpack_from(data, start) == layout.expected:
                     break
             else:
-                subflow = self._parse_slowly(data, start, length, family, read)
-                if subflow is not None:
-                    append(subflow)
-                continue
+                learned = self._learn(data[start : start + length], family)
+                if learned is None:
+                    continue
+                layout = learned
             if layout.values is None:
                 continue
             (
@@ -269,7 +219,7 @@ class Decoder:
                 remote_id,
                 local_id,
                 data_sequence,
-            ) = layout.values.unpack_from(data, start)
+            ) = layout.in_order(layout.values.unpack_from(data, start))
             entry = known.get(cookie)
             if entry is None or entry[0] != identity:
                 entry = self._meet(cookie, identity, data[start + _HEADER_BYTES : start + length])
@@ -316,87 +266,74 @@ class Decoder:
             self._known.clear()
         if len(self._seen) >= _MAX_KNOWN:
             self._seen.clear()
-        local, local_port, remote, remote_port = _four_tuple(body)
-        if len(self._locals) >= _MAX_LOCALS:
-            self._locals.clear()
-        shared = self._locals.setdefault((local, local_port), (local, local_port))
-        entry = self._known[cookie] = identity, FourTuple(*shared, remote, remote_port)
+        entry = self._known[cookie] = identity, _four_tuple(body)
         return entry
 
-    def _parse_slowly(self, data: bytes, start: int, length: int, family: int, read: float) -> KernelSubflow | None:
-        message = data[start : start + length]
-        layout = _learn(message, family)
-        if layout is not None and len(self._layouts) < _MAX_KINDS:
-            kind = length << 8 | family
+    def _learn(self, message: bytes, family: int) -> _Layout | None:
+        """Return the layout of *message*, and keep it; None for one that is not as the kernel writes them."""
+        layout = _layout(message, family)
+        if layout is not None:
+            if len(self._layouts) >= _MAX_KINDS:
+                self._layouts.clear()
+            kind = len(message) << 8 | family
             self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
-        return parse(message[_HEADER_BYTES:], read)
+        return layout
 
 
-def _learn(message: bytes, family: int) -> _Layout | None:
-    """Return the layout of *message*; None for one that is not as the kernel writes them."""
-    start = _HEADER_BYTES + _MESSAGE_BYTES
-    outer = _chain(message, start, len(message))
-    if len(message) < start or family not in _ID_BYTES or not outer:
+def _layout(message: bytes, family: int) -> _Layout | None:
+    places = _places(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
+    if not places or family not in _ID_BYTES:
         return None
-    ulp = _chain_below(message, outer, _ULP_INFO)
-    mptcp = _chain_below(message, ulp, _ULP_INFO_MPTCP)
-    if ulp is None or mptcp is None:
-        return None
-    chains = sorted((*outer, *ulp, *mptcp), key=lambda each: each.offset)
-    headers = struct.Struct("=" + _picks([(each.offset, "I", 4) for each in chains], len(message)))
+    headers = _reader([(offset - 4, "I") for offset, _ in places.values()], len(message))
     expected = headers.unpack(message)
-    sizes = {each.kind: each.length - 4 for each in mptcp}
-    if _TOKEN_LOCAL not in sizes:
-        return _Layout(headers, expected, None)
-    wanted = {
-        _TOKEN_LOCAL: ("I", 4),
-        _FLAGS: ("I", 4),
-        _ID_REMOTE: ("B", 1),
-        _ID_LOCAL: ("B", 1),
-        _MAP_SEQUENCE: ("Q", 8),
-    }
-    info = next((each for each in outer if each.kind == _INFO), None)
-    if info is None or info.length - 4 < _TCP_INFO.size:
-        return None
-    if any(sizes.get(kind) != size for kind, (_, size) in wanted.items()):
-        return None
-    places = {each.kind: each.offset + 4 for each in mptcp}
-    picks = [
-        (_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s", _ID_BYTES[family]),
-        (_HEADER_BYTES + _COOKIE_OFFSET, "Q", 8),
-        (info.offset + 4, _TCP_INFO_FIELDS, _TCP_INFO.size),
-        *((places[kind], *code) for kind, code in wanted.items()),
+    if _TOKEN not in places:
+        return _Layout(headers, expected, None, tuple)
+    wanted = [
+        (_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"),
+        (_HEADER_BYTES + _COOKIE_OFFSET, "Q"),
     ]
-    if picks != sorted(picks):
-        return None
-    return _Layout(headers, expected, struct.Struct("=" + _picks(picks, len(message))))
+    for path, code in _WANTED.items():
+        offset, size = places.get(path, (0, 0))
+        if size < struct.calcsize(f"={code}"):
+            return None
+        wanted.append((offset, code))
+    ordered = sorted(wanted)
+    firsts, first = {}, 0
+    for offset, code in ordered:
+        firsts[offset] = first
+        first += _count(code)
+    in_order = itemgetter(*(firsts[offset] + n for offset, code in wanted for n in range(_count(code))))
+    return _Layout(headers, expected, _reader(ordered, len(message)), in_order)
 
 
-def _picks(picks: list[tuple[int, str, int]], length: int) -> str:
-    """Return a struct format of *length* bytes that reads at each of the offsets, in order: offset, code, bytes."""
+def _count(code: str) -> int:
+    """Return how many values a struct format has."""
+    return len(struct.unpack(f"={code}", bytes(struct.calcsize(f"={code}"))))
+
+
+def _reader(picks: list[tuple[int, str]], length: int) -> struct.Struct:
+    """Return what reads *length* bytes at each of the offsets, in order: offset and code."""
     codes, position = [], 0
-    for offset, code, size in picks:
+    for offset, code in picks:
         codes.append(f"{offset - position}x {code}")
-        position = offset + size
-    return " ".join(codes) + f" {length - position}x"
+        position = offset + struct.calcsize(f"={code}")
+    return struct.Struct(f"={' '.join(codes)} {length - position}x")
 
 
-def _chain(message: bytes, start: int, end: int) -> tuple[_Attribute, ...] | None:
-    """Return the attributes between two offsets; None where they do not fill it exactly, or a kind comes twice."""
-    found: dict[int, _Attribute] = {}
+def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
+    """Return where the attributes between two offsets have their contents, and how many bytes, by their types from the
+    outermost on; None where they do not fill it exactly, or a type comes twice."""
+    found: dict[_Path, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)
-        kind &= NLA_TYPE_MASK
-        if length < 4 or start + length > end or kind in found:
+        here = (*path, kind & NLA_TYPE_MASK)
+        if length < 4 or start + length > end or here in found:
             return None
-        found[kind] = _Attribute(kind, start, length)
+        found[here] = start + 4, length - 4
+        if here in (_ULP, _MPTCP):
+            within = _places(message, start + 4, start + length, here)
+            if within is None:
+                return None
+            found |= within
         start += (length + 3) & ~3
-    return tuple(found.values())
-
-
-def _chain_below(message: bytes, chain: tuple[_Attribute, ...] | None, kind: int) -> tuple[_Attribute, ...] | None:
-    """Return the attributes within the one of *kind*: none where there is no such one."""
-    outer = next((each for each in chain or () if each.kind == kind), None)
-    if chain is None or outer is None:
-        return None if chain is None else ()
-    return _chain(message, outer.offset + 4, outer.offset + outer.length)
+    return found
