@@ -1,7 +1,7 @@
 """Tries kernel features out. To be run in a network namespace that goes away with the process; see ``gather``.
 
 Prints one JSON object: feature to null where it works, else to the reason. What the throttler needs is tried by its own
-``kernel.trial``.
+``kernel.feature_probe``.
 """
 
 from __future__ import annotations

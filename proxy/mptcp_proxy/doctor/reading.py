@@ -102,7 +102,7 @@ def _probe_throttler() -> tuple[Results, str]:
     # Where nobody has loaded it iptables is tried only if nftables does not work.
     others = [each for each in BACKENDS if each != BY_IPTABLES]
     loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
-    module = "mptcp_throttler.kernel.trial"
+    module = "mptcp_throttler.kernel.feature_probe"
     results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, *others, *loaded))
     if not loaded and all(map(results.get, others)):
         more, _ = in_fresh_namespace(module, [BY_IPTABLES])

@@ -168,7 +168,7 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
     asked: list[set[str]] = []
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:
-        if module == "mptcp_throttler.kernel.trial":
+        if module == "mptcp_throttler.kernel.feature_probe":
             asked.append({BY_IPTABLES, BY_NFTABLES} & set(features))
         return {each: nftables if each == BY_NFTABLES else None for each in features}, ""
 

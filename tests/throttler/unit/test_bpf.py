@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.bpf import Bpf, Settings
+from mptcp_throttler.kernel.bpf import Bpf, Map, Settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
 from mptcp_throttler.shaping.model import SocketLimit
@@ -31,3 +31,9 @@ def test_a_program_that_was_not_compiled_is_an_error_in_words(tmp_path: Path, mo
     monkeypatch.setattr(bpf, "PROGRAMS", tmp_path)
     with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build makes: No such"):
         Bpf().tcp_iterator("mptcp_thr_all", Settings(), {})
+
+
+def test_a_program_of_another_version_is_an_error_in_words() -> None:
+    table = Map(-1, "none", 8, 4, 1)
+    with pytest.raises(KernelError, match=r"mptcp_thr_all\.o is of another version; .*/build makes it anew"):
+        Bpf().tcp_iterator("mptcp_thr_all", Settings(), {"unknown": table})

@@ -11,8 +11,7 @@ import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 
 from mptcp_throttler.kernel import sysctl
-from mptcp_throttler.kernel.bpf import Map
-from mptcp_throttler.kernel.known_map import KnownMap
+from mptcp_throttler.kernel.bpf import Map, MirroredMap
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
@@ -166,7 +165,7 @@ class FakeMap:
 
 def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
     bpf = FakeMap()
-    known = KnownMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    known = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
     known.update({b"a": b"1", b"b": b"2", b"c": b"3"})
     assert asyncio.run(known.check()) == 0
     bpf.there = {b"a": b"1", b"b": b"9", b"x": b"7"}
@@ -180,7 +179,7 @@ def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
 
 def test_an_entry_that_was_refused_is_set_by_the_next_comparison() -> None:
     bpf = FakeMap()
-    known = KnownMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    known = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
     bpf.full = True
     with pytest.raises(KernelError):
         known.update({b"a": b"1"})

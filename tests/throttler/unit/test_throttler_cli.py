@@ -21,7 +21,7 @@ import pytest
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
-from mptcp_throttler.kernel import trial
+from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import link
@@ -55,7 +55,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(host, "loads", lambda name: True)
     monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
-    monkeypatch.setattr(trial, "try_out", lambda features: (dict.fromkeys(features), ""))
+    monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
     return names
 
 
@@ -212,14 +212,14 @@ def test_check_tries_what_the_daemon_needs_of_the_kernel(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a kernel without HTB, or without IFB for uploads; the daemon did not start."""
-    monkeypatch.setattr(trial, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
+    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
     assert main(["check", "--config", str(settings)]) == FAILED
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(
         f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
     )
-    monkeypatch.setattr(trial, "try_out", lambda features: ({}, "only root may make a network namespace"))
+    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may make a network namespace"))
     assert main(["check", "--config", str(settings)]) == 0
     words = "note: whether this kernel can throttle was not tried: only root may make a network namespace"
     assert capsys.readouterr().err == f"{settings}: {words}\n"

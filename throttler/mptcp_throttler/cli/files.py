@@ -34,7 +34,7 @@ def check(options: argparse.Namespace) -> int:
         stacked_interfaces,
         unreadable,
     )
-    from mptcp_throttler.kernel import trial
+    from mptcp_throttler.kernel import feature_probe
     from mptcp_throttler.kernel.tc import link
 
     if options.policy is not None:
@@ -45,7 +45,7 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
-    tried = trial.try_out(needed_of_kernel(settings, policy))
+    tried = feature_probe.try_out(needed_of_kernel(settings, policy))
     needs = [*library_problems_here(settings, policy), *kernel_problems(settings, policy, *tried)]
     lacking = [each for each in needs if each.severity is Severity.ERROR]
     unfit = (*ports_without_listener(settings), *stacked_interfaces(settings, link.stands_on()))

@@ -160,7 +160,7 @@ def kernel_problems(
 ) -> Iterator[Problem]:
     """Yield what the kernel lacks of what *settings* and *policy* need; where that was not tried, a note that says so.
 
-    *results*, *refusal*: of ``kernel.trial``.
+    *results*, *refusal*: of ``kernel.feature_probe``.
     """
     if refusal:
         yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)

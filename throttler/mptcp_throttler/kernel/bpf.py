@@ -12,12 +12,13 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.scheduling import in_turns
 
 _LIBRARY = "libbpf.so.1"
 PROGRAMS = Path(__file__).parent / "sockets/programs"
@@ -234,10 +235,13 @@ class Bpf:
         if not opened:
             raise KernelError(f"open {path}, which {PROGRAMS / 'build'} makes: {os.strerror(ctypes.get_errno())}")
         try:
-            for name, table in maps.items():
-                library.bpf_map__reuse_fd(library.bpf_object__find_map_by_name(opened, name.encode()), table.descriptor)
             constants = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
-            library.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data)))
+            fits = constants and library.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data))) == 0
+            for name, table in maps.items():
+                found = library.bpf_object__find_map_by_name(opened, name.encode())
+                fits = fits and found and library.bpf_map__reuse_fd(found, table.descriptor) == 0
+            if not fits:
+                raise KernelError(f"{path} is of another version; {PROGRAMS / 'build'} makes it anew")
             code = library.bpf_object__next_program(opened, None)
             log = ctypes.create_string_buffer(_LOG_BYTES)
             library.bpf_program__set_log_buf(code, log, ctypes.c_size_t(_LOG_BYTES))
@@ -254,6 +258,62 @@ class Bpf:
             raise KernelError(f"{what}: {os.strerror(-result)}")
         self._descriptors.append(result)
         return result
+
+
+class MirroredMap:
+    """A map, empty at first, and what it is to have: others may change it.
+
+    All raise KernelError where it is full or the kernel refuses.
+    """
+
+    def __init__(self, bpf: Bpf, table: Map) -> None:
+        self._bpf = bpf
+        self._table = table
+        self._wanted: dict[bytes, bytes] = {}
+        self._touched: set[bytes] | None = None
+        """What was changed since the comparison began that is under way."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return what the map is to have for *key*."""
+        return self._wanted.get(key)
+
+    def update(self, entries: Mapping[bytes, bytes]) -> None:
+        """Set entries; those that are refused are known, and tried again by :meth:`check`."""
+        self._wanted.update(entries)
+        self._touch(entries)
+        self._bpf.update_batch(self._table, b"".join(entries), b"".join(entries.values()))
+
+    def delete(self, keys: Collection[bytes]) -> None:
+        """Forget keys; unknown ones are fine."""
+        for key in keys:
+            self._wanted.pop(key, None)
+        self._touch(keys)
+        self._bpf.delete_batch(self._table, b"".join(keys))
+
+    async def check(self) -> int:
+        """Compare the map with what it is to have, and put right what differs; return how many entries that was."""
+        self._touched = touched = set[bytes]()
+        try:
+            found: dict[bytes, bytes] = {}
+            async for key, value in in_turns(self._bpf.entries(self._table)):
+                found[key] = value
+            wrong: dict[bytes, bytes] = {}
+            async for key, value in in_turns(list(self._wanted.items())):
+                if found.pop(key, None) != value:
+                    wrong[key] = value
+        finally:
+            self._touched = None
+        wrong = {key: value for key, value in wrong.items() if key not in touched}
+        foreign = [key for key in found if key not in self._wanted and key not in touched]
+        if wrong:
+            self._bpf.update_batch(self._table, b"".join(wrong), b"".join(wrong.values()))
+        if foreign:
+            self._bpf.delete_batch(self._table, b"".join(foreign))
+        return len(wrong) + len(foreign)
+
+    def _touch(self, keys: Iterable[bytes]) -> None:
+        if self._touched is not None:
+            self._touched.update(keys)
 
 
 def _pieces(data: bytes, size: int) -> list[bytes]:

@@ -48,8 +48,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv6Network
 
-from mptcp_throttler.kernel.bpf import Bpf, Settings
-from mptcp_throttler.kernel.known_map import KnownMap
+from mptcp_throttler.kernel.bpf import Bpf, MirroredMap, Settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Network
@@ -91,7 +90,7 @@ class BpfSocketPacing:
         try:
             limits = bpf.hash_map(NAME, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
             births = bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
-            self._limits, self._births = KnownMap(bpf, limits), KnownMap(bpf, births)
+            self._limits, self._births = MirroredMap(bpf, limits), MirroredMap(bpf, births)
             self._maps = {"limits": limits, "births": births}
             try:
                 self._program = bpf.attach_sock_ops(NAME, self._settings, self._maps)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.throttler_trial import attempt
-from mptcp_throttler.kernel import trial
+from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.ports import KernelError
 
 
@@ -31,7 +31,7 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
         if wanted not in works:
             raise KernelError(f"{wanted} does not work")
 
-    monkeypatch.setattr(trial, "_use_backend", use)
-    monkeypatch.setattr(trial, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
-    assert attempt({"auto": trial._either}) == {"auto": None if works else "auto does not work"}
+    monkeypatch.setattr(feature_probe, "_use_backend", use)
+    monkeypatch.setattr(feature_probe, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
+    assert attempt({"auto": feature_probe._either}) == {"auto": None if works else "auto does not work"}
     assert tried == expected
