@@ -65,6 +65,7 @@ class OutageRecorder(Recorder):
         super().__init__(client, DEVICES, direction="sent" if sent else "received")
         self._client, self._done = client, done
         self.flags: list[tuple[float, dict[str, bool]]] = []
+        self._proxy = proxy
         with proxy.entered():
             self._diagnostics = SocketDiagnostics((PROXY_PORT,))
 
@@ -72,11 +73,12 @@ class OutageRecorder(Recorder):
         counters = self._client.counters()
         octets = {device: getattr(counters[device], self._direction) for device in self.devices}
         self._samples.append(Sample(self.now, {**octets, APPLICATION: self._done()}))
-        found = {
-            NETWORKS[each.four_tuple.remote[:3]]: each.made_backup
-            for each in self._diagnostics.subflows()
-            if each.four_tuple.remote[:3] in NETWORKS
-        }
+        with self._proxy.entered():
+            found = {
+                NETWORKS[each.four_tuple.remote[:3]]: each.made_backup
+                for each in self._diagnostics.subflows()
+                if each.four_tuple.remote[:3] in NETWORKS
+            }
         self.flags.append((self.now, found))
 
 

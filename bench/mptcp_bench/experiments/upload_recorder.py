@@ -22,11 +22,13 @@ class UploadRecorder(Recorder):
     def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
         super().__init__(proxy, DEVICES)
         self._clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
+        self._proxy = proxy
         with proxy.entered():
             self._diagnostics = SocketDiagnostics((PROXY_PORT,))
 
     def _take(self) -> None:
-        found = {subflow.four_tuple.remote: subflow.bytes_received for subflow in self._diagnostics.subflows()}
+        with self._proxy.entered():
+            found = {subflow.four_tuple.remote: subflow.bytes_received for subflow in self._diagnostics.subflows()}
         octets = {name: found.get(address, 0) for name, address in self._clients.items()}
         self._samples.append(Sample(self.now, octets))
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.mptcp.model import FourTuple
 
@@ -54,7 +53,8 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
                 before = listed(proxy)
-                found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
+                with proxy.entered():
+                    found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
                 asked = [each.four_tuple for each in found.values()]
                 gone = asked[0]._replace(remote_port=1)
                 details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
@@ -96,21 +96,20 @@ CONNECTIONS = 300
 @contextmanager
 def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
     """MPTCP connections over loopback to a listener for each family, and plain ones among them."""
-    with ExitStack() as stack:
-        with testbed["proxy"].entered():
-            diagnostics = SocketDiagnostics((PORT,))
-            stack.callback(diagnostics.close)
-            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind((address, PORT))
-                listener.listen(16)
-                for number in range(CONNECTIONS):
-                    protocol = IPPROTO_MPTCP if number % 10 else socket.IPPROTO_TCP
-                    caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
-                    caller.connect((address, PORT))
-                    stack.enter_context(listener.accept()[0])
+    with ExitStack() as stack, testbed["proxy"].entered():
+        diagnostics = SocketDiagnostics((PORT,))
+        stack.callback(diagnostics.close)
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address, PORT))
+            listener.listen(16)
+            for number in range(CONNECTIONS):
+                protocol = IPPROTO_MPTCP if number % 10 else socket.IPPROTO_TCP
+                caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+                caller.connect((address, PORT))
+                stack.enter_context(listener.accept()[0])
         yield diagnostics
 
 
@@ -166,10 +165,11 @@ def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
         # Multipath TCP from its third ACK on: until then the kernel has no such subflow.
         for caller in callers:
             caller.sendall(b"?")
-        found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
-        closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # the last one was not accepted yet
-        assert diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)]) == {}
-        assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
+        with testbed["proxy"].entered():
+            found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
+            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # the last one was not accepted yet
+            assert diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)]) == {}
+            assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
         assert diagnostics.close_sockets(closed) == {}
         accepted[0].settimeout(60)
         assert accepted[0].recv(1) == b"?"
@@ -185,18 +185,17 @@ def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
 def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require: Any, ports: tuple[int, ...]) -> None:
     require("mptcp")
     there = (PORT, PORT + 1, PORT + 3)
-    with ExitStack() as stack:
-        with testbed["proxy"].entered():
-            diagnostics = SocketDiagnostics(ports)
-            stack.callback(diagnostics.close)
-            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-                for port in there:
-                    listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-                    listener.bind((address, port))
-                    listener.listen()
-                    caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-                    caller.connect((address, port))
-                    stack.enter_context(listener.accept()[0])
+    with ExitStack() as stack, testbed["proxy"].entered():
+        diagnostics = SocketDiagnostics(ports)
+        stack.callback(diagnostics.close)
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            for port in there:
+                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                listener.bind((address, port))
+                listener.listen()
+                caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                caller.connect((address, port))
+                stack.enter_context(listener.accept()[0])
         found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
     assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in there if port in ports)
 
@@ -214,6 +213,5 @@ def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, requi
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete
-            with pytest.raises(KernelError, match="another dump was begun"):
-                list(left)
+            list(left)  # it has a socket of its own
             assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -1,8 +1,8 @@
 """Socket diagnostics: the MPTCP subflows that this host has now, all of them or those that are asked for. sock_diag(7).
 
 This is how connections older than the daemon become known, and how bytes, rates and losses of a subflow are measured.
-A dump reads thousands of sockets in pieces; it has a netlink socket of its own, because a netlink socket carries one
-dump at a time and look-ups come in between.
+A dump reads thousands of sockets in pieces. Each has a netlink socket of its own, because a netlink socket carries one
+dump at a time, look-ups come in between, and a dump may be left before its end.
 """
 
 from __future__ import annotations
@@ -48,16 +48,10 @@ class SocketDiagnostics:
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
         self._ports = tuple(listen_ports)
-        self._dumps = NetlinkSocket(NETLINK_SOCK_DIAG)
         self._look_ups = NetlinkSocket(NETLINK_SOCK_DIAG)
         self._decoder = Decoder()
-        self._running: int | None = None
-        """Sequence number of the dump whose end has not been read yet."""
-        self._filled = 0.0
-        """When the kernel wrote the dump's next datagram, monotonic seconds: as the one before it was received."""
 
     def close(self) -> None:
-        self._dumps.close()
         self._look_ups.close()
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
@@ -146,46 +140,19 @@ class SocketDiagnostics:
     def pieces(self) -> Iterator[list[KernelSubflow]]:
         """Do as :meth:`subflows`, one list for each datagram of the kernel's, some 60 subflows.
 
-        It may be left at any point: the next dump first reads what the kernel still has to say, in empty pieces. One
-        dump runs at a time; one that another takes the place of raises KernelError. So does one that fails.
+        It may be left at any point. Raises KernelError if the dump fails.
         """
         self._decoder.begin_sweep()
-        yield from self._dump(dump_request(self._ports))
+        with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
+            filled, end = time.monotonic(), None
+            sequence = netlink.send([(DUMP, NLM_F_DUMP, dump_request(self._ports))], _DUMP)
+            while end is None:
+                data = netlink.receive(_DUMP)
+                # The kernel writes a datagram as the one before it is received.
+                read, filled = filled, time.monotonic()
+                piece: list[KernelSubflow] = []
+                end = self._decoder.decode(data, sequence, DUMP, piece, read)
+                if end is not None:
+                    check_end(end[1], _DUMP)
+                yield piece
         self._decoder.end_sweep()
-
-    def _dump(self, request: bytes) -> Iterator[list[KernelSubflow]]:
-        while self._running is not None:
-            self._read_piece(self._running, [], quietly=True)
-            yield []
-        self._filled = time.monotonic()
-        sequence = self._dumps.send([(DUMP, NLM_F_DUMP, request)], _DUMP)
-        self._running = sequence
-        while self._running == sequence:
-            piece: list[KernelSubflow] = []
-            self._read_piece(sequence, piece)
-            last = self._running is None
-            yield piece
-            if not last and self._running != sequence:
-                raise KernelError(f"{_DUMP}: another dump was begun before this one ended")
-
-    def _read_piece(self, sequence: int, piece: list[KernelSubflow], quietly: bool = False) -> None:
-        """Read one datagram of the running dump into *piece*; at the dump's end, note that none runs."""
-        read = self._filled
-        try:
-            data = self._dumps.receive(_DUMP)
-        except KernelError:
-            self._begin_anew()
-            raise
-        self._filled = time.monotonic()
-        end = self._decoder.decode(data, sequence, DUMP, piece, read)
-        if end is None:
-            return
-        self._running = None
-        if not quietly:
-            check_end(end[1], _DUMP)
-
-    def _begin_anew(self) -> None:
-        """Give up a dump whose end may never come: else each one to come would wait for it first."""
-        fresh = NetlinkSocket(NETLINK_SOCK_DIAG)
-        self._dumps.close()
-        self._dumps, self._running = fresh, None
