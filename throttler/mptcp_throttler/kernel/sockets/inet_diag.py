@@ -52,7 +52,6 @@ _COOKIE_OFFSET = 44
 _NO_PACING_LIMIT = 0xFFFFFFFF
 """Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
 _TCP_INFO_FIELDS = "16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x"
-_TCP_INFO = struct.Struct("=" + _TCP_INFO_FIELDS)
 """struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
 """Of the same: lost, rttvar, snd_cwnd, total_retrans, segs_out."""

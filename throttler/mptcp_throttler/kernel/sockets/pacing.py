@@ -1,42 +1,33 @@
 """Limits on single subflows' sockets, by BPF: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT (tcp(7)).
 
-No program holds a descriptor of a subflow's socket, and what is set on an MPTCP socket goes to all its subflows. A
-BPF program of the kind *sock_ops* may set them on a single one: it asks for a call at every round trip of the
-connections to the proxy's ports, looks the socket up by its cookie in a map of ours, and sets what is there. A limit is
-in force a round trip after it was asked for, and on a socket with nothing in flight with its next data.
+No program holds a descriptor of a subflow's socket, and what is set on an MPTCP socket goes to all its subflows. A BPF
+program of the kind *sock_ops* may set options on a single one: it is called at every round trip of the connections to
+the proxy's ports, looks the socket up by its cookie in a map of ours, and sets what is there. A limit is in force a
+round trip after it was asked for, and on a socket with nothing in flight with its next data.
 
-Only sockets that were accepted in this network namespace while such a program ran ask for the call, so that an older
-connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows who is). They ask for it for good. The
-program goes with the process; the limits stay on the sockets until they are lifted or closed.
+Only sockets that were accepted in this network namespace while such a program ran ask for the call, for good; an older
+connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows which can). The program goes with the
+process; the limits stay on the sockets until they are lifted or closed.
 
-The same body is run for all sockets at once by a second program, an iterator, where something is to be in force on
-sockets that send nothing, too: what is taken back, and a rate of 0, with which a subflow rests. It takes Linux 5.16 and
-CAP_PERFMON. A socket that rested has no pacing rate until data are acknowledged: the body has BBR begin on it, and
-gives it back the congestion control that it had.
+A second program, an iterator, does the same on all sockets at once, for what must be in force on sockets that send
+nothing, too: what is taken back, and a rate of 0, with which a subflow rests. It takes Linux 5.16 and CAP_PERFMON.
 
-A send buffer only grows: the program asks first what the socket has, for which it takes Linux 6.1; older ones leave it.
-The kernel takes it over into the connection's buffer, the sum of its subflows', at once (subflow_write_space,
-net/mptcp/subflow.c). Half of it may be at most net.core.wmem_max; where that leaves too little, none is set.
+A send buffer only grows, from Linux 6.1 on, which says how large it is. The kernel takes it over into the connection's
+buffer, the sum of its subflows', at once (subflow_write_space, net/mptcp/subflow.c). Half of it may be at most
+net.core.wmem_max; where that leaves too little, none is set.
 
-The same program sets TCP_USER_TIMEOUT (tcp(7)) while a subflow retransmits, which an MPTCP socket refuses: the data of
-a client that vanished would wait for a quarter of an hour, in a larger send buffer if it has one. Not while it is
-idle: there the option takes the place of the number of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c);
-and not while the client's window is closed: Squid ends a download that is paused.
+TCP_USER_TIMEOUT (tcp(7)), which an MPTCP socket refuses, is set while a subflow retransmits: the data of a client that
+vanished would wait for a quarter of an hour. Not while it is idle: there the option takes the place of the number of
+unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c); and not while the client's window is closed: Squid ends
+a download that is paused.
 
-And it gives a subflow its first options when it accepts it, where the client's address is in one of the prefixes of a
-second map, the longest prefix first. A subflow that will have a cap is to take little from the connection at a time:
-what waits on it cannot go by another path any more, and its first segments are sent before anybody has measured
-anything, or made an entry for it. Plain TCP is left alone.
-
-SO_PRIORITY (socket(7)) names the HTB class of the cap (tc-htb(8): a priority whose upper half is the qdisc's handle),
-and an entry of the subflow comes before it. It is taken off the socket once that has sent some segments, for by then
-there is an entry where there is to be one: what nobody decides about is not capped for good, and a priority of a former
-policy does not stay. For the same reason a small TCP_NOTSENT_LOWAT is raised on a socket that has sent much and has no
-limit: a connection that nobody decides about would be slower for good.
-
-A join under a cap so low that it is to rest has a pacing rate of 0 from its acceptance on: the scheduler would give it
-32 kB at a time until its average of the rate has come to 0. The first subflow never rests from its acceptance on, for
-nothing else would carry what it does not.
+A subflow whose client address is in a prefix of a second map, the longest first, gets its first options as it is
+accepted: before anybody has measured anything, little of the connection waits on a subflow that will have a cap, and
+its first segments are few and in the cap's HTB class (SO_PRIORITY, tc-htb(8)). The program takes the class off once the
+socket has sent some segments, when there is an entry if there is to be one, and the small bound once it has sent much
+without a limit: a subflow that nobody decides about would be slower for good. A join under a cap so low that it is to
+rest has a rate of 0 from its acceptance on, for the scheduler would give it 32 kB at a time at first; never the first
+subflow, for nothing else would carry what it does not. Plain TCP is left alone.
 """
 
 from __future__ import annotations
