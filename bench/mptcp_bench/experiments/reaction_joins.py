@@ -1,6 +1,6 @@
 """What the probe of the experiment ``reaction`` makes of the captured packets. Pure.
 
-Times are the kernel's time stamps, seconds since the epoch. Connections come one after another, and each is known by
+Times are the kernel's time stamps, as monotonic seconds. Connections come one after another, and each is known by
 the client's port of its first subflow, the one that is to be capped. Once the entry of that subflow is in the kernel's
 set, its packets have our bits in their marks.
 """

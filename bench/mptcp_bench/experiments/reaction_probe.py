@@ -40,6 +40,7 @@ class Wire:
 
     def __init__(self, port: int, client: str) -> None:
         self._port = port
+        self._ahead = time.time() - time.monotonic()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
         self._socket.bind(("wan0", 0))
         attach_filter(self._socket, f"outbound and tcp src port {port} and dst host {client}", "wan0")
@@ -62,7 +63,9 @@ class Wire:
                 data = {kind: body for _, kind, body in ancillary}
                 seconds, nanoseconds = struct.unpack("=qq", data[_SO_TIMESTAMPNS])
                 mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
-                yield Sent(seconds + nanoseconds / 1e9, client_port, length, bool(mark & Ownership().mark_mask))
+                yield Sent(
+                    seconds + nanoseconds / 1e9 - self._ahead, client_port, length, bool(mark & Ownership().mark_mask)
+                )
 
 
 def serve(port: int) -> None:
@@ -84,17 +87,17 @@ def serve(port: int) -> None:
 def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str, float]]:
     """Return one sample for each join that was seen, of *count* connections."""
     samples: list[dict[str, float]] = []
-    joins, deadline = Joins(port), time.time() + _LAST_SECONDS
-    while len(samples) < count and time.time() < deadline:
+    joins, deadline = Joins(port), time.monotonic() + _LAST_SECONDS
+    while len(samples) < count and time.monotonic() < deadline:
         time.sleep(_IDLE_SECONDS)
         for segment in signals.read():
             joins.segment(segment)
         for sent in wire.read():
             joins.packet(sent)
-        decided = list(joins.decided(time.time()))
+        decided = list(joins.decided(time.monotonic()))
         if decided:
             samples += decided
-            deadline = time.time() + _LAST_SECONDS
+            deadline = time.monotonic() + _LAST_SECONDS
     return samples
 
 

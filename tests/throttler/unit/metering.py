@@ -71,8 +71,8 @@ class Host:
             self.cookies += 1
             name = four_tuple(remote, 40000 + token)
             self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, 0.0, cookie=self.cookies)
-            subflows.append(Subflow(name, SubflowState.ACTIVE, not subflows, 0, 0, False, None, self.now))
-        self.connections[token] = Connection(token, tuple(subflows), self.now)
+            subflows.append(Subflow(name, SubflowState.ACTIVE, not subflows, 0, 0, False, None, self.clock))
+        self.connections[token] = Connection(token, tuple(subflows), self.clock)
         return self.decide(token)
 
     def decide(self, token: int) -> tuple[Verdict, ...]:

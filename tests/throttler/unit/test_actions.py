@@ -46,7 +46,7 @@ def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
 ) -> None:
     """Defect: after a reload to a policy by order each connection from before had a line, and an event by it."""
     now = 6_000.0
-    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]
     with caplog.at_level(logging.WARNING):
         effects.carry_out(wanted)

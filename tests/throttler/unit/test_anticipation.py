@@ -271,21 +271,6 @@ def test_one_with_a_connection_that_is_anticipated_is_not_forgotten(clients: Cli
     assert (clients.anticipation.clients, clients.subflows(token, now)) == (1, 2)
 
 
-@pytest.mark.parametrize(("back", "until"), [(300.0, 300.0 + KEPT_SECONDS), (86_400.0, 1.0)])
-def test_a_clock_that_is_set_back_has_nobody_remembered_for_long(clients: Clients, back: float, until: float) -> None:
-    """*until* is how many seconds after that at the latest."""
-    lone(clients, 100_000.0)
-    lone(clients, 100_010.0 - back, OTHER)
-    clients.anticipation.take_flips()
-    clients.anticipation.expire(100_015.0 - back)
-    if back < KEPT_SECONDS:
-        assert clients.anticipation.take_flips() == {}, "a small step is no reason to forget"
-    else:
-        assert clients.anticipation.take_flips() == {CLIENT: False}
-    clients.anticipation.expire(100_015.0 - back + until + KEPT_SECONDS)
-    assert clients.anticipation.clients == 0
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from(["begin", "join", "end"]), st.integers(0, 3), st.floats(0, 300)), max_size=40
 )
@@ -328,12 +313,6 @@ def test_the_record_of_clients_is_bounded(clients: Clients, monkeypatch: pytest.
     assert not flips[(0).to_bytes(4, "big")], "one that gave way has lost what its socket options were for"
 
 
-def test_a_clock_that_is_set_back_keeps_nobody_anticipated(clients: Clients) -> None:
-    token = clients.begin(10_000.0)
-    assert clients.pass_by(5_000.0) == [token]
-    assert clients.subflows(token, 5_000.0) == 1
-
-
 def test_one_without_an_active_subflow_is_no_longer_one_of_many(clients: Clients) -> None:
     for number in range(100):
         token = clients.begin(100.0 + number / 1000)
@@ -342,14 +321,3 @@ def test_one_without_an_active_subflow_is_no_longer_one_of_many(clients: Clients
         assert clients.subflows(token, 100.0 + number / 1000) == 0
     lone = clients.begin(101.0)
     assert clients.pass_by(101.0 + WINDOW_SECONDS) == [lone]
-
-
-def test_a_client_that_lost_its_second_path_is_known_by_that_though_the_clock_was_set_back() -> None:
-    """Defect: its joins lay in the future, and counted for more than each connection without one."""
-    clients = Clients()
-    clients.join(clients.begin(86_400.0), 86_400.1)
-    for number in range(3):
-        began = 10.0 * number
-        token = clients.begin(began)
-        clients.subflows(token, began + LONG_WINDOW_SECONDS + 0.1)
-    assert clients.subflows(clients.begin(50.0), 50.0) == 1

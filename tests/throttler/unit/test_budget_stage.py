@@ -183,6 +183,8 @@ def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
     host.now += 5
+    host.clock += 5
+    host.stage.advance(host.now, host.clock)
     host.policy = MONTHLY
     host.stage.set_policy(MONTHLY)
     host.decide(1)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
@@ -16,6 +17,7 @@ from test_daemon import UNCAPPED as NO_RULES
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.model import Network
+from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
 from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap
 from mptcp_throttler.shaping.model import Birth, Target
@@ -28,7 +30,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 
 def happens(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
     """The kernel reports something, and the daemon takes it in."""
-    event = KernelEvent(time.time(), kind, token, four_tuple(client), 0, 0)
+    event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
     scene.engine.take_events(scene.engine.tracker.kernel_event(event))
 
 
@@ -73,7 +75,7 @@ def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
 ) -> None:
     """Defect: what its subflows were to begin with was kept for good."""
     kernel = FakeKernel()
-    true_time, ahead = time.time, 0.0
+    ahead = 0.0
 
     async def scenario() -> None:
         nonlocal ahead
@@ -86,7 +88,8 @@ def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
             assert scene.engine.decisions.anticipation.clients == 0
             assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
 
-    monkeypatch.setattr(time, "time", lambda: true_time() + ahead)
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead)
+    monkeypatch.setattr(engine, "time", clock)
     asyncio.run(scenario())
 
 

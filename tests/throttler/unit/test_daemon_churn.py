@@ -9,12 +9,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_kernel import FakeKernel
 from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
+
+from mptcp_throttler.runtime import decisions, engine, observe
 
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
@@ -26,10 +29,10 @@ MOST_KEPT = 0.1
 
 
 class Clock:
-    """The wall clock, which goes as it is told."""
+    """The daemon's clock, which goes as it is told; the event loop has its own."""
 
     def __init__(self) -> None:
-        self.now = time.time()
+        self.now = time.monotonic()
 
     def __call__(self) -> float:
         return self.now
@@ -87,7 +90,10 @@ async def blocks(scene: Scene, clock: Clock) -> int:
 
 def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(time, "time", clock)
+    for module in (engine, decisions, observe):
+        monkeypatch.setattr(
+            module, "time", SimpleNamespace(time=time.time, thread_time=time.thread_time, monotonic=clock)
+        )
 
     async def scenario() -> None:
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:

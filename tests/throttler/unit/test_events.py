@@ -81,7 +81,7 @@ def test_an_hour_of_one_client_is_kept() -> None:
 class Scene:
     def __init__(self) -> None:
         self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
-        self.recorder = EventRecorder(self.traffic)
+        self.recorder = EventRecorder(self.traffic, lambda: 0.0)
         self.comparer = Comparer()
         self.verdicts: tuple[Verdict, ...] = ()
 

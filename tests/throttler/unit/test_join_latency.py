@@ -57,13 +57,6 @@ def test_late_entries_do_not_count() -> None:
     assert counted(reaction) == (0, 0.0)
 
 
-def test_a_clock_that_was_set_back_gives_no_negative_time() -> None:
-    reaction = JoinLatency()
-    reaction.joined(100.0, [LTE], {LTE})
-    reaction.applied([LTE], 99.0)
-    assert counted(reaction) == (1, 0.0)
-
-
 def test_what_is_remembered_is_bounded() -> None:
     reaction = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):

@@ -70,14 +70,6 @@ def test_a_new_policy_does_not_wait_for_them() -> None:
     assert not scene.planner.entries.desired
 
 
-def test_a_clock_that_is_set_back_keeps_none() -> None:
-    planner = planner_for(rule())
-    planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    planner.forget(1, NOW)
-    planner.expire(NOW - 3600)
-    assert not planner.entries.desired
-
-
 def test_many_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DRAIN_SLICE", 3)
     planner = planner_for(rule())

@@ -261,7 +261,7 @@ def test_the_daemon_asks(tmp_path: File) -> None:
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         known = four_tuple("10.2.0.1")
         rst = Segment(
-            time.time(), "w0", known.remote, known.remote_port, known.local, known.local_port, RST, 1, 0, (), False
+            time.monotonic(), "w0", known.remote, known.remote_port, known.local, known.local_port, RST, 1, 0, (), False
         )
         async with running(tmp_path, CAPPED, kernel) as scene:
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}

@@ -405,3 +405,15 @@ def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = list(closed())
     assert sum(counts) == 10
     assert max(counts) <= 4
+
+
+def test_what_looked_idle_is_back_with_the_dump_that_follows(tracker: Tracker, host: Host) -> None:
+    """Defect: that dump was taken for older than the ends, and all were without a cap until the next periodic one."""
+    path = opened(tracker, host)
+    feed(tracker, path.kernel(K.CREATED))
+    now = host.time + TrackerLimits().idle_timeout
+    assert kinds(tracker.expire(now)).count(CLOSED) == 1
+    assert tracker.wants_resync
+    tracker.resync([path.dumped()], now + 0.2)
+    assert set(states(tracker, host)) == {path.four_tuple}
+    assert not tracker.wants_resync

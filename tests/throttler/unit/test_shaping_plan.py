@@ -311,19 +311,6 @@ def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_w
     assert not planner.pending()
 
 
-def test_a_clock_that_is_set_back_keeps_no_idle_class_for_as_long() -> None:
-    """Defect: it was there until the clock was where it had been, and its number with it."""
-    client = rule("client", throttle(share=Share.CLIENT))
-    planner = planner_for(client)
-    planner.set_verdicts(1, [verdict(1, client)], NOW)
-    planner.set_verdicts(1, [uncapped(1, client)], NOW)
-    yesterday = NOW - 86_400
-    planner.expire(yesterday)
-    assert planner.classes.desired
-    planner.expire(yesterday + IDLE_SECONDS)
-    assert not planner.classes.desired
-
-
 def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = Planner(Ownership(htb_major=FIRST_MINOR))

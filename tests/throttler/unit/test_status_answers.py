@@ -34,7 +34,7 @@ async def sampled(scene: Scene) -> None:
 def listed(scene: Scene, later: float) -> None:
     """Have the tracker take what sockets there are, so many seconds from now."""
     engine = scene.engine
-    engine.take_events(engine.tracker.resync(list(scene.kernel.sockets.there.values()), time.time() + later))
+    engine.take_events(engine.tracker.resync(list(scene.kernel.sockets.there.values()), time.monotonic() + later))
 
 
 def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:

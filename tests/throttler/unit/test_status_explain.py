@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
 
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime import actions, budgets, decisions, engine, queries, reloads
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.events import MAX_EVENTS
@@ -162,6 +165,17 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
         assert ", since" not in line
 
 
+def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
+    """Have the daemon begin at *start*, and its clocks be *ahead* of the event loop's from then on."""
+    begun = time.monotonic()
+    clock = SimpleNamespace(
+        time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
+    )
+    for module in (actions, budgets, decisions, engine, queries, reloads):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(time, "time", clock.time)  # a default argument has it
+
+
 @pytest.mark.parametrize("hours", ["18:00-20:00", "08:00-18:00"])
 def test_what_hours_began_is_as_old_as_their_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: str
@@ -176,9 +190,9 @@ def test_what_hours_began_is_as_old_as_their_opening(
         f"  - {{name: spread, when: {timed}, steer: {{mode: load-balancing, weights: {{a: 60, b: 40}}}}}}\n"
         "  - {name: spread-else, steer: {mode: load-balancing, weights: {a: 50, b: 50}}}\n"
     )
-    start, ahead = time.monotonic(), 0.0
+    ahead = 0.0
     six = datetime(2026, 11, 20, 18, tzinfo=UTC).timestamp()
-    monkeypatch.setattr(time, "time", lambda: six - 3600 + ahead + time.monotonic() - start)
+    clock_goes(monkeypatch, six - 3600, lambda: ahead)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
 
@@ -210,9 +224,9 @@ def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
 ) -> None:
     """Defect: under half of it was used "since" it was used up the day before, and what a reload had changed was so
     "since" an event before that."""
-    start, ahead = time.monotonic(), 0.0
+    ahead = 0.0
     midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
-    monkeypatch.setattr(time, "time", lambda: midnight - 3600 + ahead + time.monotonic() - start)
+    clock_goes(monkeypatch, midnight - 3600, lambda: ahead)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     daily = DAILY + beside
@@ -234,11 +248,10 @@ def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
             await scene.reload(f"{daily}anticipate: false\n")
             assert state() == (what, used_up), "the reload changed nothing of it"
             ahead = 1200.0
-            reloaded = time.time()
             await scene.reload(daily.replace("after: 1 MB", "after: 1.1 MB"))
             what, since = state()
             assert " 1.10 MB until 2026-11-21" in what
-            assert since >= reloaded
+            assert since >= midnight - 2400
             ahead = 5400.0
             await until(lambda: state()[0].startswith("budget of rule volume: under 50 % of 1.10 MB used"))
             assert state()[1] == midnight

@@ -100,14 +100,14 @@ async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -
             clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
             engine = scene.engine
-            engine.take_events(engine.tracker.resync(list(there.values()), time.time() + 3.0 * turn))
+            engine.take_events(engine.tracker.resync(list(there.values()), time.monotonic() + 3.0 * turn))
             if turn % 5 == 4:
                 await scene.reload(chance.choice(policies))
             for direction in Direction:
                 found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
                 assert {path: each for path, each in found.items() if each[0]} == counted(scene, direction)
         there.clear()
-        engine.take_events(engine.tracker.resync([], time.time() + 1000.0))
+        engine.take_events(engine.tracker.resync([], time.monotonic() + 1000.0))
         assert len(engine.traffic._classes) == 0
 
 

@@ -20,6 +20,7 @@ import errno
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable, Collection, Iterator
 
 from mptcp_common.reasons import reason
@@ -32,6 +33,8 @@ from mptcp_throttler.mptcp.segment import parse_frame
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
+MAX_AGE_SECONDS = 60.0
+"""A frame that seems to be older is taken to be new."""
 _SO_RCVBUFFORCE = 33
 _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -110,6 +113,7 @@ class Capture:
 
     def read(self, limit: int = 256) -> Iterator[Segment]:
         """Yield the segments that wait, from at most *limit* frames. Raises KernelError when the interface is gone."""
+        ahead = time.time() - time.monotonic()
         for _ in range(limit):
             try:
                 frame, address, timestamp = self._scapy._recv_raw(self._socket, _SNAP_BYTES)
@@ -119,7 +123,10 @@ class Capture:
                 name = errno.errorcode.get(error.errno or 0, "error")
                 raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
             outgoing = None if self._loopback else address[2] == socket.PACKET_OUTGOING
-            segment = parse_frame(frame, timestamp or 0.0, self.interface, self._link_header, outgoing)
+            # The kernel stamps frames by the wall clock, which may have been set since.
+            at, now = (timestamp or 0.0) - ahead, time.monotonic()
+            captured = at if now - MAX_AGE_SECONDS < at < now else now
+            segment = parse_frame(frame, captured, self.interface, self._link_header, outgoing)
             if segment is not None:
                 yield segment
 

@@ -4,7 +4,8 @@ Everything here is frozen, so that a value which crosses a boundary never change
 Addresses are packed bytes in network order (4 or 16 bytes), because they are hashed and compared on
 every segment; they become text only at the edges. An IPv4-mapped IPv6 address (::ffff:a.b.c.d), as the
 kernel reports clients of a dual-stack listener, is always stored as its 4 bytes.
-Times are seconds since the epoch as float, and always arguments: nothing here reads a clock.
+Times are seconds as float of one clock that nobody sets, the monotonic one in the daemon, that of the stamps for a
+capture file. They are always arguments: nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Segment:
     """One captured TCP segment, with its MPTCP options only."""
 
     time: float
-    """Capture timestamp, seconds since the epoch."""
+    """When it was captured."""
     interface: str
     source: bytes
     source_port: int

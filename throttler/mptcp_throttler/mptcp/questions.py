@@ -42,7 +42,7 @@ class _Entry(NamedTuple):
 
 
 class Questions:
-    """Times are monotonic seconds, and arguments."""
+    """Times are arguments."""
 
     __slots__ = ("_allowed", "_as_of", "_heap", "_number", "_waiting")
 

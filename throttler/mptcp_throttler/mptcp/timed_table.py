@@ -29,35 +29,12 @@ class TimedTable(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
-    @property
-    def latest(self) -> float:
-        """The latest time seen."""
-        return self._latest
-
     def put(self, key: K, value: V, time: float) -> None:
         """Enter *key*, or move it to the end."""
         if time > self._latest:
             self._latest = time
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
-
-    def not_after(self, time: float) -> None:
-        """Stamp with *time* whatever is stamped later; the order stays."""
-        self._latest = min(self._latest, time)
-        for key, (stamp, value) in self._entries.items():
-            if stamp > time:
-                self._entries[key] = (time, value)
-
-    def delay(self, seconds: float) -> None:
-        """Stamp everything *seconds* later; the order stays."""
-        self._latest += seconds
-        for key, (stamp, value) in self._entries.items():
-            self._entries[key] = (stamp + seconds, value)
-
-    def clear(self) -> None:
-        """Forget everything, the latest time too."""
-        self._entries.clear()
-        self._latest = float("-inf")
 
     def get(self, key: K) -> V | None:
         entry = self._entries.get(key)

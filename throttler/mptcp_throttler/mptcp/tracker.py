@@ -4,15 +4,13 @@
     kernel events ─┐          ├──▶ signals ──▶ connection table ──▶ events
     socket dumps ──┴▶ from_kernel ┘
 
-No I/O, no clock: everything comes as an argument, times as seconds since the epoch, and every call returns the
-events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first active subflow.
+No I/O, no clock: everything comes as an argument, times as seconds of one clock that nobody sets. Every call returns
+the events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first active subflow.
 
 A subflow is active when its handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by the
 kernel, which has checked either. A SYN, a repeated or a forged third ACK make no subflow active.
 
-Every table has a bound; see :class:`~.limits.TrackerLimits`. For a clock that is set see :mod:`.clock_step`. One that
-is set forward by hours, and of which nobody told, looks like idleness: the next resync brings back what
-:meth:`Tracker.expire` then forgot.
+Every table has a bound; see :class:`~.limits.TrackerLimits`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver
 from mptcp_throttler.mptcp.from_wire import WireObserver
@@ -51,8 +48,6 @@ class Tracker:
         self._wire = WireObserver(self._table, ports)
         self._kernel = KernelObserver(self._table, ports)
         self._connections = _Connections(self._table.opened)
-        self._expired = float("-inf")
-        """The last time for which :meth:`expire` was called."""
 
     def segment(self, segment: Segment) -> list[Event]:
         """Take in one captured segment."""
@@ -97,7 +92,7 @@ class Tracker:
         self._kernel.interface_of = interface_of
 
     def questions(self, now: float) -> tuple[FourTuple, ...]:
-        """Return the subflows that are to be looked up at *now*, monotonic seconds: few. See :mod:`.questions`."""
+        """Return the subflows that are to be looked up at *now*: few. See :mod:`.questions`."""
         return self._table.questions.take(now)
 
     def next_question(self, now: float) -> float | None:
@@ -110,20 +105,11 @@ class Tracker:
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
-        if time < self._expired - clock_step.LEAST or clock_step.is_ahead(self._table, time):
-            clock_step.set_back(self._table, time)
-            self._kernel.want_resync()
-        self._expired = time
         events = self._table.expire(time)
         if self._table.silent:
             self._table.silent = False
             self._kernel.want_resync()
         return events
-
-    def clock_set_forward(self, seconds: float) -> None:
-        """Take note that the clock was set forward by so many *seconds*: nothing has aged by that."""
-        clock_step.set_forward(self._table, seconds)
-        self._kernel.want_resync()  # for the one that is under way all is newer than it is
 
     @property
     def connections(self) -> Mapping[int, Connection]:

@@ -80,8 +80,8 @@ class _Client:
         return self.misses >= MISSES[self.joins]
 
     def is_forgotten(self, now: float) -> bool:
-        """Tell whether it was not seen for long; so it is where that lies so far ahead, for the clock was set back."""
-        return abs(now - self.last) >= KEPT_SECONDS
+        """Tell whether it was not seen for long."""
+        return now - self.last >= KEPT_SECONDS
 
     @property
     def brings_two(self) -> bool:
@@ -107,7 +107,7 @@ class _Young:
 
 
 class Anticipation:
-    """The clients, and the connections that have not had a second subflow. Times are seconds since the epoch."""
+    """The clients, and the connections that have not had a second subflow. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
@@ -150,9 +150,9 @@ class Anticipation:
             self._joined(young, now)
             self._settled[token] = self._young.pop(token)
             return active
-        if young.until is not None and self._is_over(young.until, now):
+        if young.until is not None and young.until <= now:
             until = self._until(young, now, young.known.window)
-            if not self._is_over(until, now):
+            if until > now:
                 self._anticipate(token, young, until)
             else:
                 self._leave(young)
@@ -170,10 +170,7 @@ class Anticipation:
                 self._missed(young, SHORT_MISS, now)
 
     def expire(self, now: float, limit: int = MAX_FORGOTTEN) -> None:
-        """Forget clients that were not seen for long, the one first that was seen longest ago; *limit* at a time.
-
-        After a clock was set back, those seen before may stay for as much longer, ``KEPT_SECONDS`` at the most.
-        """
+        """Forget clients that were not seen for long, the one first that was seen longest ago; *limit* at a time."""
         gone = []
         for client, known in islice(self._clients.items(), limit):
             if not known.is_forgotten(now):
@@ -186,7 +183,7 @@ class Anticipation:
     def due(self, now: float) -> list[int]:
         """Return the connections whose window has ended: they are to be decided anew."""
         tokens = []
-        while self._windows and self._is_over(self._windows[0][0], now):
+        while self._windows and self._windows[0][0] <= now:
             until, token = heapq.heappop(self._windows)
             young = self._young.get(token) or self._settled.get(token)
             if young is not None and young.until == until:
@@ -206,9 +203,9 @@ class Anticipation:
         """
         if active != 1 or young is None or not young.known.brings_two:
             return active
-        if young.until is None or self._is_over(young.until, now):
+        if young.until is None or young.until <= now:
             until = self._until(young, now, LONG_WINDOW_SECONDS)
-            if self._is_over(until, now):
+            if until <= now:
                 return active
             self._anticipate(token, young, until)
         return ANTICIPATED
@@ -217,7 +214,7 @@ class Anticipation:
     def _until(young: _Young, now: float, window: float) -> float:
         """Return when the *window* of a connection ends, as far as is known at *now*."""
         until, known = young.began + window, young.known
-        if known.brings_two and 0 <= now - known.joined < LONG_WINDOW_SECONDS:
+        if known.brings_two and now - known.joined < LONG_WINDOW_SECONDS:
             until = max(until, min(now + RECHECK_SECONDS, young.began + LONGEST_WINDOW_SECONDS))
         return until
 
@@ -238,11 +235,6 @@ class Anticipation:
             known.young += 1
             self._anticipate(connection.token, young, young.began + known.window)
         return young
-
-    @staticmethod
-    def _is_over(until: float, now: float) -> bool:
-        """Tell whether a window that lasts *until* has ended; so it has where the clock was set back."""
-        return not now < until <= now + 2 * LONG_WINDOW_SECONDS
 
     def _anticipate(self, token: int, young: _Young, until: float) -> None:
         young.until = until
@@ -267,8 +259,7 @@ class Anticipation:
     def _missed(self, young: _Young, weight: float, now: float) -> None:
         known = self._clients.get(young.client, young.known)
         known.share -= WEIGHT * weight * known.share
-        if not young.began < known.joined <= now:
-            # Else another connection's join came meanwhile: the path is there. One after now is of a clock set back.
+        if known.joined <= young.began:  # else another connection's join came meanwhile: the path is there
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
             self._flips[young.client] = True

@@ -49,14 +49,14 @@ class ActionRunner:
                 case Relaxed(token, rules, reason):
                     fields = TOLD | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
-                    self._events.guard(time.time(), token, rules, f"relaxed: {reason}")
+                    self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case Resumed(token, rules):
                     log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
-                    self._events.guard(time.time(), token, rules, "are in force again")
+                    self._events.guard(time.monotonic(), token, rules, "are in force again")
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
-                    self._events.budget(time.time(), budget, client, sentence)
+                    self._events.budget(time.monotonic(), budget, client, sentence)
                 case SetBackup():
                     self._set_backup(effect)
                 case _:
@@ -79,14 +79,14 @@ class ActionRunner:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
             # Of a flag that an earlier daemon left, no policy in force says that it is to be changed.
-            if effect.rule is not None and self._refusals.allow(time.time()):
+            if effect.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.refused(effect)
             return
         what = "backup" if effect.backup else "regular"
         log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token, effect.rule))
-        self._events.steering(time.time(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
+        self._events.steering(time.monotonic(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
         self._steering.confirmed(effect)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:

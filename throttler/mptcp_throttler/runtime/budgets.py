@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
-from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
@@ -74,7 +73,7 @@ class Budgets(Component):
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
         self._ahead = math.inf
-        """By how much the wall clock was ahead of the monotonic one at the last tick."""
+        """How many seconds the wall clock was ahead of the monotonic one at the last tick."""
         self._prunes_at = math.inf
         """When to prune next, monotonic seconds."""
         self.trouble: str | None = None
@@ -91,6 +90,7 @@ class Budgets(Component):
             periods = Periods(policy.budgets, policy.time_zone)
             periods.find(self._clock())
             self._stage.restore(await self._call(self._used, periods.starts), counters)
+            self._pass_on(self._stage.advance(self._clock(), time.monotonic()))
         except LedgerError as error:
             if self._ledger is None:
                 self._drop_thread()
@@ -106,7 +106,10 @@ class Budgets(Component):
     async def tick(self, now: float) -> None:
         """Do what is due at *now*, monotonic seconds."""
         wall = self._clock()
-        self._note_clock(wall, now)
+        before, self._ahead = self._ahead, wall - now
+        if abs(self._ahead - before) > 1.0:
+            # The clock was set: one that is years ahead until the network sets it must not have the ledger pruned.
+            self._prunes_at = now + SURE_SECONDS
         self._pass_on(self._stage.advance(wall, now))
         self._stage.forget_unlisted(now, self._listed)
         counters, closed = self._stage.pending
@@ -124,13 +127,6 @@ class Budgets(Component):
             if self.trouble is None:
                 log.error("%s; what budgets count is written later", error)
             self.trouble = str(error)
-
-    def _note_clock(self, wall: float, now: float) -> None:
-        """Note whether the wall clock was set. One that is years ahead at the boot, until it is set by the network,
-        would have the whole ledger pruned."""
-        before, self._ahead = self._ahead, wall - now
-        if abs(self._ahead - before) > clock_step.LEAST:
-            self._prunes_at = now + SURE_SECONDS
 
     async def close(self) -> None:
         """Write for the last time."""

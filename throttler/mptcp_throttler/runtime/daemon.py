@@ -87,7 +87,7 @@ class Daemon:
         self._parts = Parts(
             settings=settings,
             kernel=kernel,
-            started=time.time(),
+            started=time.monotonic(),
             pid=os.getpid(),
             engine=engine,
             budgets=self._budgets,

@@ -35,8 +35,6 @@ status, each page of memory that is written is copied first, and the same connec
 Listener = Callable[[Decision], None]
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
-MAX_SLEEP_SECONDS = 60.0
-"""The wall clock may be set while a connection is anticipated."""
 
 
 class Decisions:
@@ -89,7 +87,7 @@ class Decisions:
             self._waiting.update(dict.fromkeys(tokens))
             self._wake.set()
             return False
-        now = time.time()
+        now = time.monotonic()
         for token in tokens:
             self._waiting.pop(token, None)
             self._decide(token, now)
@@ -108,10 +106,9 @@ class Decisions:
         """Decide about those that wait, and about those that are anticipated no longer, forever; yield each time."""
         while True:
             due = self.anticipation.next_due
-            pause = MAX_SLEEP_SECONDS if due is None else max(0.0, min(MAX_SLEEP_SECONDS, due - time.time()))
-            await wait_at_most(self._wake, pause)
+            await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
             self._wake.clear()
-            ended = self.anticipation.due(time.time())
+            ended = self.anticipation.due(time.monotonic())
             if ended and self.decide(ended):
                 yield
             async for _ in self._slices():
@@ -124,13 +121,13 @@ class Decisions:
             await asyncio.sleep(0)
 
     def _slice(self) -> None:
-        now, end = time.time(), time.monotonic() + SLICE_SECONDS
+        now = time.monotonic()
         garbage.begin_acyclic()
         for _ in range(min(AT_ONCE, len(self._waiting))):
             token = next(iter(self._waiting))
             del self._waiting[token]
             self._decide(token, now)
-            if time.monotonic() > end:
+            if time.monotonic() > now + SLICE_SECONDS:
                 break
         garbage.end_of_acyclic()
 
@@ -147,7 +144,7 @@ class Decisions:
         else:
             young = young_subflows(connection, now)
             verdicts = ()
-            for verdicts in self.steps(connection, now):  # noqa: B007 - the last ones hold
+            for verdicts in self.steps(connection):  # noqa: B007 - the last ones hold
                 pass
             self.verdicts[token] = verdicts
         is_dry = self.policy.dry_run
@@ -165,19 +162,20 @@ class Decisions:
                 fields = about(connection, token=token)
                 log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
 
-    def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
+    def steps(self, connection: Connection) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then what each stage makes of them."""
-        verdicts = evaluate(self.policy, connection, now, self.expected(connection, now))
+        wall = time.time()
+        verdicts = evaluate(self.policy, connection, wall, self.expected(connection))
         verdicts = without_other_ports(verdicts, self._listen_ports)
         yield verdicts
         for stage in self._stages:
-            verdicts = stage.apply(connection, verdicts, now)
+            verdicts = stage.apply(connection, verdicts, wall)
             yield verdicts
 
-    def expected(self, connection: Connection, now: float) -> int:
+    def expected(self, connection: Connection) -> int:
         """Return with how many paths caps are decided."""
         before = self.anticipation.next_due
-        paths = self.anticipation.paths(connection, count_paths(self.policy, connection), now)
+        paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
         if self.anticipation.next_due != before:
             self._wake.set()
         return paths if self.policy.anticipate else 0

@@ -19,7 +19,6 @@ from functools import partial
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import Sockets
-from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
@@ -53,6 +52,12 @@ MOST_LINES = 20
 """In a minute, of joins that were refused, and of disagreements: anybody can cause them."""
 
 
+def ahead_of_monotonic() -> float:
+    """Return how many seconds the wall clock is ahead of the monotonic one: times are kept by this one, and shown by
+    that one. Rounded, so that a time which is shown twice is the same twice."""
+    return round(time.time() - time.monotonic(), 4)
+
+
 class Engine:
     """One daemon's. Its parts are made in the order in which a change passes them."""
 
@@ -70,7 +75,7 @@ class Engine:
         self.downloads, self.uploads = Downloads(settings, kernel), Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
         self.traffic = Traffic(time.monotonic, self._sweep_seconds)
-        self.events = EventRecorder(self.traffic)
+        self.events = EventRecorder(self.traffic, ahead_of_monotonic)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
             planner.told = partial(self._entries_told, planner.direction)
@@ -88,8 +93,6 @@ class Engine:
         sampling = [StageSampling(stage, self.take_outcome) for stage in stages]
         consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.traffic]
         self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"])
-        self.ahead = time.time() - time.monotonic()
-        """By how much the wall clock was ahead of the monotonic one when both were last read."""
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""
@@ -117,8 +120,8 @@ class Engine:
 
     async def enforce(self) -> None:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
-        now = time.time()
-        self._open_rules = open_rules(self.decisions.policy, now)
+        now, wall = time.monotonic(), time.time()
+        self._open_rules = open_rules(self.decisions.policy, wall)
         async for _ in self.decisions.decide_all():
             self.follow()
         for planner in self._planners:
@@ -131,7 +134,7 @@ class Engine:
         self.downloads.reconciler.wake()
         # Another policy may have come into force meanwhile, and with it other rules that are open.
         policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
-        await self.paced.set_births(births(policy, open_rules(policy, now), class_of, rests=self.rest.possible))
+        await self.paced.set_births(births(policy, open_rules(policy, wall), class_of, rests=self.rest.possible))
         self.follow()
 
     async def run(self) -> None:
@@ -142,11 +145,7 @@ class Engine:
 
     def tick(self) -> None:
         """Forget what has ended, and what was anticipated and did not come."""
-        now = time.time()
-        # One that was set back the tracker sees by its stamps; for one that was set forward these are merely old.
-        before, self.ahead = self.ahead, now - time.monotonic()
-        if (step := self.ahead - before) > clock_step.LEAST:
-            self.tracker.clock_set_forward(step)
+        now = time.monotonic()
         events = self.tracker.expire(now)
         if events:
             self.take_events(events)
@@ -221,7 +220,7 @@ class Engine:
         return 0 if self._is_dry_run() else self.traffic.capped
 
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
-        now = time.time()
+        now = time.monotonic()
         if there and direction is Direction.DOWN:
             self.join_latency.applied(four_tuples, now)
         self.events.entries(direction, four_tuples, there, now)

@@ -14,7 +14,7 @@ LATE_SECONDS = 0.05
 RECENT_SECONDS = 10.0
 
 
-async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
     """Wait until *event* is set, *seconds* at most.
 
     ``asyncio.wait_for`` of Python 3.11 loses a cancellation that comes together with the event; a task that waits in a

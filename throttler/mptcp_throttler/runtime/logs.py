@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -132,14 +133,14 @@ class _Faults(logging.Handler):
             return
         text = text.replace("\n", " ")
         if threading.get_ident() == self._thread:
-            self._take(record.created, text)
+            self._take(time.monotonic(), text)
         else:
-            self._loop.call_soon_threadsafe(self._take, record.created, text)
+            self._loop.call_soon_threadsafe(self._take, time.monotonic(), text)
 
 
 @contextmanager
 def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
-    """Have *take* told when, in seconds since the epoch, and of what warnings and errors are logged meanwhile."""
+    """Have *take* told when, in monotonic seconds, and of what warnings and errors are logged meanwhile."""
     handler = _Faults(take)
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(handler)

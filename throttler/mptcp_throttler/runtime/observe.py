@@ -151,10 +151,10 @@ class Observers:
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
         self.counters.resyncs += 1
-        resync = self._tracker.begin_resync(time.time())
+        resync = self._tracker.begin_resync(time.monotonic())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
-            events = resync.add(piece, time.time())
+            events = resync.add(piece, time.monotonic())
             if events:
                 self._take(events)
 
@@ -222,7 +222,7 @@ class Observers:
         if asked:
             self.counters.questions += len(asked)
             try:
-                events = self._tracker.answer(asked, self._sockets.look_up(asked), time.time())
+                events = self._tracker.answer(asked, self._sockets.look_up(asked), time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
             else:

@@ -107,9 +107,7 @@ class UserspacePathManager(Component):
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
-                    problems.append(
-                        "the keeper of the path manager is gone, without which a kill costs joins"
-                    )
+                    problems.append("the keeper of the path manager is gone, without which a kill costs joins")
                 for problem in problems:
                     log.warning("%s; putting it right", problem)
                 if problems:

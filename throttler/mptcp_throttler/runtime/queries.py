@@ -25,7 +25,7 @@ from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
-from mptcp_throttler.runtime.engine import Engine
+from mptcp_throttler.runtime.engine import Engine, ahead_of_monotonic
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
@@ -82,6 +82,7 @@ class Queries:
         self._now = time.time()
         self._known = Known(
             self._now,
+            ahead_of_monotonic(),
             engine.decisions.policy,
             engine.tracker.connections,
             engine.decisions.verdicts,
@@ -136,7 +137,7 @@ class Queries:
         return {
             "version": __version__,
             "pid": parts.pid,
-            "started": parts.started,
+            "started": self._known.wall(parts.started),
             "now": self._now,
             "interfaces": list(parts.settings.interfaces),
             "listen_ports": list(parts.settings.ownership.listen_ports),
@@ -188,9 +189,9 @@ class Queries:
         policy = engine.decisions.policy
         totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
-            "started": parts.started,
+            "started": self._known.wall(parts.started),
             **summary(self._known, counted, parts.settings.policy.stem),
-            "counted": self._now - (time.monotonic() - engine.traffic.counted),
+            "counted": self._known.wall(engine.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
             "guard": {"relaxed": counted.relaxed, "interventions": engine.guard.counters.relaxations},
@@ -215,20 +216,13 @@ class Queries:
         parts, engine = self._parts, self._engine
         return {
             "file": str(parts.settings.policy),
-            "since": parts.reloads.since or parts.started,
+            "since": self._known.wall(parts.reloads.since or parts.started),
             "dry_run": engine.decisions.policy.dry_run,
         }
 
     def _explain(self, request: Request) -> dict[str, Any]:
-        decisions, now = self._engine.decisions, self._now
-        return explain(
-            self._known,
-            self._events,
-            self._parts.reloads.since or self._parts.started,
-            lambda connection: decisions.steps(connection, now),
-            lambda connection: decisions.expected(connection, now),
-            request,
-        )
+        decisions, taken = self._engine.decisions, self._policy()["since"]
+        return explain(self._known, self._events, taken, decisions.steps, decisions.expected, request)
 
     def _what_if(self, text: str) -> dict[str, Any]:
         """Decide about everything under another policy: in this child, whose copy of the daemon nobody needs.
@@ -239,7 +233,7 @@ class Queries:
         end = time.monotonic() + WHAT_IF_SECONDS
         # A daemon that was started behind others stays there: to come before them takes a capability.
         os.setpriority(os.PRIO_PROCESS, 0, max(WHAT_IF_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-        decisions, now = self._engine.decisions, self._now
+        decisions = self._engine.decisions
         try:
             policy, _ = accept_policy(text, "policy", self._parts.settings)
         except DocumentError as error:
@@ -252,7 +246,7 @@ class Queries:
                 if time.monotonic() > end:
                     done = f"{number:,} of {len(self._known.connections):,} connections in {WHAT_IF_SECONDS:g} s"
                     raise RequestError(f"to decide by this policy takes too long: {done}")
-                *_, verdicts = decisions.steps(connection, now)
+                *_, verdicts = decisions.steps(connection)
                 yield connection, self._known.verdicts.get(token, ()), verdicts
 
         return {"errors": []} | what_if(

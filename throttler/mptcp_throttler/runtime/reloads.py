@@ -28,7 +28,7 @@ class PolicyReloads:
         self.last_refused: dict[str, Any] | None = None
         """Its ``time``, seconds since the epoch, and all ``errors``, one line each; None if the last one succeeded."""
         self.since: float | None = None
-        """When the policy in force was taken, seconds since the epoch; None for that of the start."""
+        """When the policy in force was taken, monotonic seconds; None for that of the start."""
         self._accepted = self._refused = 0
         self._components = components
         self._engine = engine
@@ -52,7 +52,7 @@ class PolicyReloads:
             for line in lines:
                 log.error("%s", line, extra=TOLD)
             log.error("policy not reloaded: the one in force stays", extra=TOLD)
-            self._engine.events.reload(time.time(), f"policy not reloaded: {lines[0]}")
+            self._engine.events.reload(time.monotonic(), f"policy not reloaded: {lines[0]}")
             self._refused += 1
             self.last_refused = {"time": time.time(), "errors": lines}
             return
@@ -63,11 +63,11 @@ class PolicyReloads:
             except KernelError as error:
                 log.error("%s", error)
         self._accepted += 1
-        self.since = time.time()
+        self.since = time.monotonic()
         self.last_refused = None
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        self._engine.events.reload(time.time(), text)
+        self._engine.events.reload(time.monotonic(), text)
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""

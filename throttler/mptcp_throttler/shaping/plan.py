@@ -46,7 +46,7 @@ DRAIN_SLICE = 2048
 class Planner:
     """Keeps the desired classes and entries of one direction in step with the policy and the verdicts.
 
-    Times are seconds since the epoch, but for those of :attr:`clock`.
+    Times are monotonic seconds.
     """
 
     def __init__(self, ownership: Ownership, direction: Direction = Direction.DOWN) -> None:
@@ -163,7 +163,6 @@ class Planner:
             if cap.users or cap.held:
                 continue
             kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
-            cap.idle_since = min(cap.idle_since, now)  # the clock may have been set back
             wanted = self._throttle(scope) is not None
             if wanted and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
@@ -478,8 +477,7 @@ class Planner:
             del self._members[four_tuple]
 
     def _is_overdue(self, four_tuple: FourTuple) -> bool:
-        # The clock may have been set back.
-        return not self._now < self._draining[four_tuple] <= self._now + DRAIN_SECONDS
+        return self._draining[four_tuple] <= self._now
 
     def _end_draining(self) -> None:
         """Drop the entries of those that ended long ago, if no socket can be asked, or none is to be."""

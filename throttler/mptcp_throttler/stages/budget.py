@@ -61,7 +61,7 @@ class BudgetStage:
         self._subflows: dict[int, tuple[FourTuple, ...]] = {}
         """Of each connection, the subflows with verdicts, metered or not."""
         self._metering_since = -math.inf
-        """Seconds since the epoch: before that, a policy without budgets metered nothing."""
+        """Monotonic seconds: before that, a policy without budgets metered nothing."""
         self._urgent: tuple[FourTuple, ...] = ()
 
     def restore(self, used: Mapping[Account, int], counters: Mapping[int, Counters] | None = None) -> None:
@@ -112,7 +112,7 @@ class BudgetStage:
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
         if self._policy is not None and not self._policy.budgets:
-            self._metering_since = math.inf
+            self._metering_since = self._sockets.now
         self._policy = policy
         self._accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
@@ -143,7 +143,7 @@ class BudgetStage:
             if part not in counted:
                 parts[verdict.four_tuple] = (*counted, part)
             result.append(self._with_cap(verdict, rule, volume, token))
-        self._meter(connection, parts, now)
+        self._meter(connection, parts)
         self._accounts.depend(token, basis)
         return tuple(result)
 
@@ -177,10 +177,8 @@ class BudgetStage:
         name = volume.budget.name
         return Reached(name, volume.key.client, self._accounts.describe(volume), self._first_rule.get(name, name))
 
-    def _meter(self, connection: Connection, parts: Mapping[FourTuple, tuple[Part, ...]], now: float) -> None:
+    def _meter(self, connection: Connection, parts: Mapping[FourTuple, tuple[Part, ...]]) -> None:
         token = connection.token
-        if self._metering_since == math.inf:
-            self._metering_since = now
         before = set(self._subflows.get(token, ()))
         since = {each.four_tuple: each.since for each in connection.subflows} if parts.keys() - before else {}
         for four_tuple, counted in parts.items():

@@ -94,7 +94,7 @@ class MeteredSockets:
         self._done: set[int] = set()
         self._expiring: deque[tuple[float, int]] = deque()
         """Sockets that closed or lost their four-tuple, and when, monotonic."""
-        self._now = 0.0
+        self.now = 0.0
 
     def restore(self, counters: Mapping[int, Counters]) -> None:
         """Take what the ledger knows of sockets, at the start."""
@@ -117,7 +117,7 @@ class MeteredSockets:
             if metered.cookie is not None:
                 self._detach(metered)
             elif not metered.reported:
-                metered.missing_since = self._now
+                metered.missing_since = self.now
                 self._departed[metered.end] = metered
             self._drop(metered)
             metered = None
@@ -150,7 +150,7 @@ class MeteredSockets:
 
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
         """Count what *sockets* have more than before, and yield after every slice. *now* is monotonic."""
-        self._now = now
+        self.now = now
         if complete:
             missing = []
             for number, (four_tuple, metered) in enumerate(list(self.metered.items()), 1):
@@ -190,7 +190,7 @@ class MeteredSockets:
                 self._drop(metered)
         self._forget_counters(cookie)
         self._done.add(cookie)
-        self._expiring.append((self._now, cookie))
+        self._expiring.append((self.now, cookie))
 
     def _sample(self, metered: Metered, socket: KernelSubflow) -> bool:
         """Count what *socket* has more than before; return whether the subflow is metered no more."""
@@ -243,7 +243,7 @@ class MeteredSockets:
         left.active, left.cookie = False, metered.cookie
         left.acked, left.received = metered.acked, metered.received
         self._by_cookie[metered.cookie] = left
-        self._expiring.append((self._now, metered.cookie))
+        self._expiring.append((self.now, metered.cookie))
 
     def _drop(self, metered: Metered) -> None:
         if self.metered.get(metered.four_tuple) is metered:
@@ -262,7 +262,7 @@ class MeteredSockets:
         self._restored.pop(cookie, None)
 
     def _forget_missing(self, missing: Iterable[Metered]) -> None:
-        now = self._now
+        now = self.now
         for metered in missing:
             if self.metered.get(metered.four_tuple) is not metered:
                 continue  # it ended between two slices; its socket may be one that is yet to report
@@ -275,7 +275,7 @@ class MeteredSockets:
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that are long gone. *now* is monotonic."""
-        self._now = now
+        self.now = now
         while self._expiring and now - self._expiring[0][0] > FORGET_SECONDS:
             _, cookie = self._expiring.popleft()
             self._done.discard(cookie)

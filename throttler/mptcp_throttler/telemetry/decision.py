@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     before: Verdicts
     after: Verdicts
     now: float
-    """Seconds since the epoch."""
+    """Monotonic seconds."""
     is_dry: bool
     """A dry run only names these caps."""
     turns: bool = False

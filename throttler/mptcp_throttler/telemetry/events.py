@@ -7,7 +7,7 @@ them anyway. Words are made when somebody asks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -50,7 +50,7 @@ class RateLimiter:
         self._minute = self._count = 0
 
     def allow(self, now: float) -> bool:
-        """Count one more at *now*, seconds since the epoch; return whether it is among the first of its minute."""
+        """Count one more at *now*, seconds of any clock; return whether it is among the first of its minute."""
         minute = int(now // 60)
         if minute != self._minute:
             self._minute, self._count = minute, 0
@@ -119,10 +119,12 @@ class EventRing:
 
 
 class EventRecorder:
-    """Makes events of what the daemon's parts report. Times are seconds since the epoch."""
+    """Makes events of what the daemon's parts report. Times are monotonic seconds; the ring has the wall clock's."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, ahead: Callable[[], float]) -> None:
+        """*ahead* returns how many seconds the wall clock is ahead of the monotonic one."""
         self.ring = EventRing()
+        self._ahead = ahead
         self._traffic = traffic
         self._refused = RateLimiter(MAX_REFUSED)
         """Anybody can have joins refused: with all of them as events, what happened before would go."""
@@ -141,7 +143,9 @@ class EventRecorder:
                 detail = "active"
             elif event.kind is EventKind.DISAGREEMENT:
                 detail = f"packets and kernel disagree: {detail}"
-            self.ring.add(event.time, _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail)
+            self.ring.add(
+                event.time + self._ahead(), _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail
+            )
 
     def decided(self, decision: Decision) -> None:
         """Take who got a cap, another one, or none any more."""
@@ -151,7 +155,7 @@ class EventRecorder:
         for verdict in after:
             rule = None if verdict.rule is None else verdict.rule.name
             where = verdict.four_tuple, verdict.path, rule, verdict.direction.value
-            self.ring.add(decision.now, DECIDED, decision.token, *where, verdict.reason)
+            self.ring.add(decision.now + self._ahead(), DECIDED, decision.token, *where, verdict.reason)
 
     def entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool, now: float) -> None:
         """Take which subflows have an entry in the kernel now, and which have none any more."""
@@ -162,24 +166,24 @@ class EventRecorder:
             token, path, rule = known
             # One that began in the class of a cap and has none is sent past it by an entry.
             kind = APPLIED if there and rule is not None else LIFTED
-            self.ring.add(now, kind, token, four_tuple, path, rule, direction.value)
+            self.ring.add(now + self._ahead(), kind, token, four_tuple, path, rule, direction.value)
 
     def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
         """Take what *became* of the caps that *rules* put on a connection: an event for each, which is found by it."""
         for rule in rules:
-            self.ring.add(now, GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
+            self.ring.add(now + self._ahead(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
 
     def budget(self, now: float, name: str, client: str, sentence: str) -> None:
         whose = f"client {client}: " if client else ""
-        self.ring.add(now, BUDGET, rule=name, detail=f"{whose}{sentence}")
+        self.ring.add(now + self._ahead(), BUDGET, rule=name, detail=f"{whose}{sentence}")
 
     def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
         known = self._traffic.standing(four_tuple, Direction.DOWN)
         path = None if known is None else known[1]
-        self.ring.add(now, STEERING, token, four_tuple, path, rule, detail=detail)
+        self.ring.add(now + self._ahead(), STEERING, token, four_tuple, path, rule, detail=detail)
 
     def reload(self, now: float, detail: str) -> None:
-        self.ring.add(now, RELOAD, detail=detail)
+        self.ring.add(now + self._ahead(), RELOAD, detail=detail)
 
     def fault(self, now: float, detail: str) -> None:
-        self.ring.add(now, FAULT, detail=detail)
+        self.ring.add(now + self._ahead(), FAULT, detail=detail)

@@ -61,7 +61,7 @@ class _Standing(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
     since: float
-    """When it came to that cap, or lost one, or the cap got another rate; seconds since the epoch."""
+    """When it came to that cap, or lost one, or the cap got another rate; monotonic seconds."""
     cap: CapTotal | None = None
     of_class: CapClass | None = None
     """The class in which it has it; None once it is no subflow any more."""

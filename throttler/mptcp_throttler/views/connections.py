@@ -98,7 +98,7 @@ def _connection(
     head = {
         "token": f"{connection.token:08x}",
         "client": address_text(connection.client),
-        "since": connection.since,
+        "since": known.wall(connection.since),
         "version": 1,
         "relaxed": known.relaxed(connection.token),
         "bytes_sent": sum(each[0] for each in carried.values()),

@@ -89,7 +89,7 @@ class _Explained:
         return {
             "token": f"{connection.token:08x}",
             "client": address_text(connection.client),
-            "since": connection.since,
+            "since": self._known.wall(connection.since),
             "subflows": [
                 self._subflow(each, direction)
                 for each in subflows
@@ -116,7 +116,7 @@ class _Explained:
             "rate": None if throttle is None else throttle.rate,
             "ceil": None if throttle is None else throttle.ceil,
             "rule": None if verdict.rule is None else verdict.rule.name,
-            "since": subflow.since if since is None else since,
+            "since": self._known.wall(subflow.since if since is None else since),
             "tried": [
                 {
                     "rule": each.rule,
@@ -164,7 +164,7 @@ class _Explained:
             began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
         else:
             began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
-        since = max(began, self._taken, opened)
+        since = max(self._known.wall(began), self._taken, opened)
         return since if since >= self._whole_since else None
 
     def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:

@@ -27,6 +27,9 @@ class Known:
     """All of it. Mappings by token are of connections."""
 
     now: float
+    """When the answer is made, seconds since the epoch."""
+    ahead: float
+    """How many seconds the wall clock is ahead of the monotonic one."""
     policy: Policy
     connections: Mapping[int, Connection]
     verdicts: Mapping[int, tuple[Verdict, ...]]
@@ -36,3 +39,7 @@ class Known:
     """Why the caps of a connection are relaxed; None while they are not."""
     traffic: Traffic
     sockets: Sockets
+
+    def wall(self, time: float) -> float:
+        """Return the wall-clock time, seconds since the epoch, of a monotonic *time*."""
+        return time + self.ahead

@@ -86,7 +86,7 @@ def own_client(
     addresses = {text for text in texts if text is not None}
     return {
         "multipath": True,
-        "since": connection.since,
+        "since": known.wall(connection.since),
         "time_zone": time_zone,
         "subflows": subflows,
         "budgets": [own_budget(each) for each in budgets(addresses) if each["name"] in metered],

@@ -76,7 +76,7 @@ def _connection(
         coming = known in on_download, known in on_upload
         texts.append(subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, *coming))
     return (
-        f'{{"token": "{connection.token:08x}", "version": 1, "since": {connection.since!r}, '
+        f'{{"token": "{connection.token:08x}", "version": 1, "since": {shown.wall(connection.since)!r}, '
         f'"relaxed": {_text(shown.relaxed(connection.token))}, "subflows": [{", ".join(texts)}]}}'
     )
 
@@ -105,7 +105,7 @@ def subflow_text(
     return (
         f'{{"local": {_own_end(local, local_port)}, "remote": "{end_text(remote, remote_port)}", '
         f"{_kind(state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup, subflow.interface)}, "
-        f'"since": {subflow.since!r}, "path": {path}, {cap}, '
+        f'"since": {shown.wall(subflow.since)!r}, "path": {path}, {cap}, '
         f'"landing": {"true" if landing else "false"}, '
         f'"pacing_limit": {"null" if pacing is None else pacing}, '
         f'"reason": {reason}, "bytes_sent": {sent}, "bytes_received": {received}, '

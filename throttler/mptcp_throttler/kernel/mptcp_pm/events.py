@@ -52,7 +52,7 @@ class PathManagerEvents:
             if data is None:
                 self.lost += 1
                 continue
-            now = time.time()
+            now = time.monotonic()
             for _, _, _, _, body in messages(data):
                 event = parse(body, now)
                 if event is not None:
