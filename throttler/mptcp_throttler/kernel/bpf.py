@@ -217,16 +217,11 @@ class Bpf:
         if result < 0:
             raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
         try:
-            while True:
-                try:
-                    if not os.read(result, _LOG_BYTES):
-                        return
-                except BlockingIOError:
-                    continue  # a million sockets are done
+            with open(result, "rb", buffering=0) as output:
+                while output.read(_LOG_BYTES) != b"":
+                    pass  # None: a million sockets are done
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
-        finally:
-            os.close(result)
 
     def _load(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> int:
         """Load the program of ``programs/*program*.o`` and return its descriptor."""
@@ -294,21 +289,15 @@ class MirroredMap:
         """Compare the map with what it is to have, and put right what differs; return how many entries that was."""
         self._touched = touched = set[bytes]()
         try:
-            found: dict[bytes, bytes] = {}
-            async for key, value in in_turns(self._bpf.entries(self._table)):
-                found[key] = value
-            wrong: dict[bytes, bytes] = {}
-            async for key, value in in_turns(list(self._wanted.items())):
-                if found.pop(key, None) != value:
-                    wrong[key] = value
+            found = {key: value async for key, value in in_turns(self._bpf.entries(self._table))}
+            wanted = in_turns(list(self._wanted.items()))
+            wrong = {key: value async for key, value in wanted if found.pop(key, None) != value}
         finally:
             self._touched = None
         wrong = {key: value for key, value in wrong.items() if key not in touched}
         foreign = [key for key in found if key not in self._wanted and key not in touched]
-        if wrong:
-            self._bpf.update_batch(self._table, b"".join(wrong), b"".join(wrong.values()))
-        if foreign:
-            self._bpf.delete_batch(self._table, b"".join(foreign))
+        self._bpf.update_batch(self._table, b"".join(wrong), b"".join(wrong.values()))
+        self._bpf.delete_batch(self._table, b"".join(foreign))
         return len(wrong) + len(foreign)
 
     def _touch(self, keys: Iterable[bytes]) -> None:

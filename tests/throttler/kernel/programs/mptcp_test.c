@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* Puts TCP_NOTSENT_LOWAT of every TCP socket of the network namespace into a map. */
 #include "bpf.h"
 

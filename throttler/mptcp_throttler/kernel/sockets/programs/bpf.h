@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* What the BPF programs share: the kernel's helpers (bpf-helpers(7)), maps, and what the throttler sets before it loads
- * one. Each program is one object file, loaded by libbpf; see kernel/bpf.py. License: GPL-2.0-or-later. */
+ * one. Each program is one object file, loaded by libbpf; see kernel/bpf.py. */
 #include <linux/bpf.h>
 #include <linux/in.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* The limits of single sockets, for the two programs that set them: on sockets as their acknowledgements come, and on
  * all of them at once. */
 #include "bpf.h"

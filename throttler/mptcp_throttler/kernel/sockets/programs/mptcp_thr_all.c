@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* What mptcp_throttler.c does at a round trip, for all TCP sockets of the network namespace at once. */
 #include "limits.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* The counters of a socket that closes; what they are for: meter.py. */
 #include "bpf.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* Limits and first options of the sockets that the proxy accepts; what it is for: pacing.py. */
 #include "limits.h"
 
