@@ -71,8 +71,7 @@ def compare(
 ) -> Decision:
     """Return what *after* changes."""
     decision = Decision(token, connection, before, after, now, is_dry)
-    # Most often nobody is capped.
-    if not any(each.scope for each in after) and not any(each.scope for each in before):
+    if len(before) == len(after) and all(map(_is_as_before, before, after)):
         return decision
     old = {(each.four_tuple, each.direction): each for each in before if each.scope}
     got, changed, lost = [], [], []
@@ -91,6 +90,15 @@ def compare(
 def without_caps(verdicts: Verdicts) -> Verdicts:
     """Return *verdicts* as they are where nothing caps."""
     return tuple([replace(each, scope=None, throttle=None, beside=None, rests=False) for each in verdicts])
+
+
+def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
+    """Most often nothing changes, and so it is by the same objects."""
+    return (
+        had.throttle is verdict.throttle
+        and had.scope == verdict.scope
+        and (verdict.scope is None or (had.four_tuple == verdict.four_tuple and had.direction is verdict.direction))
+    )
 
 
 def _rates(verdict: Verdict) -> tuple[int, int, int | None] | None:
