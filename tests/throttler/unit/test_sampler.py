@@ -13,6 +13,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopGauge
 from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST, SLICE_SECONDS, Sampler
+from mptcp_throttler.stages.stage import Samples
 
 
 def subflow(number: int) -> FourTuple:
@@ -60,10 +61,10 @@ class FakeConsumer:
     def urgent(self) -> Collection[FourTuple]:
         return self._urgent
 
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        self.given.append((len(asked), set(asked), {each for each in asked if each in sockets}, complete))
+    def observe(self, samples: Samples) -> Iterator[None]:
+        asked = samples.asked
+        there = {each for each in asked if each in samples.sockets}
+        self.given.append((len(asked), set(asked), there, samples.complete))
         yield
 
     def failed(self, now: float) -> None:
@@ -81,7 +82,7 @@ async def both(sampler: Sampler) -> None:
 
 
 def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
-    return Sampler(cast(Sockets, sockets), consumers, lambda: len(sockets.there))
+    return Sampler(cast(Sockets, sockets), consumers, lambda: len(sockets.there), lambda outcome: None)
 
 
 def test_nobody_watches_and_nothing_is_looked_at() -> None:
@@ -131,7 +132,7 @@ def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypa
             return super().__contains__(key)
 
     class Indifferent(FakeConsumer):
-        def observe(self, *given: object) -> Iterator[None]:
+        def observe(self, samples: Samples) -> Iterator[None]:
             yield
 
     count = 20 * module.CHECKED
@@ -290,12 +291,10 @@ def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytes
             super().__init__([subflow(n) for n in range(900)], urgent=[subflow(3)], by_request=by_request)
             self._name = name
 
-        def observe(
-            self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-        ) -> Iterator[None]:
-            for each in asked:
+        def observe(self, samples: Samples) -> Iterator[None]:
+            for each in samples.asked:
                 if each == subflow(3):
-                    seen[self._name].append((now, sockets[each].bytes_acked))
+                    seen[self._name].append((samples.time, samples.sockets[each].bytes_acked))
             yield
             yield
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.telemetry import traffic
 from mptcp_throttler.telemetry.cap_totals import CapKey
 from mptcp_throttler.telemetry.decision import Comparer
@@ -67,7 +68,7 @@ class Bench:
             )
             for each in sockets
         }
-        for _ in self.traffic.observe((), found, self.now, True):
+        for _ in self.traffic.observe(Samples(self.now, found, True)):
             pass
 
     @property

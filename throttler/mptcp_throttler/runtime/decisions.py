@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Policy
@@ -19,10 +19,9 @@ from mptcp_throttler.policy.other_ports import without_other_ports
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
 from mptcp_throttler.runtime.logs import about
-from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.stages.stage import Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import Stage
 from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, without_caps
 
 log = logging.getLogger(__name__)
@@ -186,32 +185,3 @@ def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
     if not connection.seen_from_start:
         return ()
     return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
-
-
-class StageSampling(Consumer):
-    """Gives samples to one stage, and hands on what it makes of them."""
-
-    by_request = False
-    urgent_share = 0.1
-
-    def __init__(self, stage: Stage, take: Callable[[Outcome], None]) -> None:
-        self.interval, self.period = stage.interval, stage.period
-        self._stage = stage
-        self._take = take
-
-    def watches_any(self) -> bool:
-        return bool(self._stage.watched())
-
-    def watched(self) -> Collection[FourTuple]:
-        return self._stage.watched()
-
-    def urgent(self) -> Collection[FourTuple]:
-        return self._stage.urgent()
-
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        del asked
-        for outcome in self._stage.observe(Samples(now, sockets, complete)):
-            self._take(outcome)
-            yield

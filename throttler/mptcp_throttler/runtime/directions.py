@@ -15,14 +15,14 @@ from contextlib import AsyncExitStack
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.reconcile import Reconciler
-from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.model import gso_limit
 from mptcp_throttler.shaping.onset.uploads import MEASURE_SECONDS, STEP_SECONDS, UploadOnsets
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
 
@@ -193,10 +193,8 @@ class Uploads(Component, Consumer):
     def urgent(self) -> Collection[FourTuple]:
         return self._transitions.urgent()
 
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        self._transitions.observe(asked, sockets, now)
+    def observe(self, samples: Samples) -> Iterator[None]:
+        self._transitions.observe(samples.asked, samples.sockets, samples.time)
         yield
 
     # Within

@@ -25,13 +25,13 @@ from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
 from mptcp_throttler.runtime.cap_log import CapLog
-from mptcp_throttler.runtime.decisions import Decisions, StageSampling
+from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.sampler import Consumer, Sampler
+from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
@@ -90,9 +90,8 @@ class Engine:
         self._limiter = ConnectionLimiter(path_manager, connections, sockets.close_sockets, self._is_dry_run)
         self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
-        sampling = [StageSampling(stage, self.take_outcome) for stage in stages]
-        consumers: list[Consumer] = [self.paced, self.uploads, *sampling, self.traffic]
-        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"])
+        consumers = self.paced, self.uploads, *stages, self.traffic
+        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""

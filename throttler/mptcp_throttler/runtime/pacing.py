@@ -20,12 +20,12 @@ from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Network, Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.sampler import Consumer
 from mptcp_throttler.shaping.birth import of_clients
 from mptcp_throttler.shaping.model import NO_LIMIT, Birth, SocketLimit
 from mptcp_throttler.shaping.onset.downloads import STEP_SECONDS, DownloadOnsets, SocketChanges
 from mptcp_throttler.shaping.onset.share import SHARE_SECONDS
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
 
@@ -177,10 +177,8 @@ class SocketLimiter(Component, Consumer):
     def urgent(self) -> Collection[FourTuple]:
         return self._onsets.urgent()
 
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        for limits in self._onsets.observe(asked, sockets, now):
+    def observe(self, samples: Samples) -> Iterator[None]:
+        for limits in self._onsets.observe(samples.asked, samples.sockets, samples.time):
             self._do(limits)
             yield
 

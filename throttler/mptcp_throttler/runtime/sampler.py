@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
 
@@ -47,44 +47,6 @@ REST = 1.5
 processor, and a join would then wait until others have had theirs, many milliseconds."""
 
 
-class Consumer(Protocol):
-    """Who needs samples. A class that inherits from it need not say that it watches nothing."""
-
-    by_request: bool
-    """It takes samples of what was asked for alone, so that look-ups go on while a sweep does: each subflow's samples
-    still come in the order of their times."""
-    interval: float
-    """Seconds between two samples of urgent subflows."""
-    urgent_share: float
-    """Share of a processor that look-ups of urgent subflows for it may take."""
-    period: float
-    """Seconds between two sweeps."""
-
-    def watches_any(self) -> bool:
-        """Tell whether :meth:`watched` would return any: asked often."""
-        return False
-
-    def watched(self) -> Collection[FourTuple]:
-        return ()
-
-    def urgent(self) -> Collection[FourTuple]: ...
-
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        """Take the samples of those *asked* for; *complete*: of all watched.
-
-        A sweep ended at *now*, monotonic seconds, and read its sockets in the seconds before: what came under
-        observation meanwhile was then not what it is.
-
-        Yields where the caller may give way to the event loop.
-        """
-
-    def failed(self, now: float) -> None:
-        """Samples could not be taken."""
-        return
-
-
 class _Fed:
     """A consumer, and where it is."""
 
@@ -108,8 +70,14 @@ class Sampler:
     else from the beginning of a sweep until they have taken it.
     """
 
-    def __init__(self, sockets: Sockets, consumers: Sequence[Consumer], tracked: Callable[[], int]) -> None:
-        """*tracked* returns how many sockets a sweep is expected to list."""
+    def __init__(
+        self,
+        sockets: Sockets,
+        consumers: Sequence[Consumer],
+        tracked: Callable[[], int],
+        take: Callable[[Outcome], None],
+    ) -> None:
+        """*tracked* returns how many sockets a sweep is expected to list; *take* takes what stages make of samples."""
         self.latest: dict[FourTuple, KernelSubflow] = {}
         """What the last sweep found, for those who show it; in part newer while one is under way."""
         self.latest_time = float("-inf")
@@ -121,6 +89,7 @@ class Sampler:
         self._sockets = sockets
         self._fed = [_Fed(consumer) for consumer in consumers]
         self._tracked = tracked
+        self._take = take
         self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
         self._sweeping = asyncio.Lock()
         self._last_sweep = self._next_sweep = 0.0
@@ -224,7 +193,7 @@ class Sampler:
                 found = await self._look_up(urgent, pace)
                 if self._sweeping.locked():
                     fed.looked_up.update(urgent)
-                await self._give(fed.consumer, urgent, found, time.monotonic(), False, pace)
+                await self._give(fed.consumer, Samples(time.monotonic(), found, False, urgent), pace)
                 pace.end()
             fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
 
@@ -323,18 +292,12 @@ class Sampler:
             missing = await _without(missing, looked_up, pace)
         if missing:
             found.update(await self._look_up(missing, pace))
-        await self._give(consumer, asked, found, now, True, pace)
+        await self._give(consumer, Samples(now, found, True, asked), pace)
 
-    @staticmethod
-    async def _give(
-        consumer: Consumer,
-        asked: Collection[FourTuple],
-        found: Mapping[FourTuple, KernelSubflow],
-        now: float,
-        complete: bool,
-        pace: _Pace,
-    ) -> None:
-        for _ in consumer.observe(asked, found, now, complete):
+    async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
+        for outcome in consumer.observe(samples):
+            if outcome is not None:
+                self._take(outcome)
             await pace.give_way()
         await pace.give_way()
 

@@ -21,7 +21,7 @@ from mptcp_throttler.policy.model import Cap, Policy, Rule, ScopeKey, Share, Thr
 from mptcp_throttler.policy.reasons import BEFORE, joined
 from mptcp_throttler.stages.budget_accounts import NOTHING_USED, Accounts, Part, Usage, Volume
 from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples
+from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
 __all__ = ["NOTHING_USED", "BudgetStage", "Usage"]
 
@@ -41,7 +41,7 @@ class Reached(Effect):
     """The first that feeds it, as that of its caps."""
 
 
-class BudgetStage:
+class BudgetStage(Stage):
     """The first stage. Users know it as quota."""
 
     name: Final = "quota"

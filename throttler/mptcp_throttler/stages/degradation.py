@@ -238,7 +238,7 @@ class DegradationDetector:
         """Take *samples*, a slice at a time; yield the connections whose relaxation began, changed or ended."""
         if not self._connections:
             return
-        now, sockets, complete = samples
+        now, sockets, complete, _ = samples
         self._paths.begin(now)
         sampled: list[Path] = []
         candidates: list[tuple[int, Candidate]] = []

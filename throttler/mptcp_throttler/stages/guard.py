@@ -18,7 +18,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.stages.degradation import DegradationDetector, GuardCounters, Kept, Relaxation
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples
+from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
 HEADROOM: Final = 1.06 * 1.1
@@ -66,7 +66,7 @@ class _Either(Set[FourTuple]):
         return bool(self._one or self._other)
 
 
-class GuardStage:
+class GuardStage(Stage):
     """The guard of one daemon."""
 
     interval = period = 0.1

@@ -21,7 +21,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.shaping.birth import REST_AT_ONCE
-from mptcp_throttler.stages.stage import SLICE, Outcome, Samples
+from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
 RATIO: Final = 32
 """Of the rate of the other subflows to what the cap leaves it: from there on it rests. Below half of that no longer."""
@@ -81,7 +81,7 @@ class _Connection:
         return (*self.others, *self.capped)
 
 
-class RestStage:
+class RestStage(Stage):
     """The rests of one daemon."""
 
     interval = period = 0.2

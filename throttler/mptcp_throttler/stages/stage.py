@@ -29,6 +29,8 @@ class Samples(NamedTuple):
     sockets: Mapping[FourTuple, KernelSubflow]
     complete: bool
     """All that is watched was sampled: a watched subflow that is missing from it has no socket."""
+    asked: Collection[FourTuple] = ()
+    """What the consumer watches, or what is urgent to it, of which these are the samples: those of others come too."""
 
 
 class Effect:
@@ -45,13 +47,42 @@ class Outcome(NamedTuple):
     effects: Sequence[Effect] = ()
 
 
-class Stage(Protocol):
-    """One stage."""
+class Consumer(Protocol):
+    """Who needs samples. A class that inherits from it need not say what it does not do."""
 
     interval: float
     """Seconds between two samples of a subflow that is :meth:`urgent`."""
     period: float
     """Seconds between two sweeps, where sweeping takes little."""
+    urgent_share: float = 0.1
+    """Share of a processor that look-ups of urgent subflows for it may take."""
+    by_request: bool = False
+    """It takes samples only of what was asked for, so that look-ups go on while a sweep does: each subflow's samples
+    still come in the order of their times."""
+
+    def watches_any(self) -> bool:
+        """Tell whether :meth:`watched` would return any: asked often."""
+        return bool(self.watched())
+
+    def watched(self) -> Collection[FourTuple]:
+        """Return the subflows to be sampled every ``period``."""
+        return ()
+
+    def urgent(self) -> Collection[FourTuple]:
+        """Return those on which something happens, to be sampled every ``interval``."""
+        return ()
+
+    def observe(self, samples: Samples) -> Iterator[Outcome | None]:
+        """Take *samples*. Yields where the caller may do something else in between."""
+        ...
+
+    def failed(self, now: float) -> None:
+        """Samples could not be taken."""
+        return
+
+
+class Stage(Consumer, Protocol):
+    """One stage."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
@@ -62,15 +93,7 @@ class Stage(Protocol):
     def forget(self, token: int) -> None:
         """The connection has ended."""
 
-    def watched(self) -> Collection[FourTuple]:
-        """Return the subflows to be sampled every ``period``."""
-
-    def urgent(self) -> Collection[FourTuple]:
-        """Return those of them on which something happens, to be sampled every ``interval``."""
-
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*, which hold subflows that others watch as well.
-
-        Yields after every ``SLICE`` connections, so that the caller can do something else in between; what
-        :meth:`apply` and :meth:`forget` change meanwhile counts.
-        """
+        """Take *samples*; yields after every ``SLICE`` connections. What :meth:`apply` and :meth:`forget` change
+        meanwhile counts."""
+        ...

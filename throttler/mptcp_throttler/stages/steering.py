@@ -28,7 +28,7 @@ from mptcp_throttler.policy.model import (
 )
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples
+from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 from mptcp_throttler.stages.steering_modes import Action, Crowd, Steering, SubflowSample
 
 MIN_URGENT_RATE = 100_000
@@ -166,7 +166,7 @@ class _Connection:
         return self.samples < FIRST_SAMPLES or self.sampled < self.urgent_until
 
 
-class SteeringStage:
+class SteeringStage(Stage):
     """The steering of one daemon."""
 
     interval = period = 0.2
@@ -256,7 +256,7 @@ class SteeringStage:
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*, a slice at a time; yield the connections whose actions changed, and flags to be set."""
-        now, sockets, complete = samples
+        now, sockets, complete, _ = samples
         urgent = self._urgent
         changed: list[int] = []
         effects: list[Effect] = []

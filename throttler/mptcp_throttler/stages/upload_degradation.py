@@ -181,7 +181,7 @@ class UploadDegradationDetector(DegradationDetector):
         return False
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
-        now, sockets, complete = samples
+        now, sockets, complete, _ = samples
         demand, candidate = self._demands[token], connection.candidate
         relaxed = candidate is not None and candidate.relaxation is not None
         full = False

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
 from mptcp_throttler.telemetry.decision import Decision
 
@@ -112,14 +113,12 @@ class _Carried:
 _UNKNOWN = Rates(None, None)
 
 
-class Traffic:
-    """Of one daemon. A consumer of samples."""
+class Traffic(Consumer):
+    """Of one daemon."""
 
-    by_request = False
     interval = float("inf")
     period = 0.1
     """Of nothing while no sweep is due: see :meth:`watches_any`."""
-    urgent_share = 0.0
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
         """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
@@ -242,14 +241,9 @@ class Traffic:
     def watched(self) -> Collection[FourTuple]:
         return self._subflows.keys() if self.watches_any() else ()
 
-    def urgent(self) -> Collection[FourTuple]:
-        return ()
-
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
-    ) -> Iterator[None]:
-        """Count what *sockets* have more than before."""
-        del asked
+    def observe(self, samples: Samples) -> Iterator[None]:
+        """Count what the sockets have more than before."""
+        now, sockets, complete, _ = samples
         if not complete:
             return
         self._due = now + max(PERIOD_SECONDS, self._sweep_seconds() / SWEEP_SHARE)
@@ -263,9 +257,6 @@ class Traffic:
                 self._sample(subflow, socket, now)
         self.counted = now
         yield
-
-    def failed(self, now: float) -> None:
-        """What was not sampled now is counted later."""
 
     # Within
 
