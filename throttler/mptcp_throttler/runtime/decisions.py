@@ -69,9 +69,6 @@ class Decisions:
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
 
-    def is_dry_run(self) -> bool:
-        return self.policy.dry_run
-
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`decide_all` must follow."""
         self.policy = policy

@@ -87,7 +87,9 @@ class Engine:
         self.cap_log = CapLog(self.traffic.under)
         of_caps = self.cap_log.decided, self.events.decided
         self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
-        self._limiter = ConnectionLimiter(path_manager, connections, sockets.close_sockets, self._is_dry_run)
+        self._limiter = ConnectionLimiter(
+            path_manager, connections, sockets.close_sockets, lambda: self.decisions.policy.dry_run
+        )
         self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
@@ -216,16 +218,13 @@ class Engine:
     @property
     def capped(self) -> int:
         """How many subflows have a cap. More have an entry in the kernel: ended ones, and some that have no cap."""
-        return 0 if self._is_dry_run() else self.traffic.capped
+        return 0 if self.decisions.policy.dry_run else self.traffic.capped
 
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.monotonic()
         if there and direction is Direction.DOWN:
             self.join_latency.applied(four_tuples, now)
         self.events.entries(direction, four_tuples, there, now)
-
-    def _is_dry_run(self) -> bool:
-        return self.decisions.policy.dry_run
 
     def _sweep_seconds(self) -> float:
         return self.sampler.sweep_seconds

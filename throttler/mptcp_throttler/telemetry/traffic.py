@@ -132,11 +132,10 @@ class Traffic(Consumer):
         """Subflows with a cap, as decided; one with caps on both directions once."""
         self._classes = CapClasses()
         self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: dict[int | End, tuple[_Carried, float]] = {}
-        """Subflows without a verdict that the meter may still report, by cookie or, never sampled, by end; and when
-        that was."""
-        self._reported: dict[int | End, tuple[int, int, float]] = {}
-        """What the meter reported of those that still have a verdict."""
+        self._closed: dict[End, tuple[_Carried, float]] = {}
+        """Subflows without a verdict that the meter may still report, and since when; the oldest first."""
+        self._reported: dict[End, tuple[int, int, int, float]] = {}
+        """What the meter reported of those that still have a verdict: cookie, bytes sent and received, and when."""
         self.counted = clock()
         """When all sockets that there are were last counted, monotonic seconds."""
         self._begun = False
@@ -215,17 +214,16 @@ class Traffic(Consumer):
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes."""
-        found = self._closed.pop(cookie, None) or self._closed.pop(end, None)
-        if found is not None:
+        found = self._closed.get(end)
+        if found is not None and found[0].cookie in (None, cookie):
+            del self._closed[end]
             found[0].count(acked, received)
         else:
             # Of plain TCP, perhaps, which nobody else asks about.
             now = self._clock()
             self._forget_old(now)
-            report = acked, received, now
-            for key in (cookie, end):
-                self._reported.pop(key, None)  # the order is that of time
-                self._reported[key] = report
+            self._reported.pop(end, None)  # the order is that of time
+            self._reported[end] = cookie, acked, received, now
 
     def closed_told(self) -> None:
         """All that closed until now was reported: where nothing is open, nobody sweeps, and this is all there is."""
@@ -319,26 +317,19 @@ class Traffic(Consumer):
                 self._classes.leave(cap, of_class)
                 subflow.standings[up] = _Standing(since, cap)
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
-        key: int | End = end if subflow.cookie is None else subflow.cookie
-        report = self._reported.pop(key, None)
-        if report is None:
-            self._closed.pop(key, None)
-            self._closed[key] = subflow, self._clock()
+        report = self._reported.get(end)
+        if report is not None and subflow.cookie in (None, report[0]):
+            del self._reported[end]
+            subflow.count(report[1], report[2])
+        else:
+            self._closed.pop(end, None)
+            self._closed[end] = subflow, self._clock()
             if len(self._closed) > MAX_CLOSED:
                 del self._closed[next(iter(self._closed))]
-        else:
-            if self._reported.get(end) is report:
-                del self._reported[end]  # it is not that of another socket that has this end soon
-            subflow.count(report[0], report[1])
 
     def _forget_old(self, now: float) -> None:
-        tables: tuple[tuple[dict[int | End, Any], float], ...] = (
-            (self._closed, CLOSED_SECONDS),
-            (self._reported, REPORTED_SECONDS),
-        )
-        for table, seconds in tables:
-            while table and now - next(iter(table.values()))[-1] > seconds:
-                del table[next(iter(table))]
+        _drop_older(self._closed, now - CLOSED_SECONDS)
+        _drop_older(self._reported, now - REPORTED_SECONDS)
 
     def _place(self, key: PathKey) -> PathTotal:
         total = self.paths.get(key)
@@ -355,3 +346,9 @@ class Traffic(Consumer):
                 del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)
         return total
+
+
+def _drop_older(table: dict[End, Any], time: float) -> None:
+    """Drop what is older than *time*; values end with theirs, and the oldest comes first."""
+    while table and next(iter(table.values()))[-1] < time:
+        del table[next(iter(table))]
