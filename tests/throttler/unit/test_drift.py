@@ -16,6 +16,7 @@ from test_daemon import CAPPED, running, until
 from mptcp_throttler.kernel.notices import UNKNOWN, Change
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import drift
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import FREE_REPAIRS, TOGETHER_SECONDS, DriftMonitor, RepairBackoff
 
 
@@ -48,8 +49,10 @@ class Source:
         self.closed = True
 
 
-class Bench:
+class Bench(Component):
     """A monitor with one owner."""
+
+    repairs = 0
 
     def __init__(self, interval: float = 300.0) -> None:
         self.source = Source()
@@ -57,7 +60,7 @@ class Bench:
         self.broken = 0
         """How many repairs each comparison from now on makes."""
         self.fails = False
-        self.repairs = self.resyncs = 0
+        self.resyncs = 0
         self.monitor = DriftMonitor([self], interval)
         self.monitor.open([lambda: self.source])
 

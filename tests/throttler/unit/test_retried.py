@@ -15,7 +15,7 @@ from mptcp_throttler.kernel.bpf import Map, MirroredMap
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
-from mptcp_throttler.runtime.component import verify_all
+from mptcp_throttler.runtime.component import Component, verify_all
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
@@ -125,9 +125,7 @@ def test_a_repair_that_fails_is_tried_again_though_nothing_else_is_to_be_done() 
 def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it() -> None:
     seen = []
 
-    class Owner:
-        repairs = 0
-
+    class Owner(Component):
         def __init__(self, fails: bool) -> None:
             self.fails = fails
 

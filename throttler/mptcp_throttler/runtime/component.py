@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.model import Policy
@@ -18,26 +17,19 @@ from mptcp_throttler.policy.model import Policy
 log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """The one part that makes and changes certain objects in the kernel or on disk; all of them are in contract.md."""
+class Component:
+    """A part with something in the kernel, on disk or on the event loop. It inherits the steps that do nothing.
+
+    Each object there is made and changed by one component: docs/contract.md names them all.
+    """
 
     @property
     def repairs(self) -> int:
         """How many objects of this were found changed and put right so far."""
-
-    async def verify(self) -> None:
-        """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
-
-
-class Component:
-    """A part with something in the kernel, on disk or on the event loop. It inherits the steps that do nothing."""
-
-    @property
-    def repairs(self) -> int:
         return 0
 
     async def verify(self) -> None:
-        """As an :class:`Owner` does."""
+        """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
 
     async def prepare(self, policy: Policy) -> None:
         """Provide what *policy* needs, before it comes into force. Raises KernelError where it cannot be provided."""
@@ -70,7 +62,7 @@ async def prepare_all(components: Sequence[Component], wanted: Policy, present: 
         raise
 
 
-async def verify_all(owners: Iterable[Owner]) -> bool:
+async def verify_all(owners: Iterable[Component]) -> bool:
     """Have all *owners* verified; one that cannot put its objects right does not keep the others from it.
 
     Return whether all could.

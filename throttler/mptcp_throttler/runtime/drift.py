@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from mptcp_throttler.kernel.access import NoticeSource
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.runtime.component import Owner, verify_all
+from mptcp_throttler.runtime.component import Component, verify_all
 from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class RepairBackoff:
 class DriftMonitor:
     """Of one daemon. Must be made inside a running event loop."""
 
-    def __init__(self, owners: Sequence[Owner], interval: float) -> None:
+    def __init__(self, owners: Sequence[Component], interval: float) -> None:
         """*interval*: seconds between two comparisons that nothing asks for."""
         self.counters = ChangeCounters()
         self._owners = owners

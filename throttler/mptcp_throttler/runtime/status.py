@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.views.requests import LARGEST_REQUEST
 
 log = logging.getLogger(__name__)
@@ -43,16 +44,17 @@ NICE = -10
 _STDERR = 2
 
 
-class StatusServer:
+class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces of text that *answer* yields for its line."""
+
+    repairs = 0
+    """How often the socket was made anew."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[str]], group: str | None = None) -> None:
         """*answer* is called in a child: it may take its time, and changes nothing that the daemon has.
 
         *group*: whose members may ask, beside root; None: the daemon's own.
         """
-        self.repairs = 0
-        """How often the socket was made anew."""
         self._path = path
         self._group = group
         self._answer_to = answer
