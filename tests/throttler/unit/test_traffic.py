@@ -64,7 +64,17 @@ class Bench:
         self.now += 1.0
         found = {
             each[0]: KernelSubflow(
-                self.tokens.get(each[0], 1), each[0], True, 0, 0, False, 0.0, each[2], each[3], cookie=each[1], tcp=IDLE
+                self.tokens.get(each[0], 1),
+                each[0],
+                True,
+                0,
+                0,
+                False,
+                self.now,
+                each[2],
+                each[3],
+                cookie=each[1],
+                tcp=IDLE,
             )
             for each in sockets
         }

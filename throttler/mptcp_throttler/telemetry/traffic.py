@@ -172,11 +172,10 @@ class Traffic(Consumer):
 
     def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
         """Count from now on: what *sockets* carried, they carried before the daemon's start."""
-        now = self._clock()
         for four_tuple, subflow in self._subflows.items():
             socket = sockets.get(four_tuple)
             if socket is not None:
-                subflow.cookie, subflow.sampled = socket.cookie, now
+                subflow.cookie, subflow.sampled = socket.cookie, socket.read
                 subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
         self._begun = True
 
@@ -252,25 +251,26 @@ class Traffic(Consumer):
             socket = sockets.get(four_tuple)
             # A socket that had its four-tuple when the sweep read it may be of a connection before it.
             if socket is not None and socket.token == subflow.token:
-                self._sample(subflow, socket, now)
+                self._sample(subflow, socket)
         self.counted = now
         yield
 
     # Within
 
-    def _sample(self, subflow: _Carried, socket: KernelSubflow, now: float) -> None:
+    @staticmethod
+    def _sample(subflow: _Carried, socket: KernelSubflow) -> None:
         acked, received = socket.bytes_acked, socket.bytes_received
         if subflow.cookie != socket.cookie:
-            subflow.cookie, subflow.sampled = socket.cookie, now
+            subflow.cookie, subflow.sampled = socket.cookie, socket.read
             subflow.acked = subflow.received = 0
             subflow.count(acked, received)
             subflow.sent_rate = subflow.received_rate = None
             return
-        span = now - subflow.sampled
+        span = socket.read - subflow.sampled
         if span > 0:
             subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
             subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
-        subflow.sampled = now
+        subflow.sampled = socket.read
         subflow.count(acked, received)
 
     def _count_client(self, token: int, client: bytes | None) -> None:
