@@ -94,9 +94,7 @@ def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
 NFT = "add element inet mptcp_throttler"
 
 
-def test_entries_of_others_in_our_map_are_said_once_replaced_and_removed(
-    host: LiveNode, require: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_entries_of_others_in_our_map_are_replaced_and_removed(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
     key = "{} . {} . 10.77.8.2 . 3128"
     foreign = [four_tuple(number) for number in (5, 6, 7)]
@@ -110,11 +108,9 @@ def test_entries_of_others_in_our_map_are_said_once_replaced_and_removed(
             host.run(["nft", "add chain inet mptcp_throttler theirs"])
             for each, verdict in zip(keys, ("accept", "jump theirs", "goto class_10_mark_10000"), strict=True):
                 host.run(["nft", f"{NFT} v4 {{ {each} : {verdict} }}"])
-            for _ in range(2):
-                found = await port.read_entries()
-                assert found.keys() == {*ENTRIES, *foreign}
-                assert all(found[each] not in (ONE, TWO) for each in foreign)
-            assert len([record for record in caplog.records if "not ours" in record.getMessage()]) == 3
+            found = await port.read_entries()
+            assert found.keys() == {*ENTRIES, *foreign}
+            assert all(found[each] not in (ONE, TWO) for each in foreign)
             await port.upsert_entries({foreign[0]: ONE})
             await port.delete_entries(foreign[1:])
             await port.prepare()

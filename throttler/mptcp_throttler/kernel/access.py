@@ -40,23 +40,25 @@ from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import UPLOAD_DEVICE, ClassCounters
 
 
-class NoticeSource(Protocol):
-    """What others change of ours."""
+class Source(Protocol):
+    """Something that the event loop waits for, and reads."""
 
     def fileno(self) -> int: ...
-
-    def read(self) -> Iterator[Change]:
-        """Yield what waits. Raises OSError."""
 
     def close(self) -> None: ...
 
 
-class SegmentSource(Protocol):
+class NoticeSource(Source, Protocol):
+    """What others change of ours."""
+
+    def read(self) -> Iterator[Change]:
+        """Yield what waits. Raises OSError."""
+
+
+class SegmentSource(Source, Protocol):
     """Captured segments of one interface."""
 
     interface: str
-
-    def fileno(self) -> int: ...
 
     def read(self, limit: int) -> Iterator[Segment]:
         """Yield what waits. Raises KernelError when the interface is gone."""
@@ -64,20 +66,14 @@ class SegmentSource(Protocol):
     def read_statistics(self) -> int:
         """Return how many segments were dropped since the last call."""
 
-    def close(self) -> None: ...
 
-
-class EventSource(Protocol):
+class EventSource(Source, Protocol):
     """The path manager's events."""
 
     lost: int
 
-    def fileno(self) -> int: ...
-
     def read(self, limit: int) -> Iterator[KernelEvent]:
         """Yield what waits. Raises OSError."""
-
-    def close(self) -> None: ...
 
 
 class RouteSource(Protocol):

@@ -104,17 +104,14 @@ async def find_keeper(state_directory: Path) -> KeeperConnection | None:
 
 async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
     """Return the keeper that a predecessor left, or a new one. Raises KernelError."""
-    return await find_keeper(state_directory) or await start_keeper(state_directory)
-
-
-async def start_keeper(state_directory: Path) -> KeeperConnection:
-    """Start a keeper where there is none. Raises KernelError."""
-    with listener() as events:
-        await asyncio.to_thread(_start, state_directory, events)
+    found = await find_keeper(state_directory)
+    if found is None:
+        with listener() as events:
+            await asyncio.to_thread(_start, state_directory, events)
         found = await find_keeper(state_directory)
-        if found is None:
-            raise KernelError("the keeper of the path manager ended at once")
-        return found
+    if found is None:
+        raise KernelError("the keeper of the path manager ended at once")
+    return found
 
 
 def remove_socket(state_directory: Path) -> None:

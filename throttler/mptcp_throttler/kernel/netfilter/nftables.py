@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ctypes.util
-import logging
 import re
 import socket
 import struct
@@ -53,8 +52,6 @@ _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _JUMP = struct.pack("!i", -3)
 _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
 """Each part of a key begins at a multiple of four bytes."""
-
-log = logging.getLogger(__name__)
 
 
 class LibNftables:
@@ -125,8 +122,6 @@ class NftablesNetfilter:
         """The chains that look packets up, as they were made."""
         self._made: dict[Target, tuple[bytes, ...]] = {}
         """The small chains, as they were made."""
-        self._reported: set[FourTuple] = set()
-        """Entries of others that were spoken of."""
 
     def close(self) -> None:
         self._nft.close()
@@ -209,10 +204,6 @@ class NftablesNetfilter:
             # What was not seen is not forgotten, or it would stay when it is to go.
             self._targets = dict(found) if whole else self._targets | found
             self._uses = Counter(self._targets.values())
-        foreign = {four_tuple for four_tuple, target in found.items() if target is _FOREIGN}
-        for four_tuple in foreign - self._reported:
-            log.warning("table %s has an entry that is not ours: %s", self._table.name, four_tuple)
-        self._reported = foreign
         return found, whole
 
     async def _listed(self, netlink: NetlinkSocket, version: int) -> tuple[dict[FourTuple, Target], bool]:
