@@ -33,9 +33,6 @@ class FakeTrafficControl:
         self.log.append("take root")
         self.prepared = True
 
-    async def retry(self) -> bool:
-        return False
-
     def want_gso(self, limit: Callable[[int], int]) -> None:
         self._wanted = limit(65_536)
 

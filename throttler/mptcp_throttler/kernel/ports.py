@@ -43,12 +43,6 @@ class TrafficControl(Protocol):
         them.
         """
 
-    async def retry(self) -> bool:
-        """Take those that are left out, where that can be done by now; return whether one was taken.
-
-        It lacks our classes then.
-        """
-
     @property
     def settled(self) -> bool:
         """What is wanted besides root and classes is in the kernel."""

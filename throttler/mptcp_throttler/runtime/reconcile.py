@@ -140,9 +140,6 @@ class Reconciler:
         async with self._lock:
             if self._closed:
                 return
-            if not problems and not await self._tc.retry():
-                self._count_left_out()
-                return
             for problem in problems:
                 log.warning("%s", problem)
             before = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
@@ -153,7 +150,8 @@ class Reconciler:
                 self._wake.set()
                 raise
             found = self.planner.classes.actual, self.planner.entries.actual
-            self._count_left_out()
+            # What is left out is said once: who watches the counter is to know how long that lasts.
+            self.counters.failures += len(self._tc.left_out)
         changed = _count_changes(before[0], found[0], ClassSpec.same_as)
         changed += _count_changes(before[1], found[1], Target.__eq__)
         changed += sum(problems.values())
@@ -177,10 +175,6 @@ class Reconciler:
                     failures.append(str(error))
         if failures:
             raise KernelError("; ".join(failures))
-
-    def _count_left_out(self) -> None:
-        """What is left out is said once: who watches the counter is to know how long that lasts."""
-        self.counters.failures += len(self._tc.left_out)
 
     @property
     def _settled(self) -> bool:

@@ -220,14 +220,8 @@ def _read_line(client: socket.socket) -> bytes:
 
 
 def _send(client: socket.socket, document: Iterator[str]) -> None:
-    waiting: list[str] = []
-    size, begun = 0, False
-    for text in document:
-        waiting.append(text)
-        size += len(text)
-        # What comes first is sent at once: who asks sees that there is an answer.
-        if size >= PIECE_BYTES or not begun:
-            client.sendall("".join(waiting).encode())
-            waiting.clear()
-            size, begun = 0, True
-    client.sendall("".join(waiting).encode())
+    with client.makefile("w", buffering=PIECE_BYTES, encoding="utf-8") as file:
+        for number, text in enumerate(document):
+            file.write(text)
+            if number == 0:
+                file.flush()  # who asks sees at once that there is an answer

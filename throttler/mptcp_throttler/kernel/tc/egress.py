@@ -76,12 +76,6 @@ class HtbTrafficControl:
         self.prepared = True
         await self.settle()
 
-    async def retry(self) -> bool:
-        links = [link for link in self._links() if link.name in self.left_out]
-        refused = await self._take_each(links)
-        self._leave_out(refused)
-        return len(refused) < len(links)
-
     async def _take_all(self, links: Sequence[Link]) -> None:
         """Take *links*, or none of them: nobody else would put back what was there. Raises KernelError."""
         taken: list[Link] = []

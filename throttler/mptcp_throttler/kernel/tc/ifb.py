@@ -57,9 +57,6 @@ class IfbTrafficControl:
             ) from error
         await self._tree.make_root(link)
 
-    async def retry(self) -> bool:
-        return False
-
     async def settle(self) -> None:
         """There is nothing but root and classes."""
 
