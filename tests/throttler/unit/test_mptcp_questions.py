@@ -31,7 +31,7 @@ from test_daemon import CAPPED, running, until
 from mptcp_throttler.mptcp.connection_table import CONFIRMED_AFTER
 from mptcp_throttler.mptcp.model import FourTuple, KernelEventKind, Segment, SubflowState
 from mptcp_throttler.mptcp.options import MpFastclose, MpPrio
-from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, Questions
+from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, SocketLookupQueue
 from mptcp_throttler.mptcp.tracker import Tracker
 
 
@@ -40,7 +40,7 @@ def some(count: int) -> list[FourTuple]:
 
 
 class Walk:
-    """Questions without a bound on look-ups, by walks over all that wait."""
+    """SocketLookupQueue without a bound on look-ups, by walks over all that wait."""
 
     def __init__(self) -> None:
         self.waiting: dict[FourTuple, tuple[float, int]] = {}
@@ -62,7 +62,7 @@ class Walk:
 
 class TestQuestions:
     def test_each_is_asked_three_times_however_often_it_is_wanted(self) -> None:
-        questions, (one,) = Questions(), some(1)
+        questions, (one,) = SocketLookupQueue(), some(1)
         asked = []
         for step in range(1000):
             if step < 300:
@@ -72,7 +72,7 @@ class TestQuestions:
         assert (questions.take(1.1), questions.pause(1.1)) == ((one,), None)
 
     def test_a_flood_costs_no_more_than_the_rate(self) -> None:
-        questions, flood = Questions(), some(MAX_WAITING + 100)
+        questions, flood = SocketLookupQueue(), some(MAX_WAITING + 100)
         asked = 0
         for step in range(2000):
             for each in flood:
@@ -83,7 +83,7 @@ class TestQuestions:
         assert asked >= 2 * RATE - 1
 
     def test_it_says_when_to_come_again(self) -> None:
-        questions = Questions()
+        questions = SocketLookupQueue()
         assert questions.pause(5.0) is None
         for each in some(2 * BURST):
             questions.ask(each)
@@ -95,7 +95,7 @@ class TestQuestions:
         assert len(questions.take(5.0 + pause + 1e-6)) == 1
 
     def test_what_ended_is_not_asked(self) -> None:
-        questions, (one,) = Questions(), some(1)
+        questions, (one,) = SocketLookupQueue(), some(1)
         questions.ask(one)
         questions.drop(one)
         assert questions.take(0.0) == ()
@@ -108,7 +108,7 @@ class TestQuestions:
     @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.9)))))
     def test_each_comes_when_a_walk_over_all_would_find_it(self, claims: list[tuple[str, int, float]]) -> None:
         """Ten subflows never wait for the rate."""
-        questions, walked, each = Questions(), Walk(), some(10)
+        questions, walked, each = SocketLookupQueue(), Walk(), some(10)
         now = 0.0
         for what, which, after in claims:
             now += after
@@ -123,7 +123,7 @@ class TestQuestions:
 
     def test_what_waits_costs_a_look_up_nothing(self) -> None:
         """A thousand that wait took a walk of a thousand steps for each that was looked up."""
-        questions = Questions()
+        questions = SocketLookupQueue()
         for each in some(MAX_WAITING):
             questions.ask(each)
         questions.take(0.0)
@@ -146,14 +146,14 @@ class TestQuestions:
         assert steps < 100 * 60
 
     def test_what_was_dropped_is_not_kept(self) -> None:
-        questions = Questions()
+        questions = SocketLookupQueue()
         for each in some(100 * MAX_WAITING):
             questions.ask(each)
             questions.drop(each)
         assert len(questions._heap) <= 2 * BURST + 1
 
     def test_those_asked_later_do_not_keep_one_from_its_turn(self) -> None:
-        questions, (first, *others) = Questions(), some(3000)
+        questions, (first, *others) = SocketLookupQueue(), some(3000)
         questions.ask(first)
         asked, now = 0, 0.0
         for each in others:

@@ -29,9 +29,9 @@ from mptcp_dialogue import (
 from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp import connection_table
+from mptcp_throttler.mptcp.from_kernel import Resync
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow, SubflowState
-from mptcp_throttler.mptcp.resync import Resync
 from mptcp_throttler.mptcp.tracker import Tracker
 
 K = KernelEventKind

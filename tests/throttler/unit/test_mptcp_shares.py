@@ -17,8 +17,8 @@ from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, anno
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
+from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
-from mptcp_throttler.mptcp.shares import Shares
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MOST_LINES, ConnectionLimiter
 

@@ -20,13 +20,11 @@ from itertools import islice
 from typing import Final
 
 from mptcp_common.clients import client_of
-from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.lingering import Lingering
+from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
-from mptcp_throttler.mptcp.questions import BURST, Questions
+from mptcp_throttler.mptcp.questions import BURST, SocketLookupQueue
 from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
-from mptcp_throttler.mptcp.shares import Shares
-from mptcp_throttler.mptcp.timed_table import TimedTable
+from mptcp_throttler.mptcp.timed_table import IdleConnections, TimedTable
 from mptcp_throttler.mptcp.tracker_table import (
     CONTRADICTIONS,
     HALF_OPEN,
@@ -62,7 +60,7 @@ class ConnectionTable:
         self.shares = Shares(limits.max_connections)
         self.events_arrive = True
         """Path-manager events do, so that one reports whatever becomes of a subflow that the kernel has."""
-        self.questions = Questions()
+        self.questions = SocketLookupQueue()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.tokens: dict[int, ConnectionRecord] = {}
         self.opened: dict[int, ConnectionRecord] = {}
@@ -70,7 +68,7 @@ class ConnectionTable:
         self.live = 0
         """Subflows in state ACTIVE."""
         self.closing: TimedTable[FourTuple, SubflowRecord] = TimedTable()
-        self.lingering = Lingering()
+        self.lingering = IdleConnections()
         self.unconfirmed: TimedTable[FourTuple, SubflowRecord] = TimedTable()
         """Active subflows that packets alone have shown."""
         self.unconfirmed_connections: TimedTable[int, ConnectionRecord] = TimedTable()
@@ -78,9 +76,9 @@ class ConnectionTable:
         self.refused: TimedTable[FourTuple, bool] = TimedTable()
         """Refused joins; True where the reason is a wrong HMAC, which the kernel may contradict."""
         self.ended: TimedTable[FourTuple | int, float] = TimedTable()
+        """When live subflows (by four-tuple) and connections that the kernel closed (by token) ended, recent ones."""
         self.turned_away: TimedTable[int, bool] = TimedTable()
         """Tokens of connections beyond their client's share: a join of one that comes late has none either."""
-        """When live subflows (by four-tuple) and connections that the kernel closed (by token) ended, recent ones."""
         self.dumps = 0
         """Dumps of the kernel's sockets that were begun."""
         self.dump_began: float | None = None
@@ -188,7 +186,7 @@ class ConnectionTable:
             return []
         return self.change(subflow, time, "the kernel has it")
 
-    def doubt(self, subflow: SubflowRecord, *, reset: bool = False) -> list[Event]:
+    def verify_with_kernel(self, subflow: SubflowRecord, *, reset: bool = False) -> list[Event]:
         """Do nothing on what the wire claims of *subflow*: an event will tell if it is so; else the kernel is asked.
 
         None tells of subflows that a *reset* ended together with their connection.

@@ -1,8 +1,11 @@
-"""How much the tracker remembers and for how long, and what it counts."""
+"""How much the tracker remembers, for how long, and of which clients; and what it counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
+
+from mptcp_common.clients import client_of, client_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class TrackerLimits:
     max_connections: int = 65_536
     """Opened connections, those without a subflow included. At the bound one is given up that the kernel has not
     confirmed. Where it has confirmed all, what packets alone show is not tracked (counted as an overflow). What the
-    kernel has beyond its client's share (:mod:`.shares`) is reported, to be closed (``CONNECTION_EXCESS``), unless
+    kernel has beyond its client's share (:class:`Shares`) is reported, to be closed (``CONNECTION_EXCESS``), unless
     another of that client lingers, which goes in its place: closing an older one would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
@@ -83,3 +86,75 @@ class TrackerCounters:
     """Connections reported to be closed, because their client has as many as there is room left for."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""
+
+
+class Shares:
+    """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
+
+    A client may have as many connections as there is room left for: one that asks for all gets half, two get a third
+    each, and *n* of them leave a part of *n* + 1 to others, however many they ask for. So nobody can take all room by
+    idle connections and have those that come next go without a cap. The rule is that of dynamic thresholds for queues
+    that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+
+    It depends on the order in which connections come, which is unknown of those older than the daemon. These are held
+    to what is true in every order: what the *k* clients with the most have together, and the fewest that one of them
+    has once more, is no more than the room and one.
+    """
+
+    def __init__(self, room: int) -> None:
+        """There is *room* for so many connections that the kernel has."""
+        self._room = room
+        self._held: dict[bytes, int] = {}
+        self._clients: Counter[int] = Counter()
+        """How many clients have so many."""
+        self.taken = 0
+        """By all together."""
+
+    @property
+    def clients(self) -> int:
+        return len(self._held)
+
+    def has_room(self, address: bytes, without: int = 0) -> bool:
+        """Return whether the client with that *address* may have one more; if so many of its own were gone."""
+        return self._held.get(client_of(address), 0) - without < self._room - self.taken + without
+
+    def had_room(self, address: bytes) -> bool:
+        """Return whether one more of that client may have had room as it came, in whatever order they came.
+
+        It takes the longer the more different numbers of connections clients have: of 65,536 some 360 at the most.
+        """
+        before = self._held.get(client_of(address), 0)
+        together = 0
+        for held in sorted({*self._clients, before + 1}, reverse=True):
+            together += held * (self._clients[held] + (held == before + 1) - (held == before))
+            if together + held > self._room + 1:
+                return False
+        return True
+
+    def take(self, address: bytes) -> bytes:
+        """Count one more; return what it is to be given back by."""
+        client = client_of(address)
+        self._change(client, 1)
+        return client
+
+    def give_back(self, client: bytes) -> None:
+        """Count one less."""
+        self._change(client, -1)
+
+    def _change(self, client: bytes, by: int) -> None:
+        before = self._held.pop(client, 0)
+        after = before + by
+        if before:
+            self._clients[before] -= 1
+            if not self._clients[before]:
+                del self._clients[before]
+        if after:
+            self._held[client] = after
+            self._clients[after] += 1
+        self.taken += by
+
+    def words(self, address: bytes) -> str:
+        """Say what the client with that *address* has."""
+        client = client_of(address)
+        held, left = self._held.get(client, 0), self._room - self.taken
+        return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

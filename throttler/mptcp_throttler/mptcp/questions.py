@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
     """How often it was asked about."""
 
 
-class Questions:
+class SocketLookupQueue:
     """Times are arguments."""
 
     __slots__ = ("_allowed", "_as_of", "_heap", "_number", "_waiting")

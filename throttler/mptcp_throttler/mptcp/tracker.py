@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
-from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver
+from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver, Resync
 from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import (
@@ -34,7 +34,6 @@ from mptcp_throttler.mptcp.model import (
     SubflowState,
 )
 from mptcp_throttler.mptcp.records import ConnectionRecord
-from mptcp_throttler.mptcp.resync import Resync
 
 __all__ = ["Tracker", "TrackerCounters", "TrackerLimits"]
 

@@ -98,7 +98,7 @@ class ConnectionLimiter:
 
     Only under the path manager in user space, which steering by order needs, does the kernel take more subflows than
     are tracked, and that path manager closes them. Under another one they are only logged. A connection beyond its
-    client's share (:mod:`mptcp_throttler.mptcp.shares`) is reset by the kernel; a dry run only logs it.
+    client's share (:mod:`mptcp_throttler.mptcp.limits`) is reset by the kernel; a dry run only logs it.
     """
 
     def __init__(
