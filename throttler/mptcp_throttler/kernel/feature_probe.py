@@ -67,10 +67,6 @@ def _either() -> None:
     _use_backend(BY_EITHER)
 
 
-def _ingress() -> None:
-    asyncio.run(_use_at_ingress())
-
-
 async def _use_at_ingress() -> None:
     # The module of IFB devices makes two in the host's own namespace when it is loaded.
     async with AsyncIPRoute() as links:
@@ -81,7 +77,7 @@ async def _use_at_ingress() -> None:
 _NETFILTER: Mapping[str, Callable[[], None]] = {
     **{backend: partial(_use_backend, backend) for backend in BACKENDS},
     BY_EITHER: _either,
-    INGRESS: _ingress,
+    INGRESS: lambda: asyncio.run(_use_at_ingress()),
 }
 
 
