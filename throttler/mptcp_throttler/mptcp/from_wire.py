@@ -87,7 +87,8 @@ class WireObserver:
                 return self._ignore() if from_client else self._proxy_syn_ack(four_tuple, subflow, segment)
             if not from_client:
                 return self._ignore()
-            counters.version_0 += any(type(each) is MpCapable and each.version == 0 for each in options)
+            if options and isinstance(first := options[0], MpCapable) and first.version == 0:
+                counters.version_0 += 1
             return self._client_syn(four_tuple, subflow, segment)
         if subflow is None:
             return self._ignore()

@@ -1,8 +1,7 @@
 """The states of a subflow as a table: which signal leads from which state to which, and what is then announced.
 
 The tracker turns segments, kernel events, dumps and the passing of time into signals; here is all it does with them.
-A signal that the table does not list for a state changes nothing. ``python -m mptcp_throttler.mptcp.tracker_table``
-prints the table for the docs.
+A signal that the table does not list for a state changes nothing.
 
 Sources: RFC 8684, 3.1-3.3 (handshakes, closing), 3.4.2 (REMOVE_ADDR), 3.5 (fast close); RFC 9293, 3.10.7.
 """
@@ -121,18 +120,3 @@ def announcement(old: SubflowState | None, new: SubflowState) -> EventKind | Non
     if old in LIVE:
         return EventKind.SUBFLOW_CLOSED if new is _S.CLOSED else EventKind.SUBFLOW_CHANGED
     return None
-
-
-def as_markdown() -> str:
-    """Return the table as the docs show it."""
-    rows = ["| state | signal | next state | announced |", "| --- | --- | --- | --- |"]
-    for state, signals in TRANSITIONS.items():
-        for signal, new in signals.items():
-            announced = announcement(state, new)
-            name = "(not tracked)" if state is None else state.value
-            rows.append(f"| {name} | {signal.value} | {new.value} | {announced.value if announced else ''} |")
-    return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(as_markdown(), end="")
