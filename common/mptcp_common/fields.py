@@ -7,7 +7,7 @@ whose text is a sentence for the operator: the value, what is wrong, what is all
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -69,16 +69,24 @@ def seconds(low: float, high: float) -> Parsed:
     return Parsed(parse, {"type": "number", "minimum": low, "maximum": high})
 
 
-def one_of(*words: str) -> Parsed:
-    """Return the annotation for one of *words*."""
+def choice(meanings: Mapping[str, object]) -> Parsed:
+    """Return the annotation for one of some words; the value is what the word means. A meaning passes, too."""
+    words = tuple(meanings)
 
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or value not in words:
-            guess = did_you_mean(value, words) if isinstance(value, str) else ""
-            raise ValueError(f"{shown(value)} is not allowed{guess}; write {either(words)}")
-        return value
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in meanings:
+            return meanings[value]
+        if not isinstance(value, str) and value in meanings.values():
+            return value
+        guess = did_you_mean(value, words) if isinstance(value, str) else ""
+        raise ValueError(f"{shown(value)} is not allowed{guess}; write {either(words)}")
 
     return Parsed(parse, {"enum": list(words)})
+
+
+def one_of(*words: str) -> Parsed:
+    """Return the annotation for one of *words*."""
+    return choice({word: word for word in words})
 
 
 def either(words: tuple[str, ...]) -> str:

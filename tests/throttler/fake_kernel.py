@@ -18,7 +18,8 @@ from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
-from mptcp_throttler.policy.model import Direction, Network
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed

@@ -29,7 +29,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
 from mptcp_lab.testbed.transfer import Added
-from mptcp_throttler.policy.model import Share, Throttle
+from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from .. import style
@@ -143,7 +143,7 @@ class Work:
     @property
     def rates(self) -> Rates:
         rate = round(self.cap * 1_000_000)
-        burst = class_spec(1, Throttle(rate, rate, None, Share.PATH)).burst
+        burst = class_spec(1, Throttle(rate=rate)).burst
         return Rates(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
 
     def bed(self, one: PlannedRun) -> Bed:

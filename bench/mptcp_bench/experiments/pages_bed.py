@@ -33,7 +33,7 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 from mptcp_lab.testbed.transfer import Added
-from mptcp_throttler.policy.model import Share, Throttle
+from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from .devices import DEVICES
@@ -238,7 +238,7 @@ def static_class(cell: Cell) -> tuple[list[str], list[str]]:
     """
     rate = round(cell.cap * 1_000_000)
     room = 1 << (cell.at_once - 1).bit_length()
-    spec = class_spec(1, Throttle(rate, rate, None, Share.PATH), room)
+    spec = class_spec(1, Throttle(rate=rate), room)
     htb = f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst} quantum {spec.quantum}"
     commands = (
         "tc qdisc add dev wan0 root handle 1: htb",

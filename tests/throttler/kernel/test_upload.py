@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policy_values import a_throttle
 from throttling import PATHS, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
@@ -24,7 +25,7 @@ from mptcp_lab.testbed.services import (
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.policy.model import Direction, Share
 from mptcp_throttler.shaping.commands import NftTable, upload_device
 from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target, class_spec
 
@@ -181,7 +182,7 @@ def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
 
 def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
-    classes = {0x10: class_spec(0x10, Throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
+    classes = {0x10: class_spec(0x10, a_throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
     entries = {
         FourTuple(ip_address(proxy).packed, 3128, ip_address(client).packed, 4000): Target(0x10, 0x10000)
         for proxy, client in (("10.77.8.2", "10.77.1.2"), ("fd77:8::2", "fd77:1::2"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from zoneinfo import ZoneInfo
 
@@ -13,37 +12,28 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
 from mptcp_throttler.kernel.sockets.pacing import _prefix
 from mptcp_throttler.mptcp.model import mapped
-from mptcp_throttler.policy.model import (
-    Direction,
-    Kind,
-    Network,
-    Onset,
-    PathMatch,
-    Policy,
-    Rule,
-    ScopeKey,
-    Share,
-    Throttle,
-)
+from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.birth import AS_USUAL, REST_AT_ONCE, UNANTICIPATED, births, of_clients, under_cap
 from mptcp_throttler.shaping.model import Birth
 
 ETHERNET, WIFI = ip_network("10.77.1.0/24"), ip_network("10.77.2.0/24")
-PATHS = (PathMatch("ethernet", clients=(ETHERNET,)), PathMatch("wifi", clients=(WIFI,)))
-CAP = Throttle(5_000_000, 5_000_000, None, Share.PATH)
-RULE = Rule("cap", ("ethernet",), CAP)
+PATHS = (a_path("ethernet", clients=(ETHERNET,)), a_path("wifi", clients=(WIFI,)))
+CAP = a_throttle(5_000_000, 5_000_000, None, Share.PATH)
+RULE = a_rule("cap", ("ethernet",), CAP)
 CLASS = 0x4D500010
 
 
 def policy(*rules: Rule, paths: tuple[PathMatch, ...] = PATHS, dry_run: bool = False) -> Policy:
-    return Policy(paths, rules, ZoneInfo("UTC"), dry_run)
+    return a_policy(paths, rules, ZoneInfo("UTC"), dry_run)
 
 
 def found(*rules: Rule, **others: object) -> Mapping[Network, Birth]:
-    made = replace(policy(*rules), **others)  # type: ignore[arg-type]
+    made = replace(policy(*rules), **others)
     return births(made, [True] * len(rules), {ScopeKey("cap", Share.PATH): CLASS}.get)
 
 
@@ -66,8 +56,8 @@ def test_a_rule_without_paths_is_for_all_of_them() -> None:
 
 def test_nothing_where_nothing_is_capped() -> None:
     assert births(policy(RULE, dry_run=True).enforced, [], lambda scope: None) == {}
-    assert found(replace(RULE, directions=frozenset({Direction.UP}))) == {}
-    assert found(replace(RULE, throttle=None, exempts=frozenset({Kind.THROTTLE})), RULE) == {}
+    assert found(replace(RULE, direction=frozenset({Direction.UP}))) == {}
+    assert found(replace(RULE, throttle=None), RULE) == {}
     assert births(policy(RULE), [False], lambda scope: None) == {}
 
 
@@ -78,28 +68,28 @@ def test_where_nothing_is_anticipated_little_changes() -> None:
 
 def test_a_path_by_more_than_addresses_has_none() -> None:
     """An uncapped subflow of the same prefix would begin small for nothing."""
-    assert found(RULE, paths=(replace(PATHS[0], initial=True), PATHS[1])) == {}
-    assert found(RULE, paths=(PathMatch("ethernet", interfaces=frozenset({"eth0"})), PATHS[1])) == {}
+    assert found(RULE, paths=(replace(PATHS[0], subflow="initial"), PATHS[1])) == {}
+    assert found(RULE, paths=(a_path("ethernet", interfaces=frozenset({"eth0"})), PATHS[1])) == {}
 
 
 def test_a_rule_for_some_clients_has_none() -> None:
     assert found(replace(RULE, clients=(WIFI,))) == {}
-    exempt = Rule("office", ("ethernet",), None, clients=(WIFI,), exempts=frozenset({Kind.THROTTLE}))
+    exempt = a_rule("office", ("ethernet",), None, clients=(WIFI,), exempts=True)
     assert found(exempt, RULE) == {}, "some of its connections are exempt"
 
 
 def test_an_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
     office = ip_network("10.77.1.128/25")
-    paths = (PathMatch("office", clients=(office,)), *PATHS)
-    exempt = Rule("exempt", ("office",), None, exempts=frozenset({Kind.THROTTLE}))
+    paths = (a_path("office", clients=(office,)), *PATHS)
+    exempt = a_rule("exempt", ("office",), None, exempts=True)
     assert found(exempt, RULE, paths=paths)[office] == AS_USUAL
 
 
 def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
     """Defect: they kept the small bound for life, also those of a client with a single path that was released."""
-    at_once = replace(RULE, throttle=replace(CAP, onset=Onset.IMMEDIATE))
+    at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
     assert found(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
-    assert found(replace(at_once, throttle=replace(CAP, onset=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
+    assert found(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
     assert found(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
 
 
@@ -108,18 +98,18 @@ def test_a_cap_that_some_connections_never_have_is_not_expected() -> None:
     assert found(replace(RULE, max_subflows=2)) == {}
 
 
-NONE_FOR = Rule("none", ("other",), None, exempts=frozenset({Kind.THROTTLE}))
+NONE_FOR = a_rule("none", ("other",), None, exempts=True)
 INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        PathMatch("other", clients=(ETHERNET,), initial=False),
-        PathMatch("other", clients=(WIFI, ETHERNET)),
-        PathMatch("other", clients=(OUTER,)),
-        PathMatch("other", clients=(ip_network("0.0.0.0/0"),), backup=True),
-        PathMatch("other", interfaces=frozenset({"eth1"})),
+        a_path("other", clients=(ETHERNET,), subflow="joined"),
+        a_path("other", clients=(WIFI, ETHERNET)),
+        a_path("other", clients=(OUTER,)),
+        a_path("other", clients=(ip_network("0.0.0.0/0"),), backup=True),
+        a_path("other", interfaces=frozenset({"eth1"})),
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
@@ -127,7 +117,7 @@ def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMa
     """Defect: what it exempted was accepted into the class of the cap, and kept the small bound for life."""
     paths = (*PATHS, other) if last else (other, *PATHS)
     assert found(NONE_FOR, RULE, paths=paths) == {}
-    capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000), exempts=frozenset())
+    capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000))
     assert found(capped_otherwise, RULE, paths=paths).get(ETHERNET, AS_USUAL) != under_cap(5_000_000, CLASS)
     assert found(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), "it is below"
 
@@ -135,9 +125,9 @@ def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMa
 @pytest.mark.parametrize(
     "other",
     [
-        PathMatch("other", clients=(INNER,), initial=False),
-        PathMatch("other", clients=(ip_network("10.77.3.0/24"),)),
-        PathMatch("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
+        a_path("other", clients=(INNER,), subflow="joined"),
+        a_path("other", clients=(ip_network("10.77.3.0/24"),)),
+        a_path("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
     ],
 )
 def test_a_rule_above_that_is_for_other_prefixes_changes_nothing(other: PathMatch) -> None:
@@ -149,17 +139,17 @@ def test_a_rule_above_that_is_for_other_prefixes_changes_nothing(other: PathMatc
 
 def test_of_several_prefixes_only_those_are_left_out_on_which_a_rule_above_may_decide() -> None:
     v6 = ip_network("fd77:1::/64")
-    paths = (PathMatch("ethernet", clients=(ETHERNET, v6)), PathMatch("other", clients=(v6,), initial=False))
+    paths = (a_path("ethernet", clients=(ETHERNET, v6)), a_path("other", clients=(v6,), subflow="joined"))
     assert found(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: AS_USUAL}
 
 
 def test_a_rule_for_each_of_many_paths_costs_as_much_as_one_for_all() -> None:
     """Defect: each prefix was looked for in the paths of all rules above, for half a second, while the loop waited."""
     paths = tuple(
-        PathMatch(f"p{path}", clients=tuple(ip_network(f"10.{path}.{net}.0/24") for net in range(250)))
+        a_path(f"p{path}", clients=tuple(ip_network(f"10.{path}.{net}.0/24") for net in range(250)))
         for path in range(40)
     )
-    rules = tuple(Rule(each.name, (each.name,), CAP) for each in paths)
+    rules = tuple(a_rule(each.name, (each.name,), CAP) for each in paths)
 
     def seconds(*rules: Rule) -> float:
         began = time.process_time()
@@ -209,7 +199,7 @@ def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
     capped: tuple[Network, ...], other: tuple[Network, ...], address: IPv4Address | IPv6Address
 ) -> None:
     """Defect: IPv4 clients were in ``::/0``, and began as those of a capped path of IPv6."""
-    births = found(RULE, paths=(PathMatch("ethernet", clients=capped), PathMatch("wifi", clients=other)))
+    births = found(RULE, paths=(a_path("ethernet", clients=capped), a_path("wifi", clients=other)))
     own = [network for network in (*capped, *other) if address in network]
     expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else AS_USUAL
     assert in_the_map(births, address) == expected
@@ -217,11 +207,11 @@ def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
 
 def test_a_cap_of_all_of_ipv6_is_none_of_ipv4() -> None:
     six = ip_network("::/0")
-    paths = (PathMatch("ethernet", clients=(six,)), PathMatch("wifi", clients=(WIFI,)))
+    paths = (a_path("ethernet", clients=(six,)), a_path("wifi", clients=(WIFI,)))
     births = found(RULE, paths=paths)
     assert in_the_map(births, ip_address("203.0.113.7")) == AS_USUAL
     assert in_the_map(births, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
     everybody = ip_network("0.0.0.0/0")
-    assert everybody not in found(RULE, paths=(PathMatch("ethernet", clients=(ip_network("2000::/3"),)),))
-    both = found(RULE, paths=(PathMatch("ethernet", clients=(six, everybody)),))
+    assert everybody not in found(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))
+    both = found(RULE, paths=(a_path("ethernet", clients=(six, everybody)),))
     assert both[everybody] == under_cap(5_000_000, CLASS), "the policy itself says what holds for them"

@@ -11,7 +11,7 @@ from mptcp_throttler.views.budgets import budget_rows, budgets_of
 NOW = at("2026-11-10 12:00")
 MB = 1_000_000
 PER_CLIENT = policy("per: client, period: month")
-(BUDGET,) = PER_CLIENT.budgets
+(BUDGET,) = PER_CLIENT.budgets.values()
 START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 from metering import HOURS, LTE, MB, MONTHLY, Host, at, four_tuple, policy
+from policy_values import replace
 from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, KernelSubflow, Subflow, SubflowState
@@ -22,7 +21,7 @@ def test_metering_that_ends_and_begins_again_within_a_sweep_goes_on() -> None:
     came: list[int] = []
     subject = MeteredSockets(lambda _, octets: came.append(octets), lambda parts, _: parts)
     name = four_tuple("10.77.1.2")
-    (budget,) = MONTHLY.budgets
+    (budget,) = MONTHLY.budgets.values()
     parts = ((Volume(Account("lte", "", 0), budget, 0), True, True),)
     socket = KernelSubflow(1, name, True, 0, 0, False, 0.0, cookie=1)
     subject.meter(name, 1, parts, seen=False)

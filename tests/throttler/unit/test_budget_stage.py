@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from metering import HOURS, LTE, MB, MONTHLY, STEPS, Host, at, policy
+from policy_values import replace
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy

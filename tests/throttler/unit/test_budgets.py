@@ -8,7 +8,6 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from examples import examples
 from fake_kernel import FakeMeter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from policy_values import replace
 from sampling import observed
 from short_budgets import at, policy
 
@@ -265,7 +265,7 @@ def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(path: 
         await host.count()
         with pytest.raises(KernelError, match="disk full"):
             await host.budgets.prepare(host.policy)
-        await host.budgets.prepare(replace(host.policy, rules=()))
+        await host.budgets.prepare(replace(host.policy, rules=[], budgets={}))
         host.budgets._write_in_thread = write  # type: ignore[method-assign]
         await host.budgets.prepare(host.policy)
         assert host.used() == 1000

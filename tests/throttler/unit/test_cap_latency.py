@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
+from policy_values import replace
 from test_daemon import CAPPED, UNCAPPED, running, scenario, until
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_status_answers import LTE, WIFI
@@ -238,7 +238,7 @@ def test_another_onset_alone_is_no_change() -> None:
     scene.apply()
     before = scene.counted
     assert CAP.throttle is not None
-    scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, onset=Onset.IMMEDIATE))))
+    scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, landing=Onset.IMMEDIATE))))
     scene.apply(0.5)
     assert scene.counted == before
 

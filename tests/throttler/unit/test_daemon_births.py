@@ -16,7 +16,7 @@ from test_daemon import UNCAPPED as NO_RULES
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
 from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap

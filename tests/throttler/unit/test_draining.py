@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from policy_values import a_throttle
 from test_rate_transition import IDLE
 from test_shaping_plan import NOW, planner_for, policy, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
 from mptcp_throttler.mptcp.model import TcpInfo
-from mptcp_throttler.policy.model import Onset, Share, Throttle
+from mptcp_throttler.policy.model import Onset, Share
 from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.model import NO_LIMIT
@@ -113,7 +114,7 @@ def test_one_released_before_it_was_sampled_takes_back_what_it_began_with() -> N
 
 
 def test_an_old_subflow_that_comes_to_a_soft_cap_is_not_charged_what_it_ever_sent() -> None:
-    at_once = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
+    at_once = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene = Scene(at_once)
     scene.planner.set_verdicts(1, [verdict(1, at_once)], NOW, [subflow(1)])
     scene.tcp[subflow(1)] = IDLE._replace(unacked=1_000_000)

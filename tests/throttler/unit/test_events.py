@@ -8,9 +8,10 @@ import tracemalloc
 from fake_kernel import four_tuple
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_values import a_rule, a_throttle
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
-from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.telemetry import events
 from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.events import (
@@ -26,8 +27,8 @@ from mptcp_throttler.telemetry.traffic import Traffic
 
 MOST_BYTES = 16_000_000
 WIFI = four_tuple("10.1.0.1")
-RATE, SLOWER = (Throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
-RULE = Rule("cap", ("a",), RATE)
+RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
+RULE = a_rule("cap", ("a",), RATE)
 
 
 @given(st.integers(0, 30), st.integers(0, 40))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
-from dataclasses import replace
 
 import pytest
 from metering import LTE, MB, Host
 from metering import policy as metered
+from policy_values import replace
 from sampling import MBIT, Flow, capped, connection_of, free, sampled
 
 from mptcp_throttler.policy.evaluate import _compiled, evaluate

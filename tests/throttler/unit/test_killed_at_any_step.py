@@ -13,10 +13,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
+from policy_values import a_policy
 from test_reconcile import CAP, NOW, uncapped, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.policy.model import Verdict
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
@@ -89,7 +90,7 @@ class _Netfilter(FakeNetfilter):
 
 def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
     planner = Planner(Ownership())
-    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     return planner, Reconciler(planner, kernel.tc, kernel.netfilter)
 
 

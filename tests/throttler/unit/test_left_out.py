@@ -6,26 +6,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from fakes import FakeNetfilter
+from policy_values import a_policy, a_rule, a_throttle, replace
 from test_reconcile import CAP, NOW, verdict
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import egress, root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.link import Link
-from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import ScopeKey, Share, Verdict
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 LINKS = {"wan0": Link("wan0", 1, {"gso_max_size": 65_536}), "wan1": Link("wan1", 2, {"gso_max_size": 65_536})}
-PATH = Rule("path", None, Throttle(9_000_000, 9_000_000, None, Share.PATH))
+PATH = a_rule("path", None, a_throttle(9_000_000, 9_000_000, None, Share.PATH))
 OURS, THEIRS = "ours", "pfifo_head_drop"
 
 
@@ -84,7 +84,7 @@ class Bench:
         self.tc._tree = self.tree  # type: ignore[assignment]
         self.netfilter = FakeNetfilter()
         self.planner = Planner(Ownership())
-        self.planner.set_policy(Policy((), (CAP, PATH), ZoneInfo("UTC")))
+        self.planner.set_policy(a_policy((), (CAP, PATH), ZoneInfo("UTC")))
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
         monkeypatch.setattr(egress, "NetlinkSocket", contextlib.nullcontext)
         monkeypatch.setattr(egress, "find", self._find)

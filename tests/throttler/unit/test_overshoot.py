@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from policy_values import a_throttle
 from test_rate_transition import FULL_FLIGHT, IDLE
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene, soft_planner
 
 from mptcp_throttler.mptcp.model import TcpInfo
-from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
@@ -28,7 +29,7 @@ CEIL = 8_000_000
 
 
 def cap_of(minor: int = 7) -> LiveCap:
-    found = Throttle(CEIL, CEIL, None, Share.PATH)
+    found = a_throttle(CEIL, CEIL, None, Share.PATH)
     return LiveCap(ScopeKey("cap", Share.PATH), minor, Direction.DOWN, found, found)
 
 

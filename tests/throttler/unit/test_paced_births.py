@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
 from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, under_cap

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from policy_values import a_rule, a_throttle, replace
 from test_shaping_plan import NOW, PROXY, policy
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.cap import Member, PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
@@ -32,7 +33,7 @@ WANTED = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
 """What caps each subflow of a connection."""
 RATES = st.sampled_from((1_000_000, 5_000_000, 8_000_000))
 THROTTLES = st.builds(
-    lambda rate, share, onset: Throttle(rate, rate, None, share, onset),
+    lambda rate, share, onset: a_throttle(rate, rate, None, share, onset),
     RATES,
     st.sampled_from(Share),
     st.sampled_from(Onset),
@@ -117,10 +118,10 @@ class History(RuleBasedStateMachine):
         if found is None:
             return uncapped
         if outcome == "step":
-            throttle = Throttle(500_000, 500_000, None, Share.PATH)
+            throttle = a_throttle(500_000, 500_000, None, Share.PATH)
             scope = ScopeKey("a", Share.PATH, None, self.direction, 1000)
         elif outcome == "balance":
-            throttle = Throttle(connection.balanced, connection.balanced, None, Share.CONNECTION)
+            throttle = a_throttle(connection.balanced, connection.balanced, None, Share.CONNECTION)
             scope = ScopeKey("a", Share.CONNECTION, (token, "path"), self.direction)
         else:
             assert outcome is not None
@@ -211,7 +212,7 @@ class History(RuleBasedStateMachine):
     )
     def reload(self, throttles: Mapping[str, Throttle], turned: bool) -> None:
         rules = [
-            Rule(name, None, throttle, directions=frozenset({self.direction})) for name, throttle in throttles.items()
+            a_rule(name, None, throttle, direction=frozenset({self.direction})) for name, throttle in throttles.items()
         ]
         self.policy = policy(*(reversed(rules) if turned else rules))
         self.planner.set_policy(self.policy)

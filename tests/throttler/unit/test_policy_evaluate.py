@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
 from textwrap import dedent
 from zoneinfo import ZoneInfo
 
 import pytest
+from policy_values import a_throttle, replace
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share, Throttle
+from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share
 
 PROXY = ip_address("10.77.0.1").packed
 NOW = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Athens")).timestamp()  # a Wednesday
@@ -257,7 +257,7 @@ def test_a_dry_run_says_what_would_be_done() -> None:
         "rule x would cap path wifi at 5 Mbit/s: 2 subflows active (dry run)",
     ]
     assert verdicts[1].scope == ScopeKey("x", Share.PATH)
-    assert verdicts[1].throttle == Throttle(5_000_000, 5_000_000, None, Share.PATH)
+    assert verdicts[1].throttle == a_throttle(5_000_000, 5_000_000, None, Share.PATH)
 
 
 @pytest.mark.parametrize(

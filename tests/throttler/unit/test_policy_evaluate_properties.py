@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, time
 from ipaddress import ip_address, ip_network
 from random import Random
@@ -13,12 +12,13 @@ from zoneinfo import ZoneInfo
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, subflow
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Window
-from mptcp_throttler.policy.schedule import is_open
+from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.schedule import Window, is_open
 
 # A second implementation, straight from the words of docs/policy.md, to compare with.
 
@@ -26,12 +26,12 @@ from mptcp_throttler.policy.schedule import is_open
 def plain_paths(subject: Policy, each: Subflow) -> list[str]:
     address = ip_address(each.four_tuple.remote)
     return [
-        path.name
-        for path in subject.paths
+        name
+        for name, path in subject.paths.items()
         if (path.interfaces is None or each.interface in path.interfaces)
         and (path.clients is None or any(address in prefix for prefix in path.clients))
         and (path.remote_ids is None or each.remote_id in path.remote_ids)
-        and (path.initial is None or path.initial == each.initial)
+        and (path.subflow is None or (path.subflow == "initial") == each.initial)
         and (path.backup is None or path.backup == each.backup)
     ]
 
@@ -47,16 +47,17 @@ def plain_rule(subject: Policy, each: Subflow, active: tuple[Subflow, ...], now:
     paths = plain_count(subject, active)
     addresses = [ip_address(other.four_tuple.remote) for other in active]
     for rule in subject.rules:
+        when = rule.when
         if (
             (rule.paths is None or set(rule.paths) & set(names))
             and (
-                rule.min_paths or (1 if rule.min_subflows or rule.throttle is None else min(2, rule.max_subflows or 2))
+                when.min_paths or (1 if when.min_subflows or rule.throttle is None else min(2, when.max_subflows or 2))
             )
             <= paths
-            and (rule.min_subflows or 1) <= len(active)
-            and (rule.max_subflows is None or len(active) <= rule.max_subflows)
-            and (rule.clients is None or any(a in prefix for a in addresses for prefix in rule.clients))
-            and (rule.windows is None or is_open(rule.windows, local))
+            and (when.min_subflows or 1) <= len(active)
+            and (when.max_subflows is None or len(active) <= when.max_subflows)
+            and (when.clients is None or any(a in prefix for a in addresses for prefix in when.clients))
+            and (when.windows is None or is_open(when.windows, local))
         ):
             return rule
     return None
@@ -70,7 +71,6 @@ PREFIXES = st.lists(
     max_size=2,
 ).map(tuple)
 NAMES = ["p0", "p1", "p2"]
-NONE = frozenset({Kind.THROTTLE})
 
 
 T = TypeVar("T")
@@ -81,10 +81,10 @@ def maybe(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
 
 
 RULES = st.builds(
-    Rule,
+    a_rule,
     name=st.just("rule"),
     paths=maybe(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(tuple)),
-    throttle=maybe(st.builds(Throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
+    throttle=maybe(st.builds(a_throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
     min_paths=maybe(st.integers(1, 3)),
     min_subflows=maybe(st.integers(1, 3)),
     max_subflows=maybe(st.integers(1, 4)),
@@ -101,29 +101,27 @@ RULES = st.builds(
             max_size=2,
         ).map(tuple)
     ),
+    exempts=st.just(True),
     lift_last=st.booleans(),
 )
 POLICIES = st.builds(
-    Policy,
+    a_policy,
     paths=st.tuples(
         *(
             st.builds(
-                PathMatch,
+                a_path,
                 name=st.just(name),
                 interfaces=maybe(st.just(frozenset({"eth0"}))),
                 clients=maybe(PREFIXES),
                 remote_ids=maybe(st.frozensets(st.integers(0, 3), min_size=1)),
-                initial=maybe(st.booleans()),
+                subflow=maybe(st.sampled_from(["initial", "joined"])),
                 backup=maybe(st.booleans()),
             )
             for name in NAMES
         )
     ),
     rules=st.lists(RULES, max_size=6).map(
-        lambda rules: tuple(
-            replace(rule, name=f"rule{index}", exempts=NONE if rule.throttle is None else frozenset())
-            for index, rule in enumerate(rules)
-        )
+        lambda rules: tuple(replace(rule, name=f"rule{index}") for index, rule in enumerate(rules))
     ),
     time_zone=st.just(ZoneInfo("Europe/Athens")),
     dry_run=st.booleans(),
@@ -180,7 +178,7 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
     """What lift_last promises: a capped subflow always has another usable one, on another path, beside it."""
-    subject = replace(subject, rules=tuple(replace(rule, lift_last=True) for rule in subject.rules))
+    subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
     capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
     usable = [each for each in whole.active if not each.backup] or whole.active
     for each in whole.active:

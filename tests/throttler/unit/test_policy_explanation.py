@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -11,6 +10,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_values import replace
 from test_policy_evaluate import ETHERNET, LTE, NOW, PATHS, WIFI, connection, policy, subflow
 
 from mptcp_throttler.mptcp.model import Subflow
@@ -171,7 +171,7 @@ def test_until_when_is_what_a_walk_by_minutes_finds(
     flow = subflow(ETHERNET)
 
     def decided(at: float) -> bool:
-        return is_open(subject.rules[0].windows or (), datetime.fromtimestamp(at, subject.time_zone))
+        return is_open(subject.rules[0].when.windows or (), datetime.fromtimestamp(at, subject.time_zone))
 
     (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
     assert found.matched is decided(now)

@@ -9,18 +9,26 @@ from textwrap import dedent
 from zoneinfo import ZoneInfo
 
 import pytest
+from policy_values import a_path, a_policy, a_rule, a_throttle
 from short_policies import BUDGET, CAP, NAMED, STEER, rules
 
+from mptcp_throttler.policy.conditions import SubflowCount
 from mptcp_throttler.policy.load import check_policy, load_policy
-from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, Share, Throttle, Window
+from mptcp_throttler.policy.model import Kind, Policy, Rule, Share
+from mptcp_throttler.policy.schedule import Window
 from mptcp_throttler.stages.degradation import Candidate
 
 CONF = Path(__file__).parents[3] / "conf"
 EVERY_DAY = frozenset(range(7))
 
 
+def least_subflows(rule: Rule) -> int:
+    (found,) = (each.least for each in rule.conditions(Kind.THROTTLE) if isinstance(each, SubflowCount))
+    return found
+
+
 def load(text: str) -> Policy:
-    return load_policy(dedent(text), "policy.yaml")
+    return load_policy(dedent(text), "policy.yaml").made_of("")
 
 
 def test_everything_that_can_be_said() -> None:
@@ -55,30 +63,32 @@ def test_everything_that_can_be_said() -> None:
             throttle: none
         """)
     days = frozenset({0, 1, 2, 3, 4, 6})
-    assert policy == Policy(
+    assert policy.rules[0].when.windows == [Window(days, time(8), time(18)), Window(days, time(22), time(2))]
+    assert policy == a_policy(
         paths=(
-            PathMatch(
+            a_path(
                 name="ethernet",
                 interfaces=frozenset({"eth0"}),
                 clients=tuple(ip_network(p) for p in ("10.77.1.0/24", "fd77:1::/64", "192.0.2.7/32")),
                 remote_ids=frozenset({0, 2}),
-                initial=True,
+                subflow="initial",
                 backup=False,
             ),
-            PathMatch(name="joined", initial=False),
+            a_path(name="joined", subflow="joined"),
         ),
         rules=(
-            Rule(
+            a_rule(
                 name="spare-ethernet",
                 paths=("ethernet",),
-                throttle=Throttle(5_000_000, 8_000_000, 15_000, Share.CONNECTION),
+                throttle=a_throttle(5_000_000, 8_000_000, 15_000, Share.CONNECTION),
                 min_subflows=3,
                 max_subflows=4,
                 clients=(ip_network("10.0.0.0/8"),),
-                windows=(Window(days, time(8), time(18)), Window(days, time(22), time(2))),
+                days=[frozenset({0, 1, 2, 3, 4}), frozenset({6})],
+                hours=[(time(8), time(18)), (time(22), time(2))],
                 lift_last=False,
             ),
-            Rule(name="rest", paths=None, throttle=None, exempts=frozenset({Kind.THROTTLE})),
+            a_rule(name="rest", paths=None, throttle=None, exempts=True),
         ),
         time_zone=ZoneInfo("Europe/Athens"),
         dry_run=True,
@@ -92,13 +102,13 @@ def test_what_holds_unless_something_else_is_said() -> None:
           - name: all
             throttle: {rate: 5 Mbit/s}
         """)
-    assert policy == Policy(
+    assert policy == a_policy(
         paths=(),
         rules=(
-            Rule(
+            a_rule(
                 name="all",
                 paths=None,
-                throttle=Throttle(5_000_000, 5_000_000, None, Share.PATH),
+                throttle=a_throttle(5_000_000, 5_000_000, None, Share.PATH),
                 min_subflows=None,
                 max_subflows=None,
                 clients=None,
@@ -118,7 +128,7 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
           - {name: a, throttle: none}
           - {name: b, throttle: none, when: {min_subflows: 2}}
         """)
-    assert [rule.least_subflows(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+    assert [least_subflows(rule) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +159,7 @@ def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
           - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
           - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
         """)
-    assert [rule.least_subflows(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+    assert [least_subflows(rule) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +176,7 @@ def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
 )
 def test_days_and_hours(when: str, windows: tuple[Window, ...] | None) -> None:
     policy = load(f"version: 1\nrules: [{{name: a, throttle: none, when: {when}}}]\n")
-    assert policy.rules[0].windows == windows
+    assert policy.rules[0].when.windows == (None if windows is None else list(windows))
 
 
 def test_yaml_1_2_words_are_text() -> None:
@@ -178,9 +188,9 @@ def test_yaml_1_2_words_are_text() -> None:
         rules:
           - {name: off, paths: [on, "5"], throttle: none}
         """)
-    assert [(path.name, path.interfaces) for path in policy.paths] == [
-        ("on", frozenset({"no"})),
-        ("5", frozenset({"eth0"})),
+    assert [(name, path.interfaces) for name, path in policy.paths.items()] == [
+        ("on", ["no"]),
+        ("5", ["eth0"]),
     ]
     assert policy.rules[0].name == "off"
 
@@ -202,10 +212,10 @@ def test_anchors_and_merge_keys() -> None:
               rate: 512 kbit/s
         """)
     assert [rule.throttle for rule in policy.rules] == [
-        Throttle(1_000_000, 2_000_000, None, Share.PATH),
-        Throttle(1_000_000, 2_000_000, None, Share.PATH),
-        Throttle(1_000_000, 3_000_000, None, Share.PATH),
-        Throttle(512_000, 2_000_000, 15_000, Share.PATH),
+        a_throttle(1_000_000, 2_000_000, None, Share.PATH),
+        a_throttle(1_000_000, 2_000_000, None, Share.PATH),
+        a_throttle(1_000_000, 3_000_000, None, Share.PATH),
+        a_throttle(512_000, 2_000_000, 15_000, Share.PATH),
     ]
 
 
@@ -222,16 +232,16 @@ def test_an_anchor_may_be_set_anew() -> None:
 
 
 def test_a_byte_order_mark_and_crlf_do_no_harm() -> None:
-    assert load("\ufeffversion: 1\r\nrules: []\r\n") == Policy((), (), ZoneInfo("UTC"))
+    assert load("\ufeffversion: 1\r\nrules: []\r\n") == a_policy((), (), ZoneInfo("UTC"))
 
 
 def test_the_policy_of_the_demo() -> None:
     policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
-    assert [(path.name, [str(prefix) for prefix in path.clients or ()]) for path in policy.paths] == [
+    assert [(name, [str(prefix) for prefix in path.clients or ()]) for name, path in policy.paths.items()] == [
         ("ethernet", ["10.77.1.0/24", "fd77:1::/64"]),
         ("wifi", ["10.77.2.0/24", "fd77:2::/64"]),
     ]
-    assert policy.rules == (Rule("spare-ethernet", ("ethernet",), Throttle(5_000_000, 5_000_000, None, Share.PATH), 2),)
+    assert policy.rules == [a_rule("spare-ethernet", ("ethernet",), a_throttle(5_000_000), min_paths=2)]
 
 
 FILES = [CONF / "policy.yaml", *sorted((CONF / "examples").glob("*.yaml"))]
@@ -251,9 +261,9 @@ def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
 def test_several_rules_feed_one_budget() -> None:
     text = rules("name: x, paths: [a], budget: month", "name: y, paths: [b], budget: month") + NAMED
     policy = load_policy(text, "policy.yaml")
-    assert [budget.title for budget in policy.budgets] == ["budget month"]
+    assert [budget.title for budget in policy.budgets.values()] == ["budget month"]
     assert policy.rules[0].budget is policy.rules[1].budget
-    (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets
+    (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets.values()
     assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger's name of it, as ever"
 
 
@@ -293,5 +303,5 @@ def test_waterfall_is_what_3gpp_calls_priority_based() -> None:
     )
     assert one is not None
     assert other is not None
-    assert (one.mode, one.paths, one.by_order) == (other.mode, other.paths, True)
-    assert (one.name, other.name) == ("waterfall", "priority-based")
+    assert (one.kind, one.paths, one.kind.sets_backup) == (other.kind, other.paths, True)
+    assert (one.mode, other.mode) == ("waterfall", "priority-based")

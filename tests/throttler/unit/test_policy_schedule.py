@@ -9,9 +9,10 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_values import a_policy, a_rule
 
-from mptcp_throttler.policy.model import Policy, Rule, Window
-from mptcp_throttler.policy.schedule import is_open, last_change, next_change, open_rules
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.schedule import Window, is_open, last_change
 
 ATHENS = ZoneInfo("Europe/Athens")
 EVERY_DAY = frozenset(range(7))
@@ -25,7 +26,7 @@ def window(hours: str, *days: str) -> Window:
 
 
 def policy(*windows: Window, zone: ZoneInfo = ATHENS) -> Policy:
-    return Policy((), (Rule("r", None, None, windows=windows or None),), zone)
+    return a_policy((), (a_rule("r", None, None, windows=windows or None),), zone)
 
 
 def at(text: str) -> float:
@@ -60,11 +61,11 @@ def changes(subject: Policy, start: str, count: int) -> list[str]:
     now = at(start)
     seen = []
     for _ in range(count):
-        following = next_change(subject, now)
+        following = subject.next_change(now)
         assert following is not None
         assert following > now
         local = datetime.fromtimestamp(following, subject.time_zone)
-        seen.append(f"{local.isoformat()} {'opens' if open_rules(subject, following)[0] else 'closes'}")
+        seen.append(f"{local.isoformat()} {'opens' if subject.open_rules(following)[0] else 'closes'}")
         now = following
     return seen
 
@@ -93,9 +94,9 @@ def test_windows_that_touch_do_not_wake_anybody() -> None:
 
 def test_what_never_changes() -> None:
     now = at("2026-07-01T09:00:00+03:00")
-    assert next_change(policy(), now) is None
-    assert next_change(policy(window("00:00-00:00")), now) is None
-    assert next_change(policy(window("00:00-12:00"), window("12:00-00:00")), now) is None
+    assert policy().next_change(now) is None
+    assert policy(window("00:00-00:00")).next_change(now) is None
+    assert policy(window("00:00-12:00"), window("12:00-00:00")).next_change(now) is None
 
 
 # Athens, Sunday 29 March 2026: at 03:00+02:00 clocks go to 04:00+03:00.
@@ -180,11 +181,11 @@ INSTANTS = st.one_of(
 def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Window], zone: str, start: float) -> None:
     """All offsets and window ends here are multiples of 15 minutes, so a walk by quarter hours misses nothing."""
     subject = policy(*windows, zone=ZoneInfo(zone))
-    before = open_rules(subject, start)
+    before = subject.open_rules(start)
     quarter = start // 900 * 900
     walked = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
-    expected = next((instant for instant in walked if open_rules(subject, instant) != before), None)
-    assert next_change(subject, start) == expected
+    expected = next((instant for instant in walked if subject.open_rules(instant) != before), None)
+    assert subject.next_change(start) == expected
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -193,10 +194,10 @@ def test_the_last_change_is_what_a_walk_back_by_quarter_hours_finds(
     windows: list[Window], zone: str, now: float
 ) -> None:
     subject = policy(*windows, zone=ZoneInfo(zone))
-    state = open_rules(subject, now)
+    state = subject.open_rules(now)
     quarter = now // 900 * 900
     walked = (quarter - 900 * step for step in range(4 * 24 * 14))
-    before = next((instant for instant in walked if open_rules(subject, instant) != state), None)
+    before = next((instant for instant in walked if subject.open_rules(instant) != state), None)
     found = last_change(tuple(windows), ZoneInfo(zone), now)
     assert found == (None if before is None else before + 900)
 
@@ -210,15 +211,15 @@ def test_what_just_opened_opened_now() -> None:
 
 
 def test_open_rules_speaks_of_every_rule() -> None:
-    subject = Policy(
+    subject = a_policy(
         (),
         (
-            Rule("always", None, None),
-            Rule("day", None, None, windows=(window("08:00-18:00"),)),
-            Rule("night", None, None, windows=(window("18:00-08:00"),)),
+            a_rule("always", None, None),
+            a_rule("day", None, None, windows=(window("08:00-18:00"),)),
+            a_rule("night", None, None, windows=(window("18:00-08:00"),)),
         ),
         ATHENS,
     )
     noon = datetime(2026, 7, 1, 9, tzinfo=UTC).timestamp()
-    assert open_rules(subject, noon) == (True, True, False)
-    assert next_change(subject, noon) == at("2026-07-01T18:00:00+03:00")
+    assert subject.open_rules(noon) == (True, True, False)
+    assert subject.next_change(noon) == at("2026-07-01T18:00:00+03:00")

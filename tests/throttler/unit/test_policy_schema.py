@@ -57,16 +57,16 @@ def test_the_examples_are_accepted() -> None:
         assert not checked.problems, [str(problem) for problem in checked.problems]
 
     sections = schema["$defs"]
-    for key, value in sections["PathSection"]["properties"].items():
+    for key, value in sections["PathMatch"]["properties"].items():
         for example in value["examples"]:
             check({key: example}, RULE)
-    for key, value in sections["WhenSection"]["properties"].items():
+    for key, value in sections["When"]["properties"].items():
         for example in value["examples"]:
             check({"backup": True}, RULE | {"when": {key: example}})
-    for key, value in sections["ThrottleSection"]["properties"].items():
+    for key, value in sections["Throttle"]["properties"].items():
         for example in value["examples"]:
             check({"backup": True}, RULE | {"throttle": {"rate": "5 Mbit/s", key: example}})
-    for key, value in sections["RuleSection"]["properties"].items():
+    for key, value in sections["Rule"]["properties"].items():
         for example in value["examples"]:
             check({"backup": True}, ({"name": "a"} if key in ("steer", "budget") else RULE) | {key: example})
     for key, value in schema["properties"].items():

@@ -13,13 +13,15 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_values import a_path, a_policy, a_rule, a_throttle
 from test_policy_evaluate import NOW, connection, subflow
 
 from mptcp_throttler.policy.evaluate import CompiledPolicy
-from mptcp_throttler.policy.model import Network, PathMatch, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.model import Share
 from mptcp_throttler.policy.prefixes import Prefixes
+from mptcp_throttler.policy.values import Network
 
-CAP = Throttle(5_000_000, 5_000_000, None, Share.PATH)
+CAP = a_throttle(5_000_000, 5_000_000, None, Share.PATH)
 # Few bits differ, so that one is in another often.
 ADDRESSES = st.one_of(
     st.builds(lambda low: IPv4Address((10 << 24) + low), st.integers(0, 15)),
@@ -80,9 +82,9 @@ def work(call: Callable[[], object]) -> int:
 def many(prefixes: int) -> CompiledPolicy:
     """A policy with so many prefixes in a path, and in the condition of a rule."""
     networks = tuple(ip_network(((172 << 24) + number, 32)) for number in range(prefixes))
-    path = PathMatch("path", clients=(*networks, ip_network("10.0.0.0/8")))
-    rules = Rule("clients", ("path",), CAP, clients=networks), Rule("path", ("path",), CAP)
-    return CompiledPolicy(Policy((path,), rules, ZoneInfo("UTC"), False))
+    path = a_path("path", clients=(*networks, ip_network("10.0.0.0/8")))
+    rules = a_rule("clients", ("path",), CAP, clients=networks), a_rule("path", ("path",), CAP)
+    return CompiledPolicy(a_policy((path,), rules, ZoneInfo("UTC"), False))
 
 
 def test_a_decision_costs_as_much_with_many_prefixes_as_with_few() -> None:

@@ -9,16 +9,17 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
+from policy_values import a_policy, a_rule, a_throttle
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import ScopeKey, Share, Verdict
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership, Target
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
-CAP = Rule("cap", None, Throttle(5_000_000, 5_000_000, None, Share.CONNECTION))
+CAP = a_rule("cap", None, a_throttle(5_000_000, 5_000_000, None, Share.CONNECTION))
 NOW = 1_700_000_000.0
 
 
@@ -39,7 +40,7 @@ class Bench:
         self.tc = FakeTrafficControl(self.log)
         self.netfilter = FakeNetfilter(self.log)
         self.planner = Planner(Ownership())
-        self.planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+        self.planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
 
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
+from policy_values import a_policy
 from test_netlink import FakeKernel, connected, message
 from test_reconcile import CAP, NOW, uncapped, verdict
 
@@ -23,7 +24,6 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.tc import htb
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping import cap as cap_module
@@ -78,7 +78,7 @@ async def refused_one(what: str) -> Reconciler:
     """Return a reconciler of which one change is refused: what is to be done was, but for that."""
     tc, netfilter = Refusing(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
     planner = Planner(Ownership())
-    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     reconciler = Reconciler(planner, tc, netfilter)
     await reconciler.prepare()
     tc.refused = {what}
@@ -194,7 +194,7 @@ def test_caps_for_which_no_class_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
     """Defect: as above, whenever such a connection was decided."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     planner = Planner(Ownership())
-    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     planner.set_verdicts(1, [verdict(1000)], NOW)
     with pytest.raises(PlanError):
         planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from policy_values import replace
 from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
 
 from mptcp_throttler.policy.evaluate import evaluate

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.cap import PlanError
@@ -22,15 +22,15 @@ PROXY = b"\x0a\x00\x00\x01"
 
 
 def throttle(rate: int = 5_000_000, share: Share = Share.PATH, ceil: int | None = None) -> Throttle:
-    return Throttle(rate, ceil or rate, None, share)
+    return a_throttle(rate, ceil or rate, None, share)
 
 
 def policy(*rules: Rule) -> Policy:
-    return Policy((PathMatch("any", initial=True),), rules, ZoneInfo("UTC"))
+    return a_policy((a_path("any", subflow="initial"),), rules, ZoneInfo("UTC"))
 
 
 def rule(name: str = "cap", cap: Throttle | None = None) -> Rule:
-    return Rule(name, None, cap or throttle())
+    return a_rule(name, None, cap or throttle())
 
 
 def subflow(number: int) -> FourTuple:
@@ -304,7 +304,7 @@ def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_w
     planner.soft_caps = True
     planner.set_verdicts(1, [verdict(1, soft)], NOW)
     assert planner.is_pending(subflow(1))
-    at_once = rule(cap=replace(throttle(), onset=Onset.IMMEDIATE))
+    at_once = rule(cap=replace(throttle(), landing=Onset.IMMEDIATE))
     planner.set_policy(policy(at_once))
     planner.set_verdicts(1, [verdict(1, at_once)], NOW)
     assert planner.entries.desired.keys() == {subflow(1)}
@@ -363,7 +363,7 @@ def test_bursts_may_come_back_rounded() -> None:
 
 
 def test_a_planner_heeds_the_verdicts_on_its_own_direction() -> None:
-    both = replace(rule(), directions=frozenset(Direction))
+    both = replace(rule(), direction=frozenset(Direction))
     down, up = Planner(Ownership()), Planner(Ownership(), Direction.UP)
     of_up = replace(verdict(1, both), direction=Direction.UP, scope=ScopeKey("cap", Share.PATH, None, Direction.UP))
     for planner in (down, up):
@@ -383,7 +383,7 @@ def test_a_rule_for_downloads_makes_no_class_for_uploads() -> None:
 
 
 def test_segments_built_here_are_limited_by_caps_on_downloads_alone() -> None:
-    assert gso_limit(policy(replace(rule(), directions=frozenset({Direction.UP}))), 65536) == 65536
+    assert gso_limit(policy(replace(rule(), direction=frozenset({Direction.UP}))), 65536) == 65536
 
 
 def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None:

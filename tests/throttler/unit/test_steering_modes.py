@@ -9,8 +9,8 @@ import pytest
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import check_policy, load_policy
-from mptcp_throttler.policy.model import Mode, Steer
-from mptcp_throttler.stages.steering_modes import MIN_CAP, Action, Steering, SubflowSample
+from mptcp_throttler.policy.model import Steer
+from mptcp_throttler.steering.mode import MIN_CAP, Action, SubflowSample
 
 MBIT = 1_000_000
 TICK = 0.1
@@ -18,12 +18,12 @@ any_spacing = pytest.mark.parametrize("spacing", [0.1, 0.2, 0.5, 1.0, 2.0])
 """Seconds between two samples."""
 ETHERNET, WIFI = (FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, path, 2)), 4000) for path in (1, 2))
 NAMES = {ETHERNET: "ethernet", WIFI: "wifi"}
-STANDBY = Steer(Mode.ACTIVE_STANDBY, ("wifi", "ethernet"))
-PRIORITY = Steer(Mode.PRIORITY_BASED, ("wifi", "ethernet"))
+STANDBY = Steer.model_validate({"mode": "active-standby", "active": "wifi", "standby": "ethernet"})
+PRIORITY = Steer.model_validate({"mode": "priority-based", "order": ["wifi", "ethernet"]})
 
 
 def balanced(ethernet: int, wifi: int) -> Steer:
-    return Steer(Mode.LOAD_BALANCING, ("ethernet", "wifi"), (ethernet, wifi))
+    return Steer.model_validate({"mode": "load-balancing", "weights": {"ethernet": ethernet, "wifi": wifi}})
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Scene:
     """How often the flag of each changed."""
 
     def __post_init__(self) -> None:
-        self.steering = Steering(self.steer)
+        self.steering = self.steer.kind(self.steer.paths, self.steer.given)
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
         """Go on; return the bytes that each carried."""
@@ -367,7 +367,7 @@ def test_mistakes(rule: str, error: str) -> None:
 
 def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
     (rule,) = load_policy(f"{HEAD}    steer: {{mode: priority-based, order: [wifi, ethernet]}}\n", "p").rules
-    assert rule.paths == ("wifi", "ethernet")
+    assert rule.paths == ["wifi", "ethernet"]
     assert rule.steer == PRIORITY
     assert rule.throttle is None
 

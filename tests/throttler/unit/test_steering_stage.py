@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from policy_values import a_throttle, replace
 from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, four_tuple, free, observed, sampled
 
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Share, Verdict
 from mptcp_throttler.stages.backup_flags import UNDECIDED_SECONDS, SetBackup
 from mptcp_throttler.stages.steering import URGENT_SECONDS, SteeringStage
-from mptcp_throttler.stages.steering_modes import Steering
+from mptcp_throttler.steering.mode import Mode
 
 HEAD = """\
 version: 1
@@ -257,7 +256,7 @@ def test_a_cap_of_another_rule_holds_where_it_is_tighter_or_shared(share: Share,
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
-    cap = Throttle(rate, rate, None, share, Onset.SOFT)
+    cap = a_throttle(rate, rate, None, share, Onset.SOFT)
     connection = connection_of(1, [flow.four_tuple for flow in scene.flows])
     verdicts = tuple(replace(each, throttle=cap) for each in evaluate(BALANCE, connection, 0.0))
     ethernet = scene.stage.apply(connection, verdicts, 0.0)[0]
@@ -296,13 +295,13 @@ def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one
 def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A path that is full soon after a pause is full, and what trickled in the pause is not what it gives."""
     seen: list[float] = []
-    observe = Steering.observe
+    observe = Mode.observe
 
-    def counted(self: Steering, now: float, *others: object) -> object:
+    def counted(self: Mode, now: float, *others: object) -> object:
         seen.append(now)
         return observe(self, now, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Steering, "observe", counted)
+    monkeypatch.setattr(Mode, "observe", counted)
     scene = Scene(PRIORITY)
     scene.idle()
     scene.wifi.rate = 40_000

@@ -114,7 +114,7 @@ def fill_ledger(settings: Path, client: str) -> None:
     text = f"version: 1\nrules: [{{name: a, budget: {{period: day, steps: [{step}]}}}}]\n"
     (directory / "policy.yaml").write_text(text)
     policy = load_policy(text, "policy.yaml")
-    account = Account("a", client, period(policy.budgets[0], policy.time_zone, time.time())[0])
+    account = Account("a", client, period(policy.budgets["a"], policy.time_zone, time.time())[0])
     ledger = Ledger(directory / "ledger.sqlite")
     ledger.write("boot", Usage({account: 7}, {}, frozenset()))
     ledger.close()

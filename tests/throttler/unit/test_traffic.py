@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from fake_kernel import IDLE, four_tuple
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_values import a_rule, a_throttle, replace
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
-from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.telemetry import traffic
 from mptcp_throttler.telemetry.cap_totals import CapKey
 from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.traffic import PathKey, Rates, Traffic
 
-THROTTLE = Throttle(1_000_000, 1_000_000, None, Share.PATH)
-RULE = Rule("cap", ("a",), THROTTLE)
+THROTTLE = a_throttle(1_000_000, 1_000_000, None, Share.PATH)
+RULE = a_rule("cap", ("a",), THROTTLE)
 ONE, OTHER = four_tuple("10.1.0.1"), four_tuple("10.1.0.2")
 
 
@@ -280,7 +280,7 @@ def test_a_cap_is_as_old_as_its_rate() -> None:
     """Defect: one of 2 Mbit/s was so "since" the subflow got that of 5 Mbit/s, by a reload or the next step of a
     budget."""
     bench = Bench()
-    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, onset=Onset.IMMEDIATE)
+    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
         """Decide that both subflows have a cap, ten seconds later; return since when that is so."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from policy_values import a_throttle, replace
 from test_rate_transition import FULL_FLIGHT, IDLE
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
-from mptcp_throttler.policy.model import Onset, Rule, Share, Throttle
+from mptcp_throttler.policy.model import Onset, Rule, Share
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
 from mptcp_throttler.shaping.onset import downloads
 from mptcp_throttler.shaping.onset.downloads import (
@@ -95,7 +95,7 @@ def test_a_cap_that_falls_settles_when_its_pending_users_leave() -> None:
 
 
 def test_at_once_is_at_once() -> None:
-    hard = rule(cap=Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
+    hard = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     planner = soft_planner(hard)
     planner.set_verdicts(1, [verdict(1, hard)], NOW)
     assert set(planner.entries.desired) == {subflow(1)}

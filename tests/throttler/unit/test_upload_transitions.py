@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
+from policy_values import a_rule, a_throttle
 from test_shaping_plan import NOW, policy, rule, subflow, throttle
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
@@ -35,7 +36,7 @@ SIBLING_RATE = 20_000_000
 
 
 def up(cap: Throttle) -> Rule:
-    return Rule("cap", None, cap, directions=UP)
+    return a_rule("cap", None, cap, direction=UP)
 
 
 @dataclass
@@ -117,7 +118,7 @@ def test_what_sends_little_is_capped_at_once() -> None:
 
 
 def test_at_once_means_at_once() -> None:
-    scene = Scene({subflow(1): 90_000_000}, Throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
+    scene = Scene({subflow(1): 90_000_000}, a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene.judge()
     assert set(scene.run(1)) == {5_000_000}
 

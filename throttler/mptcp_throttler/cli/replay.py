@@ -16,7 +16,8 @@ from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 from mptcp_throttler.config.files import read_settings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
-from mptcp_throttler.policy.model import Network, Policy
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay import timeline
 from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, CaptureFile
 from mptcp_throttler.replay.replay import Entry, Replay
@@ -84,7 +85,7 @@ def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) ->
     """Yield why nothing may have been seen of the proxy, or of paths that are told apart by interfaces."""
     if not run.segments:
         yield f"no segment to or from port {' or '.join(map(str, ports))} was read; another one is given by --port"
-    paths = [path.name for path in policy.paths if path.interfaces is not None]
+    paths = [name for name, path in policy.paths.items() if path.interfaces is not None]
     if paths and not named:
         yield (
             f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "

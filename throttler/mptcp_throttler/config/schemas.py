@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from mptcp_throttler.config.settings import settings_schema
-from mptcp_throttler.policy.schema import policy_schema
+from mptcp_throttler.policy.model import policy_schema
 
 
 def schema_texts() -> dict[str, str]:

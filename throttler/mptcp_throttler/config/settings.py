@@ -23,7 +23,7 @@ from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.config.status_socket import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.schema import Interface
+from mptcp_throttler.policy.values import Interface
 from mptcp_throttler.shaping.model import Ownership
 
 GsoChoice = Literal["auto", "keep"]
@@ -289,8 +289,8 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
                 Severity.ERROR,
             )
         )
-    for path in policy.paths:
-        unseen = sorted((path.interfaces or frozenset()) - set(settings.interfaces))
+    for path in policy.paths.values():
+        unseen = sorted(set(path.interfaces or ()) - set(settings.interfaces))
         problems += [
             problem(
                 "interfaces",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, SocketDetails
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 
 

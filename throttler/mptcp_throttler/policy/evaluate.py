@@ -16,13 +16,17 @@ uplinks apart; there each subflow counts as a path.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from mptcp_common.units import format_rate
+from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
+from mptcp_throttler.policy.conditions import Condition, OfSubflow, Seen, Subject
 from mptcp_throttler.policy.model import (
+    BEFORE,
+    NO_RULE,
     Direction,
     Kind,
     PathMatch,
@@ -32,21 +36,14 @@ from mptcp_throttler.policy.model import (
     Share,
     Throttle,
     Verdict,
+    joined,
 )
-from mptcp_throttler.policy.prefixes import Prefixes
-from mptcp_throttler.policy.reasons import BEFORE, NO_RULE, joined
-from mptcp_throttler.policy.schedule import next_change, open_rules
-
-__all__ = ["CompiledPolicy", "evaluate", "next_change"]
 
 _REMEMBERED_SUBFLOWS: Final = 65_536
 """Subflows of which it is kept what the policy can say of them alone: as many as there are, for a reload asks for each
 of them in order, and would find none again of a few that are kept. One takes 250 to 300 bytes, all some 20 MB."""
 _REMEMBERED_ANSWERS: Final = 4096
 """Answers kept, for as many situations."""
-
-OUTSIDE_HOURS: Final = "outside its hours"
-"""The condition that the clock alone changes; which hours, and until when, is told to who asks for an explanation."""
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -83,16 +80,16 @@ class _Facts(NamedTuple):
     """The first path that it is on."""
     path_bits: int
     """All paths that it is on, by their place in the policy."""
-    rule_bits: int
-    """The rules with a condition on clients that its address meets, by their place in the policy."""
+    met: int
+    """The conditions on a subflow that it meets, as bits."""
 
 
-class _Situation(NamedTuple):
+class Situation(NamedTuple):
     """All that an answer depends on, the clock aside."""
 
     path_bits: int
-    clients: int
-    """The rules whose condition on clients is met by any active subflow of the connection, as bits."""
+    met: int
+    """The conditions on a subflow that any active one of the connection meets, as bits."""
     active: int
     """How many subflows of the connection are."""
     paths: int
@@ -111,7 +108,7 @@ class _Situation(NamedTuple):
 class View(NamedTuple):
     """What the situations of a connection's subflows have in common."""
 
-    clients: int
+    met: int
     active: int
     paths: int
     expected: int
@@ -120,9 +117,9 @@ class View(NamedTuple):
 
     @classmethod
     def of(cls, active: Sequence[Subflow], facts: Sequence[_Facts], expected: int, knows_paths: bool) -> View:
-        clients = 0
+        met = 0
         for each in facts:
-            clients |= each.rule_bits
+            met |= each.met
         on = [each.path_bits for each in facts] if knows_paths else range(len(active))
         paths = len(set(on))
         expected = max(expected, paths)
@@ -131,11 +128,11 @@ class View(NamedTuple):
             regular = {path for subflow, path in zip(active, on, strict=True) if not subflow.backup}
             if len(regular or set(on)) == 1:
                 last = [subflow for subflow in active if not (regular and subflow.backup)]
-        return cls(clients, len(active), paths, expected, last)
+        return cls(met, len(active), paths, expected, last)
 
-    def situation(self, subflow: Subflow, path_bits: int) -> _Situation:
+    def situation(self, subflow: Subflow, path_bits: int) -> Situation:
         last = any(subflow is each for each in self.last)
-        return _Situation(path_bits, self.clients, self.active, self.paths, self.expected, last)
+        return Situation(path_bits, self.met, self.active, self.paths, self.expected, last)
 
 
 class _Answer(NamedTuple):
@@ -153,40 +150,18 @@ class _Answer(NamedTuple):
     steer_path: str | None
 
 
-class _CompiledPath:
-    """One path and its bit in the set of paths that a subflow is on."""
+class CompiledRule(NamedTuple):
+    """One rule as it answers one question."""
 
-    __slots__ = ("_match", "_prefixes")
+    rule: Rule
+    exempts: bool
+    conditions: Sequence[Condition]
+    path_bits: int | None
+    """The paths whose subflows it catches; None for all subflows."""
 
-    def __init__(self, match: PathMatch) -> None:
-        self._match = match
-        self._prefixes = None if match.clients is None else Prefixes((each, True) for each in match.clients)
-
-    def holds(self, remote: bytes, interface: str | None, remote_id: int | None, initial: bool, backup: bool) -> bool:
-        match = self._match
-        return (
-            (match.interfaces is None or interface in match.interfaces)
-            and (match.remote_ids is None or remote_id in match.remote_ids)
-            and (match.initial is None or match.initial is initial)
-            and (match.backup is None or match.backup is backup)
-            and (self._prefixes is None or self._prefixes.holds(remote))
-        )
-
-
-class _CompiledRule:
-    """One rule as it answers one question, with everything that does not depend on the subflow worked out."""
-
-    __slots__ = ("client_bit", "exempts", "index", "least_paths", "least_subflows", "most", "path_bits", "rule")
-
-    def __init__(self, index: int, rule: Rule, policy: Policy, kind: Kind) -> None:
-        bit_of = {path.name: 1 << position for position, path in enumerate(policy.paths)}
-        self.index = index
-        self.rule = rule
-        self.exempts = kind in rule.exempts
-        self.least_paths, self.least_subflows = rule.least_paths(kind), rule.least_subflows(kind)
-        self.most: float = math.inf if rule.max_subflows is None else rule.max_subflows
-        self.path_bits = None if rule.paths is None else sum({bit_of[name] for name in rule.paths})
-        self.client_bit = 0 if rule.clients is None else 1 << index
+    def failed(self, seen: Seen) -> Condition | None:
+        """Return the first condition that does not hold."""
+        return next((each for each in self.conditions if not each.holds(seen)), None)
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -202,27 +177,30 @@ class CompiledPolicy:
         self.policy = policy
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
-        self._answers: dict[Direction, dict[_Situation, _Answer]] = {direction: {} for direction in directions}
+        self._answers: dict[Direction, dict[Situation, _Answer]] = {direction: {} for direction in directions}
         every = [rule for kinds in self._rules.values() for rules in kinds.values() for rule in rules]
-        # Of those with a condition on clients, each once whatever its directions and kinds.
-        by_clients = tuple(
-            (bit, Prefixes((each, True) for each in clients))
-            for bit, clients in {each.client_bit: each.rule.clients for each in every}.items()
-            if clients is not None
-        )
-        paths = tuple((path.name, _CompiledPath(path)) for path in policy.paths)
+        conditions = dict.fromkeys(one for rule in every for one in rule.conditions if isinstance(one, OfSubflow))
+        self._of_subflow = {one: 1 << place for place, one in enumerate(conditions)}
         # A method here would refer to this object, which then is never freed: a policy for each reload.
-        self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(partial(_find_facts, paths, by_clients))
-        self._scheduled = any(rule.windows is not None for rule in policy.rules)
-        self._open = (True,) * len(policy.rules)
+        find = partial(_find_facts, tuple(policy.paths.values()), tuple(self._of_subflow.items()))
+        self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(find)
+        self._scheduled = any(rule.when.windows is not None for rule in policy.rules)
+        self._local = datetime.fromtimestamp(0, policy.time_zone)
+        """When the clock was read."""
         self._open_since = self._open_until = -math.inf
 
-    def _compile(self, kind: Kind, direction: Direction) -> list[_CompiledRule]:
+    def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
         """Return the rules that answer *kind*; none where they would only exempt from what no rule has."""
+        bit_of = {name: 1 << position for position, name in enumerate(self.policy.paths)}
         rules = [
-            _CompiledRule(index, rule, self.policy, kind)
-            for index, rule in enumerate(self.policy.rules)
-            if direction in rule.directions and rule.answers(kind)
+            CompiledRule(
+                rule,
+                kind in rule.exempts,
+                rule.conditions(kind),
+                None if rule.paths is None else sum({bit_of[name] for name in rule.paths}),
+            )
+            for rule in self.policy.rules
+            if direction in rule.direction and rule.answers(kind)
         ]
         if kind is Kind.STEER and direction is Direction.UP:
             return []
@@ -262,7 +240,7 @@ class CompiledPolicy:
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         return self._view(active, self._facts_of(active), 0).paths
 
-    def _facts_of(self, active: Iterable[Subflow]) -> list[_Facts]:
+    def _facts_of(self, active: Collection[Subflow]) -> list[_Facts]:
         return [
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
             for each in active
@@ -281,7 +259,7 @@ class CompiledPolicy:
             kernels = self._view([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
         return facts, seen, kernels
 
-    def _asked(self, situation: _Situation, direction: Direction) -> _Answer:
+    def _asked(self, situation: Situation, direction: Direction) -> _Answer:
         answers = self._answers[direction]
         answer = answers.get(situation)
         if answer is None:
@@ -290,13 +268,13 @@ class CompiledPolicy:
             answer = answers[situation] = self._answer(situation, direction)
         return answer
 
-    def _answer(self, situation: _Situation, direction: Direction) -> _Answer:
+    def _answer(self, situation: Situation, direction: Direction) -> _Answer:
         before = BEFORE[direction]
         cap, passed_over = self._first(Kind.THROTTLE, situation, direction)
         rule = None if cap is None else cap.rule
         scope, share, throttle = None, None, None
         if cap is None or rule is None:
-            reason = before + (NO_RULE if passed_over is None else _why_not(passed_over, Kind.THROTTLE, situation))
+            reason = before + (NO_RULE if passed_over is None else self._why_not(passed_over, Kind.THROTTLE, situation))
         elif rule.throttle is None:
             reason = f"{before}exempted by rule {rule.name}"
         elif rule.lift_last and situation.last:
@@ -309,18 +287,18 @@ class CompiledPolicy:
                 share = throttle.share
             verb = "would cap" if self.policy.dry_run else "caps"
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
-            active = f"{situation.active} {_subflows(situation.active)} active"
+            active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.counted(Kind.THROTTLE)[1]} anticipated"
             dry = " (dry run)" if self.policy.dry_run else ""
             reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
-        found: dict[Kind, _CompiledRule | None] = {}
+        found: dict[Kind, CompiledRule | None] = {}
         for kind in (Kind.BUDGET, Kind.STEER):
             other, passed_over = self._first(kind, situation, direction)
             if other is not None and other.exempts:
                 reason = joined(reason, f"exempted from {_PLURAL[kind]} by rule {other.rule.name}", direction)
             elif other is None and passed_over is not None:
-                why = _why_not(passed_over, kind, situation)
+                why = self._why_not(passed_over, kind, situation)
                 reason = reason if reason.endswith(why) else joined(reason, why, direction)
             found[kind] = None if other is None or other.exempts else other
         budget, steer = found[Kind.BUDGET], found[Kind.STEER]
@@ -336,56 +314,53 @@ class CompiledPolicy:
         )
 
     def _first(
-        self, kind: Kind, situation: _Situation, direction: Direction
-    ) -> tuple[_CompiledRule | None, _CompiledRule | None]:
+        self, kind: Kind, situation: Situation, direction: Direction
+    ) -> tuple[CompiledRule | None, CompiledRule | None]:
         """Return the rule that decides, if any, and the first that would have, had its conditions been met."""
-        passed_over: _CompiledRule | None = None
-        paths, subflows = situation.counted(kind)
+        passed_over: CompiledRule | None = None
+        seen = self._seen(kind, situation)
         for each in self._rules[direction][kind]:
             if each.path_bits is not None and not each.path_bits & situation.path_bits:
                 continue
-            if (
-                each.least_paths <= paths
-                and each.least_subflows <= subflows
-                and situation.active <= each.most
-                and each.client_bit & situation.clients == each.client_bit
-                and self._open[each.index]
-            ):
+            if each.failed(seen) is None:
                 return each, passed_over
             passed_over = passed_over or each
         return None, passed_over
 
-    def _path(self, path_bits: int, situation: _Situation) -> str:
+    def _seen(self, kind: Kind, situation: Situation) -> Seen:
+        paths, subflows = situation.counted(kind)
+        met = {condition for condition, bit in self._of_subflow.items() if bit & situation.met}
+        return Seen(situation.active, situation.paths, subflows, paths, met, self._local)
+
+    def _why_not(self, rule: CompiledRule, kind: Kind, situation: Situation) -> str:
+        """Return in words why a *rule* did not decide although it catches the subflow."""
+        seen = self._seen(kind, situation)
+        failed = rule.failed(seen)
+        return f"rule {rule.rule.name} does not apply: {failed.why_not(seen) if failed is not None else ''}"
+
+    def _path(self, path_bits: int, situation: Situation) -> str:
         """Return, of several paths by which a rule catches a subflow, the first."""
-        return self.policy.paths[_lowest_bit(path_bits & situation.path_bits)].name
+        return list(self.policy.paths)[_lowest_bit(path_bits & situation.path_bits)]
 
     def _read_clock(self, now: float) -> None:
-        change = next_change(self.policy, now)
-        self._open = open_rules(self.policy, now)
+        change = self.policy.next_change(now)
+        self._local = datetime.fromtimestamp(now, self.policy.time_zone)
         self._open_since = now
         self._open_until = math.inf if change is None else change
         for answers in self._answers.values():
             answers.clear()
 
 
-def _find_facts(
-    paths: Sequence[tuple[str, _CompiledPath]],
-    by_clients: Iterable[tuple[int, Prefixes[bool]]],
-    remote: bytes,
-    interface: str | None,
-    remote_id: int | None,
-    initial: bool,
-    backup: bool,
-) -> _Facts:
-    path_bits = rule_bits = 0
-    for position, (_, path) in enumerate(paths):
-        if path.holds(remote, interface, remote_id, initial, backup):
-            path_bits |= 1 << position
-    for bit, clients in by_clients:
-        if clients.holds(remote):
-            rule_bits |= bit
-    first = paths[_lowest_bit(path_bits)][0] if path_bits else None
-    return _Facts(first, path_bits, rule_bits)
+def _find_facts(paths: Sequence[PathMatch], conditions: Sequence[tuple[OfSubflow, int]], *subject: object) -> _Facts:
+    subflow = Subject(*subject)  # type: ignore[arg-type] # its fields, in their order
+    path_bits = met = 0
+    for place, path in enumerate(paths):
+        if path.holds(subflow):
+            path_bits |= 1 << place
+    for condition, bit in conditions:
+        if condition.is_met_by(subflow):
+            met |= bit
+    return _Facts(paths[_lowest_bit(path_bits)].name if path_bits else None, path_bits, met)
 
 
 def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:
@@ -401,29 +376,6 @@ def keeps(kernels: _Answer, seen: _Answer) -> bool:
     return other is None or (mine is not None and (mine.ceil, mine.rate) <= (other.ceil, other.rate))
 
 
-def _why_not(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
-    return f"rule {rule.rule.name} does not apply: {failed_condition(rule, kind, situation)}"
-
-
-def failed_condition(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
-    """Return in words which condition of a rule, that did not decide although it catches the subflow, is not met."""
-    paths, subflows = situation.counted(kind)
-    if subflows < rule.least_subflows:
-        return f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least_subflows})"
-    if paths < rule.least_paths:
-        on = "one path" if situation.paths == 1 else f"{situation.paths} paths"
-        return f"{situation.active} active subflows on {on} (needs {rule.least_paths})"
-    if situation.active > rule.most:
-        return f"{situation.active} active subflows (at most {rule.most})"
-    if rule.client_bit & situation.clients != rule.client_bit:
-        return "no active subflow comes from its clients"
-    return OUTSIDE_HOURS
-
-
 def _lowest_bit(bits: int) -> int:
     """Return the position of the lowest bit set."""
     return (bits & -bits).bit_length() - 1
-
-
-def _subflows(count: int) -> str:
-    return "subflow" if count == 1 else "subflows"

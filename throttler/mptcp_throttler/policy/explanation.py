@@ -6,11 +6,11 @@ Asked by people, one connection at a time: nothing here runs when verdicts are m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
-from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, failed_condition, keeps
+from mptcp_throttler.policy.conditions import OpenHours
+from mptcp_throttler.policy.evaluate import CompiledPolicy, CompiledRule, Situation, keeps
 from mptcp_throttler.policy.model import Direction, Kind, Rule
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 
@@ -59,12 +59,7 @@ class ExplainedPolicy(CompiledPolicy):
                     continue
                 decides = self._first(kind, situation, direction)[0] is each
                 if not decides:
-                    failed = failed_condition(each, kind, situation)
-                    until = since = None
-                    if failed == OUTSIDE_HOURS:
-                        failed, until = self._outside(each.rule, now)
-                        since = self._since(each.rule, now)
-                    yield Tried(each.rule.name, kind, False, failed, until, since)
+                    yield self._not_met(each, kind, situation, now)
                     continue
                 lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
                 why = "lifted: the last usable path" if lifted else None
@@ -72,18 +67,25 @@ class ExplainedPolicy(CompiledPolicy):
                 break
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
-        names = [path.name for place, path in enumerate(self.policy.paths) if path_bits >> place & 1]
+        names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
 
-    def _outside(self, rule: Rule, now: float) -> tuple[str, float | None]:
-        """Return which hours these are and when they begin next, by the policy's clock; and that moment."""
-        zone, until = self.policy.time_zone, self._until(rule, now)
-        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
-        return f"{OUTSIDE_HOURS}, {hours_text(rule.windows or ())}{begins} ({zone})", until
+    def _not_met(self, rule: CompiledRule, kind: Kind, situation: Situation, now: float) -> Tried:
+        """Return why a rule that catches the subflow does not decide; of its hours, which they are and when they begin
+        next, by the policy's clock."""
+        seen = self._seen(kind, situation)
+        failed = rule.failed(seen)
+        assert failed is not None
+        why, until, since = failed.why_not(seen), None, None
+        if isinstance(failed, OpenHours):
+            zone, until, since = self.policy.time_zone, self._until(rule.rule, now), self._since(rule.rule, now)
+            begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+            why = f"{why}, {hours_text(failed.windows)}{begins} ({zone})"
+        return Tried(rule.rule.name, kind, False, why, until, since)
 
     def _until(self, rule: Rule, now: float) -> float | None:
-        return next_change(replace(self.policy, rules=(rule,)), now)
+        return next_change([rule.when.windows] if rule.when.windows else [], self.policy.time_zone, now)
 
     def _since(self, rule: Rule, now: float) -> float | None:
-        return None if rule.windows is None else last_change(rule.windows, self.policy.time_zone, now)
+        return None if rule.when.windows is None else last_change(rule.when.windows, self.policy.time_zone, now)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from mptcp_common.problems import (
     DocumentError,
+    KeyPath,
     Problem,
     Severity,
     did_you_mean,
@@ -20,21 +22,12 @@ from mptcp_common.problems import (
 )
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
-from mptcp_throttler.policy import composition
-from mptcp_throttler.policy.budget_section import NO_BUDGET, budget_of
-from mptcp_throttler.policy.fields import DIRECTIONS
-from mptcp_throttler.policy.model import Budget, Guard, Kind, Mode, PathMatch, Policy, Rule, Window
-from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT
-from mptcp_throttler.policy.schema import (
-    ACTIONS,
-    GuardSection,
-    PathSection,
-    PolicySection,
-    RuleSection,
-    WhenSection,
-)
-from mptcp_throttler.policy.steer_section import named_paths, steer_of
-from mptcp_throttler.policy.throttle_section import throttle_of
+from mptcp_throttler.policy import rule_lint
+from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
+from mptcp_throttler.steering.modes import BY_NAME
+
+ACTIONS: Final = ("throttle", "steer", "budget")
+"""What a rule answers: at least one of these."""
 
 
 class PolicyError(DocumentError):
@@ -59,23 +52,15 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     *interfaces* are those of the settings, where they are known.
     """
     document = parse_document(text, source)
-    section, problems = validate(PolicySection, document)
-    errors = in_order(
-        [
-            *problems,
-            *_unknown_paths(document),
-            *_unknown_budgets(document),
-            *_repeated_names(document),
-            *_wrong_actions(document),
-        ]
-    )
-    if section is None or errors:
+    policy, problems = validate(Policy, document)
+    checks = (_unknown_paths, _unknown_budgets, _repeated_names, _wrong_actions)
+    errors = in_order([*problems, *(problem for check in checks for problem in check(document))])
+    if policy is None or errors:
         return CheckedPolicy(None, errors)
-    policy = _policy(section, text)
-    warnings = [*_unused_budgets(section, document), *_of_rules(composition.warnings(policy), document)]
-    found = [*composition.notes(policy), *composition.per_interface(policy, interfaces)]
-    found += composition.on_one_path(policy, interfaces)
-    notes = _of_rules(found, document, Severity.NOTE)
+    policy.made_of(text)
+    warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
+    found = [*rule_lint.notes(policy), *rule_lint.per_interface(policy, interfaces)]
+    notes = _of_rules([*found, *rule_lint.on_one_path(policy, interfaces)], document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
 
@@ -85,76 +70,6 @@ def load_policy(text: str, source: str) -> Policy:
     if checked.policy is None:
         raise PolicyError(checked.problems)
     return checked.policy
-
-
-def _policy(section: PolicySection, text: str) -> Policy:
-    budgets = {name: budget_of(name, True, each) for name, each in section.budgets.items()}
-    return Policy(
-        paths=tuple(_path(name, path) for name, path in section.paths.items()),
-        rules=tuple(_rule(rule, budgets) for rule in section.rules),
-        time_zone=section.time_zone,
-        dry_run=section.dry_run,
-        guard=_guard(section.guard),
-        anticipate=section.anticipate,
-        rest_slow_paths=section.rest_slow_paths,
-        text=text,
-    )
-
-
-def _guard(section: GuardSection) -> Guard:
-    longest = section.longest_retry
-    if longest is None:
-        # No pause is to be shorter than the one before.
-        longest = max(section.retry, Guard().longest_retry)
-    return Guard(section.enabled, section.after, section.retry, longest)
-
-
-def _path(name: str, path: PathSection) -> PathMatch:
-    return PathMatch(
-        name=name,
-        interfaces=None if path.interfaces is None else frozenset(path.interfaces),
-        clients=None if path.clients is None else tuple(path.clients),
-        remote_ids=None if path.remote_ids is None else frozenset(path.remote_ids),
-        initial=None if path.subflow is None else path.subflow == "initial",
-        backup=path.backup,
-    )
-
-
-def _rule(rule: RuleSection, budgets: dict[str, Budget]) -> Rule:
-    when = rule.when or WhenSection()
-    steer = None if rule.steer is None else steer_of(rule.steer)
-    if isinstance(rule.budget, str):
-        budget: Budget | None = budgets[rule.budget]
-    else:
-        budget = None if rule.budget is None else budget_of(rule.name, False, rule.budget)
-    paths = rule.paths if steer is None or not steer.paths else steer.paths
-    return Rule(
-        name=rule.name,
-        paths=None if paths is None else tuple(paths),
-        throttle=None if rule.throttle is None else throttle_of(rule.throttle),
-        min_paths=when.min_paths,
-        min_subflows=when.min_subflows,
-        max_subflows=when.max_subflows,
-        clients=None if when.clients is None else tuple(when.clients),
-        windows=_windows(when),
-        lift_last=rule.lift_last,
-        directions=DIRECTIONS[rule.direction],
-        guard=rule.guard,
-        steer=steer,
-        budget=budget,
-        budget_guard=rule.guard and "guard" in rule.model_fields_set,
-        exempts=frozenset(
-            kind for kind in Kind if kind.value in rule.model_fields_set and getattr(rule, kind.value) is None
-        ),
-    )
-
-
-def _windows(when: WhenSection) -> tuple[Window, ...] | None:
-    if when.days is None and when.hours is None:
-        return None
-    days = EVERY_DAY if when.days is None else frozenset[int]().union(*when.days)
-    hours = when.hours or [(MIDNIGHT, MIDNIGHT)]
-    return tuple(Window(days, start, end) for start, end in hours)
 
 
 # These look at the document, not at the checked sections: an error in one place hides none in another.
@@ -175,10 +90,16 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     for index, rule in _rules_of(document):
         named = rule.get("paths")
         listed = [(("paths", place), name) for place, name in enumerate(named if isinstance(named, list) else [])]
-        for key, name in [*listed, *named_paths(rule)]:
+        for key, name in [*listed, *_steered_among(rule)]:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
                 yield problem_at(document, ("rules", index, *key), name, message)
+
+
+def _steered_among(rule: dict[str, object]) -> Iterator[tuple[KeyPath, object]]:
+    steer = rule.get("steer")
+    for key, name in named_paths(steer) if isinstance(steer, dict) else ():
+        yield ("steer", *key), name
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
@@ -218,7 +139,8 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
             foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
-        if isinstance(steer, dict) and steer.get("mode") != Mode.SMALLEST_DELAY.value:
+        mode = BY_NAME.get(steer.get("mode", "")) if isinstance(steer, dict) else None
+        if isinstance(steer, dict) and (mode is None or mode.spreads):
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
         for key, message in foreign.items():
             if key in rule:
@@ -239,15 +161,15 @@ def _repeated_names(document: Document) -> Iterator[Problem]:
         first.setdefault(name, index)
 
 
-def _unused_budgets(section: PolicySection, document: Document) -> Iterator[Problem]:
-    for name in section.budgets.keys() - {rule.budget for rule in section.rules if isinstance(rule.budget, str)}:
+def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
+    for name in set((document.data or {}).get("budgets") or ()) - policy.budgets.keys():  # type: ignore[call-overload]
         at = document.key_position(("budgets", name))
         key = key_text(("budgets", name))
         yield Problem(document.source, at.line, at.column, key, None, "no rule feeds this budget", Severity.WARNING)
 
 
 def _of_rules(
-    found: Iterable[composition.Finding], document: Document, severity: Severity = Severity.WARNING
+    found: Iterable[rule_lint.Finding], document: Document, severity: Severity = Severity.WARNING
 ) -> Iterator[Problem]:
     for index, message in found:
         at = document.key_position(("rules", index))

@@ -1,20 +1,76 @@
-"""The policy as the daemon uses it: frozen, checked, in base units. Made by ``policy.load`` only.
+"""The policy: what an operator may write, what it means, and what comes of it for a subflow. Pure.
 
-Rates are integer bits per second, bursts integer bytes.
+The sections that are read from the file are what is evaluated: frozen, checked, in base units (rates in bits per
+second, sizes in bytes). Their descriptions and examples are the published JSON Schema. What a single value may be is in
+``values``, the conditions of rules are in ``conditions``, the steering modes in ``mptcp_throttler.steering``; what
+concerns several sections at once is checked by ``load``.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
-from datetime import time
-from ipaddress import IPv4Network, IPv6Network
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, time
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
-from mptcp_throttler.mptcp.model import FourTuple
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PrivateAttr,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
-Network = IPv4Network | IPv6Network
+from mptcp_common.fields import (
+    NAME_PATTERN,
+    Name,
+    Parsed,
+    Section,
+    between,
+    choice,
+    editor_schema,
+    either,
+    one_of,
+    parse_name,
+    seconds,
+)
+from mptcp_common.problems import KeyPath, shown
+from mptcp_common.units import format_rate, format_size
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.conditions import Condition, Subject, When
+from mptcp_throttler.policy.prefixes import Prefixes
+from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
+from mptcp_throttler.policy.values import (
+    Burst,
+    Interface,
+    Prefix,
+    Rate,
+    ResetDay,
+    ResetTime,
+    Volume,
+    Zone,
+    also,
+    none_or,
+)
+from mptcp_throttler.steering.mode import Mode
+from mptcp_throttler.steering.modes import BY_NAME, MODES
+
+VERSION: Final = 1
+"""The version of the policy format that this release reads."""
+DERIVED: Any = None
+"""Default of a key that follows from others, once the section is read."""
+LONGEST_BURST: Final = 60
+"""Seconds at the cap's rate."""
+LONGEST_RETRY: Final = 300.0
+"""Seconds."""
 
 
 class Kind(enum.Enum):
@@ -53,65 +109,12 @@ class Direction(enum.Enum):
     """From the client to the proxy."""
 
 
-DOWN_ONLY = frozenset({Direction.DOWN})
-
-
 class Onset(enum.Enum):
     """How a cap falls on a subflow that is sending."""
 
     SOFT = "soft"
     """In steps within a second, so that the connection's other paths go on."""
     IMMEDIATE = "at-once"
-
-
-@dataclass(frozen=True, slots=True)
-class Throttle:
-    """A cap. HTB's terms, tc-htb(8)."""
-
-    rate: int
-    """Guaranteed bits per second."""
-    ceil: int
-    """Most bits per second; at least ``rate``."""
-    burst: int | None
-    """Bytes that may pass at once at full speed; None lets the planner choose."""
-    share: Share
-    onset: Onset = Onset.SOFT
-
-
-class Mode(enum.Enum):
-    """How a connection's data are spread over paths: the steering modes of 3GPP ATSSS, TS 23.501, 5.32.8."""
-
-    ACTIVE_STANDBY = "active-standby"
-    PRIORITY_BASED = "priority-based"
-    LOAD_BALANCING = "load-balancing"
-    SMALLEST_DELAY = "smallest-delay"
-
-
-@dataclass(frozen=True, slots=True)
-class Steer:
-    """A steering mode and the paths among which it steers, the most preferred first."""
-
-    mode: Mode
-    paths: tuple[str, ...] = ()
-    weights: tuple[int, ...] = ()
-    """Of each path, with load-balancing."""
-    alias: str | None = None
-    """What the operator called the mode, where that is not 3GPP's name of it."""
-
-    @property
-    def name(self) -> str:
-        """The mode as the operator wrote it."""
-        return self.alias or self.mode.value
-
-    @property
-    def by_order(self) -> bool:
-        """Whether a path is used only while those before it are not enough: by the backup flag."""
-        return self.mode is Mode.ACTIVE_STANDBY or self.opens_when_full
-
-    @property
-    def opens_when_full(self) -> bool:
-        """Whether a path is used once those before it are full, not only when they are gone."""
-        return self.mode is Mode.PRIORITY_BASED
 
 
 class Period(enum.Enum):
@@ -122,154 +125,583 @@ class Period(enum.Enum):
     DAY = "day"
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStep:
-    """What holds from a volume on."""
+DIRECTIONS: Final = {
+    "down": frozenset({Direction.DOWN}),
+    "up": frozenset({Direction.UP}),
+    "both": frozenset(Direction),
+}
+"""What an operator calls directions."""
+NO_BUDGET: Final = "none"
 
-    after: int
-    """Bytes."""
-    throttle: Throttle | None
+
+def _members(kind: type[enum.Enum]) -> Parsed:
+    return choice({member.value: member for member in kind})
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Caps that begin after a volume."""
+class Named(Section):
+    """A section that has a name elsewhere: as a key, or that of the rule in which it stands."""
 
-    name: str
-    """Of its accounts in the ledger: its own, or that of the rule in which it stands."""
-    own_name: bool
-    """It stands under ``budgets``, for several rules."""
-    period: Period
-    reset_day: int
+    _name: str = PrivateAttr("")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def named(self, name: str) -> Self:
+        self._name = name
+        return self
+
+
+class PathMatch(Named):
+    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    clients: list[Prefix] | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefixes or addresses; the subflow's client address must be in one of them.",
+        examples=[["10.77.1.0/24", "fd77:1::/64"]],
+    )
+    interfaces: list[Interface] | None = Field(
+        default=None,
+        min_length=1,
+        description="The proxy's own interfaces; the subflow must arrive on one of them.",
+        examples=[["eth0"]],
+    )
+    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(
+        default=None,
+        min_length=1,
+        description="MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; "
+        "0 is that of the initial subflow.",
+        examples=[[1, 2]],
+    )
+    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(
+        default=None,
+        description="initial: the subflow that opened the connection; joined: those that came later.",
+        examples=["joined"],
+    )
+    backup: bool | None = Field(
+        default=None,
+        description="true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others.",
+        examples=[True],
+    )
+
+    @model_validator(mode="after")
+    def _matches_something(self) -> Self:
+        if not self.model_fields_set:
+            keys = ", ".join(type(self).model_fields)
+            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
+        return self
+
+    @cached_property
+    def prefixes(self) -> Prefixes[bool] | None:
+        return None if self.clients is None else Prefixes((each, True) for each in self.clients)
+
+    def holds(self, subflow: Subject) -> bool:
+        """Tell whether a subflow is on the path."""
+        return (
+            (self.interfaces is None or subflow.interface in self.interfaces)
+            and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
+            and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
+            and (self.backup is None or self.backup is subflow.backup)
+            and (self.prefixes is None or self.prefixes.holds(subflow.remote))
+        )
+
+
+class Throttle(Section):
+    """The cap: an HTB class (tc-htb(8))."""
+
+    rate: Rate = Field(
+        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
+        "Gbit/s. A plain number is bits per second.",
+        examples=["5 Mbit/s", "512kbit"],
+    )
+    ceil: Rate = Field(
+        default=DERIVED,
+        description="What they may send together while the link has room to spare. Default: the rate.",
+        examples=["8 Mbit/s"],
+    )
+    burst: Burst | None = Field(
+        default=None,
+        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
+        "Default: chosen from the rate.",
+        examples=["15 KB"],
+    )
+    share: Annotated[Share, _members(Share)] = Field(
+        default=Share.PATH,
+        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
+        "each client address; connection: a cap for each connection.",
+        examples=["client"],
+    )
+    landing: Annotated[Onset, _members(Onset)] = Field(
+        default=Onset.SOFT,
+        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
+        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
+        examples=["at-once"],
+    )
+
+    @field_validator("ceil")
+    @classmethod
+    def _is_no_floor(cls, ceil: int, info: ValidationInfo) -> int:
+        rate = info.data.get("rate")
+        if rate is not None and ceil < rate:
+            raise ValueError(
+                f"{format_rate(ceil)} is below the rate, {format_rate(rate)}; write the rate or more, or leave ceil out"
+            )
+        return ceil
+
+    @field_validator("burst")
+    @classmethod
+    def _passes_in_time(cls, burst: int, info: ValidationInfo) -> int:
+        rate = info.data.get("rate")
+        if rate is not None and burst is not None and burst > (most := rate * LONGEST_BURST // 8):
+            raise ValueError(
+                f"{format_size(burst)} takes more than {LONGEST_BURST} seconds at {format_rate(rate)}; "
+                f"write {format_size(most)} or less"
+            )
+        return burst
+
+    @model_validator(mode="after")
+    def _has_a_ceil(self) -> Self:
+        if self.ceil is None:
+            self.__dict__["ceil"] = self.rate
+        return self
+
+    @property
+    def onset(self) -> Onset:
+        return self.landing
+
+    def at(self, rate: int, **changes: Any) -> Throttle:
+        """Return the cap with another rate and ceil, bits/s, and other *changes*."""
+        return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
+
+
+ThrottleOrNone = Annotated[Throttle | None, none_or("rate")]
+
+
+class BudgetStep(Section):
+    """What holds once that much is used up."""
+
+    after: Volume = Field(description="From this volume on.", examples=["5 GB", 0])
+    throttle: ThrottleOrNone = Field(
+        description="The cap, as a rule's, or none.",
+        examples=[{"rate": "512 kbit/s"}, "none"],
+        json_schema_extra=also({"const": "none"}),
+    )
+
+
+class Budget(Named):
+    """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
+
+    period: Annotated[Period, _members(Period)] = Field(
+        description="After what the volume begins anew, in the policy's time zone.", examples=["month"]
+    )
+    reset_day: ResetDay = Field(
+        default=DERIVED,
+        description="The day on which it does: of a month 1 to 31, default 1, the last one of a month without that "
+        "day; of a week mon to sun, default mon.",
+        examples=[15],
+    )
     """Of the month, from 1; of the week, from 0 for Monday."""
-    reset_time: time
-    counted: frozenset[Direction]
-    per_client: bool
-    """Each client address has a volume of its own; else all together."""
-    steps: tuple[BudgetStep, ...]
-    """By volume, ascending."""
+    reset_time: ResetTime = Field(
+        default=time(0),
+        description="The time of day at which it does. Default: 00:00.",
+        examples=["03:00"],
+        json_schema_extra={"default": "00:00"},
+    )
+    count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
+        default=DIRECTIONS["both"],
+        description="Which bytes count: down, to the client; up, from it; both.",
+        examples=["down"],
+        json_schema_extra={"default": "both"},
+    )
+    per: Annotated[str, one_of("client", "path")] = Field(
+        default="client",
+        description="Whose volume it is. client: each client address has its own; path: all that its rules catch have "
+        "one together.",
+        examples=["path"],
+    )
+    steps: list[BudgetStep] = Field(
+        min_length=1,
+        description="From which volume on what holds, ascending.",
+        examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]],
+    )
+    _own_name: bool = PrivateAttr(False)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if any(after.after <= before.after for before, after in pairwise(self.steps)):
+            raise ValueError("the volumes of the steps must ascend")
+        day: int | str | None = self.reset_day
+        weekly = self.period is Period.WEEK
+        if day is not None and (self.period is Period.DAY or isinstance(day, str) is not weekly):
+            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period.value]
+            raise ValueError(f"reset_day: the period {self.period.value} {what}")
+        self.__dict__["reset_day"] = DAYS.index(day) if isinstance(day, str) else day or (0 if weekly else 1)
+        return self
+
+    @property
+    def per_client(self) -> bool:
+        """Each client address has a volume of its own."""
+        return self.per == "client"
+
+    @property
+    def own_name(self) -> bool:
+        """It stands under ``budgets``, for several rules."""
+        return self._own_name
 
     @property
     def title(self) -> str:
         """What people call it."""
         return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
 
-
-@dataclass(frozen=True, slots=True)
-class PathMatch:
-    """Which subflows are on a path. Every field that is not None must match."""
-
-    name: str
-    interfaces: frozenset[str] | None = None
-    """The proxy's own interfaces."""
-    clients: tuple[Network, ...] | None = None
-    """Prefixes of the subflow's remote address."""
-    remote_ids: frozenset[int] | None = None
-    initial: bool | None = None
-    """True: the initial subflow only; False: joined ones only."""
-    backup: bool | None = None
+    def for_several(self, name: str) -> Self:
+        self._own_name = True
+        return self.named(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A weekly time window: on ``days`` (0 is Monday) from ``start`` to ``end``, which may pass midnight."""
+class _BudgetOrName:
+    """Annotation for what a rule says of its budget: ``none`` (None), a name (text), or the budget itself."""
 
-    days: frozenset[int]
-    start: time
-    end: time
-    """``start == end`` means the whole day."""
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self._read, handler.generate_schema(Budget))
+
+    @staticmethod
+    def _read(value: object, section: core_schema.ValidatorFunctionWrapHandler) -> object:
+        if isinstance(value, str):
+            return None if value == NO_BUDGET else parse_name(value)
+        return section(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What holds for the subflows on ``paths`` of a connection that meets the conditions: an answer to one question or
-    to several (:class:`Kind`)."""
+_mode = one_of(*BY_NAME)
 
-    name: str
-    paths: tuple[str, ...] | None
-    """Names of paths; None for any subflow."""
-    throttle: Throttle | None
-    min_paths: int | None = None
-    """None, and no ``min_subflows`` either: what is usual for the kind, see :meth:`least_paths`."""
-    min_subflows: int | None = None
-    max_subflows: int | None = None
-    clients: tuple[Network, ...] | None = None
-    """The rule applies only to connections of which some subflow comes from one of these prefixes."""
-    windows: tuple[Window, ...] | None = None
-    lift_last: bool = True
-    """Lift the cap of ``throttle`` when the subflow is on the last usable path of its connection."""
-    directions: frozenset[Direction] = DOWN_ONLY
-    """The rule catches subflows in these, in each for itself."""
-    guard: bool = True
-    """Relax the cap of ``throttle`` where it causes degradation."""
-    steer: Steer | None = None
-    budget: Budget | None = None
-    budget_guard: bool = False
-    """The same for the caps of ``budget``. They are about money: they hold unless the rule says otherwise."""
-    exempts: frozenset[Kind] = frozenset()
-    """The questions that are answered with ``none``."""
+
+def _parse_mode(value: object) -> object:
+    if value == "redundant":
+        raise ValueError(
+            "redundant is not possible: Linux's MPTCP scheduler sends data on one subflow and cannot "
+            f"duplicate them on another; write {either(tuple(BY_NAME))}"
+        )
+    return _mode.parse(value)
+
+
+class Steer(Section):
+    """A steering mode and the paths that it steers among."""
+
+    mode: Annotated[str, Parsed(_parse_mode, {"enum": list(BY_NAME)})] = Field(
+        description=f"{'; '.join(mode.meaning for mode in MODES)}.", examples=["active-standby"]
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {"if": {"properties": {"mode": {"const": name}}}, "then": {"required": list(mode.keys)}}
+                for name, mode in BY_NAME.items()
+                if mode.keys
+            ]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _has_what_its_mode_needs(self) -> Self:
+        given = self.model_fields_set - {"mode"}
+        missing = [key for key in self.kind.keys if key not in given]
+        foreign = [key for key in type(self).model_fields if key in given and key not in self.kind.keys]
+        if missing:
+            raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
+        if foreign:
+            raise ValueError(f"mode {self.mode} has no {' and no '.join(foreign)}")
+        if len(set(self.paths)) < len(self.paths):
+            raise ValueError(f"a path is named twice in {', '.join(self.paths)}")
+        self.kind.check(self.given)
+        return self
+
+    @property
+    def kind(self) -> type[Mode]:
+        return BY_NAME[self.mode]
+
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """What the mode has of its keys."""
+        return {key: getattr(self, key) for key in self.kind.keys}
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The paths among which it steers, the most preferred first."""
+        return tuple(str(name) for _, name in named_paths(self.given))
+
+    def words(self) -> str:
+        """Return ``waterfall: wifi, then lte``."""
+        return ": ".join(filter(None, (self.mode, self.kind.words(self.given))))
+
+
+def named_paths(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
+    """Yield key and name of each path in what is *given* of the keys of modes, checked or not."""
+    for key in (key for mode in MODES for key in mode.keys):
+        value = given.get(key)
+        if isinstance(value, list):
+            yield from (((key, place), name) for place, name in enumerate(value))
+        elif isinstance(value, dict):
+            yield from (((key, name), name) for name in value)
+        elif value is not None:
+            yield (key,), value
+
+
+if not TYPE_CHECKING:
+    # Each mode brings its keys.
+    Steer = create_model(
+        "Steer",
+        __base__=Steer,
+        __doc__=Steer.__doc__,
+        **{key: each for mode in MODES for key, each in mode.keys.items()},
+    )
+
+
+class Rule(Section):
+    """One rule. Rules are tried from top to bottom, for throttle, budget and steer apart; of those that have the key,
+    the first that catches a subflow decides. Each direction is asked for itself."""
+
+    name: Name = Field(
+        description="Its name in `status`, in the log and in the plan. Every rule has its own.",
+        examples=["spare-ethernet"],
+    )
+    paths: list[Name] | None = Field(
+        default=None,
+        min_length=1,
+        description="The paths whose subflows the rule catches. Default: all subflows, on a path or not.",
+        examples=[["ethernet"]],
+    )
+    """With ``steer``: those that its mode names."""
+    when: When = Field(
+        default_factory=When,
+        description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
+        examples=[{"min_paths": 2}],
+    )
+    throttle: ThrottleOrNone = Field(
+        default=None,
+        description="The cap, or none: no later rule caps the subflow.",
+        examples=[{"rate": "5 Mbit/s"}, "none"],
+        json_schema_extra=also({"const": "none"}),
+    )
+    lift_last: bool = Field(
+        default=True,
+        description="Lift the cap from a subflow while it is on the last usable path of its connection.",
+        examples=[True],
+    )
+    direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
+        default=DIRECTIONS["down"],
+        description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
+        "both: each way for itself, so that the cap holds in each.",
+        examples=["up"],
+        json_schema_extra={"default": "down"},
+    )
+    guard: bool = Field(
+        default=True,
+        description="false: the cap holds even for a connection that it harms. Default: true for a throttle, false "
+        "for a budget.",
+        examples=[False],
+    )
+    steer: Annotated[Steer | None, none_or("mode")] = Field(
+        default=None,
+        description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
+        "the paths that it names. Or none: no later rule steers the subflow.",
+        examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
+        json_schema_extra=also({"const": "none"}),
+    )
+    budget: Annotated[Budget | None, _BudgetOrName()] = Field(
+        default=None,
+        description="Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the "
+        "subflow.",
+        examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
+        json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [kind]} for kind in ("throttle", "steer", "budget")]}
+    )
+
+    @model_validator(mode="after")
+    def _is_for_the_paths_steered_among(self) -> Self:
+        if self.steer is not None and self.steer.paths:
+            self.__dict__["paths"] = list(self.steer.paths)
+        return self
+
+    @cached_property
+    def exempts(self) -> frozenset[Kind]:
+        """The questions that are answered with ``none``."""
+        return frozenset(kind for kind in Kind if kind.value in self.model_fields_set and self._has_no(kind))
+
+    def _has_no(self, kind: Kind) -> bool:
+        return getattr(self, kind.value) is None
 
     def answers(self, kind: Kind) -> bool:
         """Whether a subflow that this rule catches is not asked about in later rules."""
-        return kind in self.exempts or getattr(self, kind.value) is not None
-
-    def least_paths(self, kind: Kind) -> int:
-        """Return the least number of paths on which active subflows must be for the rule to answer.
-
-        What a path carries counts from the first subflow on; and an exemption that began with the second path would
-        leave the first to later rules.
-        """
-        if self.min_paths is not None or self.min_subflows is not None:
-            return self.min_paths or 1
-        always = kind is Kind.BUDGET or kind in self.exempts
-        always = always or (kind is Kind.STEER and self.steer is not None and self.steer.mode is Mode.SMALLEST_DELAY)
-        return 1 if always else min(2, self.max_subflows or 2)
-
-    def least_subflows(self, kind: Kind) -> int:
-        """Return the least number of active subflows with which the rule answers."""
-        return max(self.min_subflows or 1, self.least_paths(kind))
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """When caps are relaxed for a degraded connection (``stages.degradation``). Times in seconds."""
-
-    enabled: bool = True
-    after: float = 0.3
-    retry: float = 5.0
-    longest_retry: float = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A whole policy. Rules are tried in order, for each kind and direction apart: the first that answers decides."""
-
-    paths: tuple[PathMatch, ...]
-    rules: tuple[Rule, ...]
-    time_zone: ZoneInfo
-    dry_run: bool = False
-    guard: Guard = Guard()
-    anticipate: bool = True
-    """A young connection is decided as if it had a subflow on a second path (``policy.anticipation``)."""
-    rest_slow_paths: bool = False
-    """A subflow without a cap rests, too, while it costs the others more than it carries (``stages.resting``)."""
-    text: str = field(default="", compare=False, repr=False)
-    """What it was made of, for who wants to change it: the file may be another by now."""
+        return kind in self.exempts or not self._has_no(kind)
 
     @property
-    def budgets(self) -> tuple[Budget, ...]:
-        """All budgets that rules feed, each once."""
-        return tuple({rule.budget.name: rule.budget for rule in self.rules if rule.budget is not None}.values())
+    def budget_guard(self) -> bool:
+        """Relax the caps of ``budget``. They are about money: they hold unless the rule says otherwise."""
+        return self.guard and "guard" in self.model_fields_set
+
+    def _usual_paths(self, kind: Kind) -> int:
+        """What a path carries counts from the first subflow on; and an exemption that began with the second path would
+        leave the first to later rules."""
+        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
+        return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed else 2
+
+    def least_paths(self, kind: Kind) -> int:
+        """Return the least number of paths on which active subflows must be for the rule to answer."""
+        return self.when.least_paths(self._usual_paths(kind))
+
+    def conditions(self, kind: Kind) -> list[Condition]:
+        """Return what has to hold for the rule to answer, in the order in which reasons name it."""
+        return self.when.conditions(self._usual_paths(kind))
+
+
+class Guard(Section):
+    """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
+
+    enabled: bool = Field(default=True, description="false: never.", examples=[False])
+    after: Annotated[float, seconds(0.1, 60)] = Field(
+        default=0.3, description="Seconds for which it has to be so.", examples=[1]
+    )
+    retry: Annotated[float, seconds(1, 3600)] = Field(
+        default=5.0,
+        description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
+        examples=[10],
+    )
+    longest_retry: Annotated[float, seconds(1, 86400)] = Field(
+        default=DERIVED,
+        description=f"The most that retry is doubled to. Default: {LONGEST_RETRY:g}, or retry where that is longer.",
+        examples=[600],
+    )
+
+    @field_validator("longest_retry")
+    @classmethod
+    def _is_no_shorter(cls, longest: float, info: ValidationInfo) -> float:
+        retry = info.data.get("retry")
+        if retry is not None and longest < retry:
+            raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
+        return longest
+
+    @model_validator(mode="after")
+    def _has_a_longest_retry(self) -> Self:
+        if self.longest_retry is None:
+            # No pause is to be shorter than the one before.
+            self.__dict__["longest_retry"] = max(self.retry, LONGEST_RETRY)
+        return self
+
+
+def _version(value: object) -> int:
+    if type(value) is not int or value != VERSION:
+        raise ValueError(f"{shown(value)} is not a version this release reads; write {VERSION}")
+    return value
+
+
+class Policy(Section):
+    """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
+
+    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(
+        description="The version of this format.", examples=[VERSION]
+    )
+    time_zone: Zone = Field(
+        default=ZoneInfo("UTC"),
+        description="The time zone of all days and hours, as in the IANA database. Default: UTC.",
+        examples=["Europe/Athens"],
+        json_schema_extra={"default": "UTC"},
+    )
+    dry_run: bool = Field(
+        default=False,
+        description="true: decide, log and show what would be capped, but cap nothing.",
+        examples=[True],
+    )
+    anticipate: bool = Field(
+        default=True,
+        description="false: caps that ask for two active subflows begin only once the second one stands.",
+        examples=[False],
+    )
+    """A young connection is decided as if it had a subflow on a second path (``policy.anticipation``)."""
+    rest_slow_paths: bool = Field(
+        default=False,
+        description="true: a path that slows the others down by more than it carries is left out while it does.",
+        examples=[True],
+    )
+    paths: dict[Name, PathMatch] = Field(
+        default_factory=dict,
+        description="The paths that subflows come over, by a name of your choice.",
+        examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
+        json_schema_extra={"additionalProperties": False},
+    )
+    budgets: dict[Name, Budget] = Field(
+        default_factory=dict,
+        description="Budgets that several rules feed, by a name of your choice.",
+        examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
+        json_schema_extra={"additionalProperties": False},
+    )
+    """Once it is checked: all budgets that rules feed, those of single rules by the name of the rule."""
+    rules: list[Rule] = Field(
+        description="The rules, most particular first. An empty list caps nothing.",
+        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
+    )
+    """Tried in order, for each kind and direction apart: the first that answers decides."""
+    guard: Guard = Field(
+        default_factory=Guard,
+        description="When caps are relaxed for degraded connections.",
+        examples=[{"after": 1, "retry": 10}],
+    )
+    _text: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _resolve_names(self) -> Self:
+        """Give paths and budgets their names, and rules the budgets that they name; ``load`` says which are missing."""
+        for name, path in self.paths.items():
+            path.named(name)
+        fed: dict[str, Budget] = {}
+        for rule in self.rules:
+            budget: Budget | str | None = rule.budget
+            if isinstance(budget, str):
+                found = self.budgets.get(budget)
+                budget = rule.__dict__["budget"] = None if found is None else found.for_several(budget)
+            elif budget is not None:
+                budget.named(rule.name)
+            if budget is not None:
+                fed[budget.name] = budget
+        self.__dict__["budgets"] = fed
+        return self
+
+    @property
+    def text(self) -> str:
+        """What it was made of, for who wants to change it: the file may be another by now."""
+        return self._text
+
+    def made_of(self, text: str) -> Self:
+        self._text = text
+        return self
 
     @property
     def acts_on_upload(self) -> bool:
         """Some rule is for packets from the clients."""
-        return any(Direction.UP in rule.directions for rule in self.rules)
+        return any(Direction.UP in rule.direction for rule in self.rules)
 
     @property
     def enforced(self) -> Policy:
         """What is to come into effect: a policy without rules in a dry run."""
-        return replace(self, rules=()) if self.dry_run else self
+        return self.model_copy(update={"rules": []}) if self.dry_run else self
+
+    def open_rules(self, now: float) -> tuple[bool, ...]:
+        """Return for each rule whether its hours allow it at *now*; a rule without hours is always open."""
+        local = datetime.fromtimestamp(now, self.time_zone)
+        return tuple(rule.when.windows is None or is_open(rule.when.windows, local) for rule in self.rules)
+
+    def next_change(self, now: float) -> float | None:
+        """Return when, after *now*, the clock next opens or closes a rule; None where it never will."""
+        return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)
+
+
+def policy_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the policy file."""
+    return editor_schema(Policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +750,7 @@ class Verdict:
     """None: not throttled."""
     throttle: Throttle | None
     reason: str
-    """In plain words, for the operator: a sentence on the cap, then those that the stages add (``policy.reasons``)."""
+    """In plain words, for the operator: a sentence on the cap, then those that the stages add (:func:`joined`)."""
     direction: Direction = Direction.DOWN
     budget: Rule | None = None
     """The rule with a budget that meters the subflow."""
@@ -331,3 +763,18 @@ class Verdict:
     ``rule`` is relaxed."""
     rests: bool = False
     """The scheduler is to give it nothing, while the other subflows do well."""
+
+
+BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
+"""What a reason begins with. One on download is as it was before there were directions."""
+NO_RULE: Final = "no rule matches"
+
+
+@lru_cache(4096)
+def joined(reason: str, sentence: str, direction: Direction = Direction.DOWN) -> str:
+    """Return *reason* with *sentence* added; one that says that there is no rule gives way.
+
+    The same few come for thousands of subflows, which share the text.
+    """
+    before = BEFORE[direction]
+    return before + sentence if reason == before + NO_RULE else f"{reason}; {sentence}"

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from mptcp_throttler.policy.model import Verdict
-from mptcp_throttler.policy.reasons import BEFORE
+from mptcp_throttler.policy.model import BEFORE, Verdict
 
 
 def without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:

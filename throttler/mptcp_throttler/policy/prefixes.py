@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.values import Network
 
 T = TypeVar("T")
 

@@ -9,12 +9,11 @@ skipped. A window that passes midnight belongs to the day on which it starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Final
+from typing import Final, NamedTuple
 
 from mptcp_common.problems import did_you_mean, shown
-from mptcp_throttler.policy.model import Policy, Window
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY: Final = frozenset(range(7))
@@ -29,6 +28,15 @@ _HORIZON: Final = timedelta(days=15)
 """A weekly window changes within a week, or within two if its one opening falls into a skipped hour."""
 _STEP: Final = timedelta(hours=3)
 """No time zone changes its offset twice within it."""
+
+
+class Window(NamedTuple):
+    """A weekly time window: on ``days`` (0 is Monday) from ``start`` to ``end``, which may pass midnight."""
+
+    days: frozenset[int]
+    start: time
+    end: time
+    """``start == end`` means the whole day."""
 
 
 def parse_days(value: object) -> frozenset[int]:
@@ -120,32 +128,23 @@ def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
     return any(is_open(one, moment) and is_open(other, moment) for moment in moments)
 
 
-def open_rules(policy: Policy, now: float) -> tuple[bool, ...]:
-    """Return for each rule whether its hours allow it at *now*; a rule without hours is always open."""
-    local = datetime.fromtimestamp(now, policy.time_zone)
-    return tuple(rule.windows is None or is_open(rule.windows, local) for rule in policy.rules)
-
-
-def next_change(policy: Policy, now: float) -> float | None:
-    """Return when, after *now*, the clock alone next opens or closes a rule; None where it never will."""
-    schedules = {rule.windows for rule in policy.rules if rule.windows}
+def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: float) -> float | None:
+    """Return when, after *now*, the clock next opens or closes any of *schedules*; None where it never will."""
     if not schedules:
         return None
     start = datetime.fromtimestamp(now, UTC)
-    offset_changes = set(_offset_changes(policy.time_zone, start, start + _HORIZON))
-    changes = (_next_of(windows, policy.time_zone, now, offset_changes) for windows in schedules)
+    offset_changes = set(_offset_changes(zone, start, start + _HORIZON))
+    changes = []
+    for windows in schedules:
+        before = _open_at(windows, zone, now)
+        candidates = offset_changes.union(_edges(windows, zone, datetime.fromtimestamp(now, zone).date()))
+        changes.append(
+            next((at for at in sorted(candidates) if at > now and _open_at(windows, zone, at) != before), None)
+        )
     return min((at for at in changes if at is not None), default=None)
 
 
-def _next_of(windows: tuple[Window, ...], zone: tzinfo, now: float, offset_changes: set[float]) -> float | None:
-    """Return when *windows*, taken together, next open or close."""
-
-    before = _open_at(windows, zone, now)
-    candidates = offset_changes.union(_edges(windows, zone, datetime.fromtimestamp(now, zone).date()))
-    return next((at for at in sorted(candidates) if at > now and _open_at(windows, zone, at) != before), None)
-
-
-def last_change(windows: tuple[Window, ...], zone: tzinfo, now: float) -> float | None:
+def last_change(windows: Sequence[Window], zone: tzinfo, now: float) -> float | None:
     """Return when, at *now* or before, the clock last opened or closed *windows*, taken together; None where it never
     does."""
     today, start = datetime.fromtimestamp(now, zone), datetime.fromtimestamp(now, UTC) - _HORIZON
@@ -159,11 +158,11 @@ def last_change(windows: tuple[Window, ...], zone: tzinfo, now: float) -> float 
     return None
 
 
-def _open_at(windows: tuple[Window, ...], zone: tzinfo, instant: float) -> bool:
+def _open_at(windows: Sequence[Window], zone: tzinfo, instant: float) -> bool:
     return is_open(windows, datetime.fromtimestamp(instant, zone))
 
 
-def _edges(windows: tuple[Window, ...], zone: tzinfo, first_day: date) -> Iterator[float]:
+def _edges(windows: Sequence[Window], zone: tzinfo, first_day: date) -> Iterator[float]:
     """Yield the instants at which a window may open or close from *first_day* on, up to the horizon."""
     edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
     for ahead in range(_HORIZON.days + 1):

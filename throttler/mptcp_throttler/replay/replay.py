@@ -35,9 +35,9 @@ from mptcp_throttler.mptcp.model import (
 from mptcp_throttler.mptcp.options import Dss, MpPrio
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerCounters
 from mptcp_throttler.policy.anticipation import Anticipation
-from mptcp_throttler.policy.evaluate import count_paths, evaluate, next_change
-from mptcp_throttler.policy.model import Direction, Network, Policy, Verdict
-from mptcp_throttler.policy.schedule import open_rules
+from mptcp_throttler.policy.evaluate import count_paths, evaluate
+from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
@@ -203,7 +203,7 @@ class Replay:
         if self.first is None:
             self.first = self.now = to
             self._tick = to + TICK_SECONDS
-            self._open = open_rules(self.policy, to)
+            self._open = self.policy.open_rules(to)
             self._change = self._next_change()
         while (due := self._next_due()) <= to:
             self.now = max(self.now, due)
@@ -226,7 +226,7 @@ class Replay:
             yield from self._decide(self._budgets.advance(now, now))
         yield from self._decide(self._anticipation.due(now))
         if self._change <= now:
-            before, self._open = self._open, open_rules(self.policy, now)
+            before, self._open = self._open, self.policy.open_rules(now)
             for rule, was, is_now in zip(self.policy.rules, before, self._open, strict=True):
                 if was is not is_now and self._tracker.connections:
                     text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
@@ -237,7 +237,7 @@ class Replay:
             yield from self._sample_budgets()
 
     def _next_change(self) -> float:
-        change = next_change(self.policy, self.now)
+        change = self.policy.next_change(self.now)
         return math.inf if change is None else change
 
     # Segments

@@ -87,7 +87,7 @@ class Budgets(Component):
             counters = await self._open() if self._thread is None else None
             # What the stage holds back would else be missing from what is read.
             await self._write()
-            periods = Periods(policy.budgets, policy.time_zone)
+            periods = Periods(list(policy.budgets.values()), policy.time_zone)
             periods.find(self._clock())
             self._stage.restore(await self._call(self._used, periods.starts), counters)
             self._pass_on(self._stage.advance(self._clock(), time.monotonic()))

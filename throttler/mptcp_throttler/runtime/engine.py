@@ -22,7 +22,6 @@ from mptcp_throttler.kernel.ports import Sockets
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
 from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.decisions import Decisions
@@ -112,9 +111,9 @@ class Engine:
         while True:
             now = time.time()
             policy = self.decisions.policy
-            if open_rules(policy, now) != self._open_rules:
+            if policy.open_rules(now) != self._open_rules:
                 await self.enforce()
-            change = next_change(policy, now)
+            change = policy.next_change(now)
             pause = MAX_SLEEP_SECONDS if change is None else min(MAX_SLEEP_SECONDS, max(0.05, change - now))
             await wait_at_most(self._clock_changed, pause)
             self._clock_changed.clear()
@@ -122,7 +121,7 @@ class Engine:
     async def enforce(self) -> None:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now, wall = time.monotonic(), time.time()
-        self._open_rules = open_rules(self.decisions.policy, wall)
+        self._open_rules = self.decisions.policy.open_rules(wall)
         async for _ in self.decisions.decide_all():
             self.follow()
         for planner in self._planners:
@@ -135,7 +134,7 @@ class Engine:
         self.downloads.reconciler.wake()
         # Another policy may have come into force meanwhile, and with it other rules that are open.
         policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
-        await self.paced.set_births(births(policy, open_rules(policy, wall), class_of, rests=self.rest.possible))
+        await self.paced.set_births(births(policy, policy.open_rules(wall), class_of, rests=self.rest.possible))
         self.follow()
 
     async def run(self) -> None:

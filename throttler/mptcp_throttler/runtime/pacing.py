@@ -18,7 +18,8 @@ from types import MappingProxyType
 from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Network, Policy
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.shaping.birth import of_clients
 from mptcp_throttler.shaping.model import NO_LIMIT, Birth, SocketLimit

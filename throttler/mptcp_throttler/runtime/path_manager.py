@@ -36,7 +36,7 @@ STORE_NAME = "path-manager"
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* makes single subflows backup."""
-    return any(rule.steer is not None and rule.steer.by_order for rule in policy.enforced.rules)
+    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.enforced.rules)
 
 
 class UserspacePathManager(Component):

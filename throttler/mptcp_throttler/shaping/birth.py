@@ -15,14 +15,15 @@ comes to such a cap. One that falls at once gives its class alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
 
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.anticipation import ANTICIPATED
-from mptcp_throttler.policy.model import Direction, Kind, Network, Onset, PathMatch, Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.model import Direction, Kind, Onset, PathMatch, Policy, Rule, ScopeKey, Share
 from mptcp_throttler.policy.prefixes import Prefixes
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 
 UNSENT_SECONDS = 0.001
@@ -68,9 +69,10 @@ def births(
     *class_of* returns the handle of a cap's class, None where there is none yet. *rests* is as for :func:`under_cap`.
     """
     rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
-    decided = _Decided(policy.paths, rules)
+    paths = policy.paths.values()
+    decided = _Decided(paths, rules)
     found: dict[Network, Birth] = {}
-    for path in policy.paths:
+    for path in paths:
         rule, number = _capping(path, rules) if _by_address_alone(path) else (None, 0)
         birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
@@ -88,12 +90,11 @@ def of_clients(single: Mapping[bytes, bool]) -> dict[Network, Birth | None]:
 
 
 def _answers(rule: Rule) -> bool:
-    return Direction.DOWN in rule.directions and rule.answers(Kind.THROTTLE)
+    return Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
 
 
 def _by_address_alone(path: PathMatch) -> bool:
-    others = (path.interfaces, path.remote_ids, path.initial, path.backup)
-    return path.clients is not None and all(each is None for each in others)
+    return path.model_fields_set == {"clients"}
 
 
 def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
@@ -102,11 +103,7 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
-        conditional = (
-            rule.clients is not None
-            or rule.max_subflows is not None
-            or rule.least_subflows(Kind.THROTTLE) > ANTICIPATED
-        )
+        conditional = not all(each.is_certain(ANTICIPATED) for each in rule.conditions(Kind.THROTTLE))
         return (None if conditional or rule.throttle is None else rule), number
     return None, 0
 
@@ -126,7 +123,7 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
 class _Decided:
     """Which rule is the first that decides about something on the paths of a prefix's clients."""
 
-    def __init__(self, paths: Sequence[PathMatch], rules: Sequence[Rule]) -> None:
+    def __init__(self, paths: Collection[PathMatch], rules: Sequence[Rule]) -> None:
         places: dict[str, int] = {}
         for place, rule in enumerate(rules):
             for name in rule.paths or ():

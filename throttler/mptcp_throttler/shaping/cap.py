@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
@@ -114,10 +114,10 @@ class LiveCap:
         throttle = self.throttle
         if self.lowered is not None:
             rate, ceil = (max(MIN_RATE, int(each * self.lowered)) for each in (throttle.rate, throttle.ceil))
-            throttle = replace(throttle, rate=rate, ceil=ceil)
+            throttle = throttle.at(rate, ceil=ceil)
         if self.interim:
             rate = max(throttle.rate, sum(self.interim.values()))
-            throttle = replace(throttle, rate=rate, ceil=max(throttle.ceil, rate), burst=None)
+            throttle = throttle.at(rate, ceil=max(throttle.ceil, rate), burst=None)
         return class_spec(self.minor, throttle, self.room, self.direction)
 
     def forget_overshoot(self) -> None:

@@ -74,7 +74,7 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Directi
 
 def gso_limit(policy: Policy, present: int) -> int:
     """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
-    rules = [rule for rule in policy.rules if Direction.DOWN in rule.directions]
+    rules = [rule for rule in policy.rules if Direction.DOWN in rule.direction]
     throttles = [rule.throttle for rule in rules]
     throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
     ceils = [throttle.ceil for throttle in throttles if throttle is not None]

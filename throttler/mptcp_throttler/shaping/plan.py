@@ -87,7 +87,7 @@ class Planner:
         """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
         self._draining = dict.fromkeys(self._draining, -math.inf)
         self._end_draining()
-        self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.directions}
+        self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.direction}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
         for scope, cap in self.caps.items():
             cap.mark = self._marks.get(scope.rule, cap.mark)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.stages.stage import Effect
-from mptcp_throttler.stages.steering_modes import Action
+from mptcp_throttler.steering.mode import Action
 
 UNDECIDED_SECONDS = 5.0
 """After a new policy, or a start, for which flags stay until their connection has been decided on."""

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple
 from mptcp_throttler.policy.budget import Account, Counters
-from mptcp_throttler.policy.model import Cap, Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.policy.reasons import BEFORE, joined
+from mptcp_throttler.policy.model import BEFORE, Cap, Policy, Rule, ScopeKey, Share, Throttle, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import NOTHING_USED, Accounts, Part, Usage, Volume
 from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
@@ -116,7 +115,7 @@ class BudgetStage(Stage):
         self._policy = policy
         self._accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
-        self._capping = {rule.name: replace(rule, guard=rule.budget_guard) for rule in feeding}
+        self._capping = {rule.name: rule.model_copy(update={"guard": rule.budget_guard}) for rule in feeding}
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self._sockets.end_all()

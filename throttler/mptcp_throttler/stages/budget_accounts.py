@@ -145,9 +145,9 @@ class Accounts:
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Accounts of budgets that it does not have are given up."""
         self._dry_run = policy.dry_run
-        self._periods = Periods(policy.budgets, policy.time_zone)
+        self._periods = Periods(list(policy.budgets.values()), policy.time_zone)
         self._by_client.clear()
-        budgets = {budget.name: budget for budget in policy.budgets}
+        budgets = policy.budgets
         for account, volume in list(self._volumes.items()):
             budget = budgets.get(account.budget)
             if budget is None:
@@ -205,7 +205,7 @@ class Accounts:
             volume = self._volumes.get(account)
             if volume is None:
                 volume = self._volumes[account] = Volume(account, budget, self._known.pop(account, 0))
-            counted = volume.budget.counted
+            counted = volume.budget.count
             part = self._by_client[budget.name, whose] = volume, Direction.DOWN in counted, Direction.UP in counted
         return part
 

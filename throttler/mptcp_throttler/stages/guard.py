@@ -15,8 +15,7 @@ from typing import Final
 
 from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
-from mptcp_throttler.policy.reasons import BEFORE
+from mptcp_throttler.policy.model import BEFORE, Direction, Policy, ScopeKey, Share, Verdict
 from mptcp_throttler.stages.degradation import DegradationDetector, GuardCounters, Kept, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
@@ -207,7 +206,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     beside = verdict.beside
     if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
         scope = ScopeKey(verdict.rule.name, Share.CONNECTION, (token, RELAXED), direction)
-        throttle = replace(verdict.throttle, rate=rate, ceil=rate, burst=None, share=Share.CONNECTION)
+        throttle = verdict.throttle.at(rate, burst=None, share=Share.CONNECTION)
         held = beside if beside is not None and not beside.rule.guard else None
         return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
     # A looser cap that is not guarded still holds.

@@ -18,8 +18,7 @@ from typing import Final
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict
-from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 

@@ -1,6 +1,6 @@
 """Steers connections by the rules' modes: caps that balance, and backup flags as effects. Pure.
 
-The modes are in ``stages.steering_modes``.
+The modes are in ``mptcp_throttler.steering``.
 
 Cost: a connection on which little flows and whose steering is at rest is compared with its last sample and left
 alone. When data flow again its steering first gets that last sample, so that rates are not taken over the time of
@@ -16,8 +16,6 @@ from weakref import WeakValueDictionary
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import (
     Direction,
-    Mode,
-    Onset,
     Policy,
     Rule,
     ScopeKey,
@@ -25,11 +23,11 @@ from mptcp_throttler.policy.model import (
     Steer,
     Throttle,
     Verdict,
+    joined,
 )
-from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
-from mptcp_throttler.stages.steering_modes import Action, Crowd, Steering, SubflowSample
+from mptcp_throttler.steering.mode import Action, Crowd, SubflowSample
 
 MIN_URGENT_RATE = 100_000
 """Bits/s. On a connection that gets less, with nothing waiting, nothing happens."""
@@ -69,12 +67,24 @@ class _Subflow:
 class _Connection:
     """One connection that one rule steers."""
 
-    __slots__ = ("actions", "at_rest", "rule", "sampled", "samples", "skipped", "steering", "subflows", "urgent_until")
+    __slots__ = (
+        "actions",
+        "at_rest",
+        "rule",
+        "sampled",
+        "samples",
+        "skipped",
+        "steer",
+        "steering",
+        "subflows",
+        "urgent_until",
+    )
 
     def __init__(self, rule: str, steer: Steer) -> None:
         self.rule = rule
         """Its name."""
-        self.steering = Steering(steer)
+        self.steer = steer
+        self.steering = steer.kind(steer.paths, steer.given)
         self.subflows: tuple[_Subflow, ...] = ()
         self.actions: dict[FourTuple, Action] = {}
         self.samples = 0
@@ -200,7 +210,7 @@ class SteeringStage(Stage):
             self.forget(token)
             return verdicts
         known = self._connections.get(token)
-        if known is None or known.steering.steer != rule.steer:
+        if known is None or known.steer != rule.steer:
             self.forget(token)
             known = self._connections[token] = _Connection(rule.name, rule.steer)
         known.rule = rule.name  # another policy may have the same mode under another name
@@ -215,7 +225,7 @@ class SteeringStage(Stage):
         if verdict.steer is not rule or rule.steer is None or verdict.direction is not Direction.DOWN:
             return verdict
         action = actions.get(verdict.four_tuple)
-        sentence = f"steered {rule.steer.name} by rule {rule.name}" + (f": {action.reason}" if action else "")
+        sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
         verdict = replace(verdict, reason=joined(verdict.reason, sentence))
         if action is None or action.rate is None or self._dry_run:
             return verdict
@@ -223,7 +233,7 @@ class SteeringStage(Stage):
         # The tighter cap holds. One that others share stays: in a class of its own the connection would escape it.
         if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
             return verdict
-        throttle = Throttle(action.rate, action.rate, None, Share.CONNECTION, Onset.SOFT)
+        throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
         scope = ScopeKey(rule.name, Share.CONNECTION, (token, str(verdict.steer_path)))
         return replace(verdict, rule=rule, scope=scope, throttle=throttle)
 
@@ -283,7 +293,7 @@ class SteeringStage(Stage):
             (urgent.add if connection.urgent else urgent.discard)(token)
             if before != connection.actions:
                 changed.append(token)
-            if connection.steering.steer.by_order and not self._dry_run:
+            if connection.steer.kind.sets_backup and not self._dry_run:
                 wanted = self._flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted
@@ -327,7 +337,7 @@ def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple,
     path_of: dict[FourTuple, str] = {}
     for each in verdicts:
         steer = None if each.steer is None else each.steer.steer
-        if steer is None or steer.mode is Mode.SMALLEST_DELAY or each.steer_path is None:
+        if steer is None or not steer.kind.spreads or each.steer_path is None:
             continue
         if each.direction is Direction.DOWN and (rule is None or each.steer is rule):
             rule = each.steer

@@ -42,13 +42,13 @@ class Quota:
 def names(policy: Policy) -> list[str]:
     """Return what a user may call the budgets of *policy*: the rules that feed them, and names of their own."""
     rules = [rule.name for rule in policy.rules if rule.budget is not None]
-    return list(dict.fromkeys([*rules, *(budget.name for budget in policy.budgets)]))
+    return list(dict.fromkeys([*rules, *policy.budgets]))
 
 
 def quotas(ledger: Ledger, policy: Policy, now: float) -> list[Quota]:
     """Return every account of the policy's budgets that has something in its present period."""
     found = []
-    for budget in policy.budgets:
+    for budget in policy.budgets.values():
         begin, end = period(budget, policy.time_zone, now)
         used = ledger.used([(budget.name, begin)])
         rules = tuple(rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == budget.name)

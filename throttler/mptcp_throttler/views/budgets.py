@@ -94,7 +94,7 @@ def _totals(policy: Policy, now: float) -> dict[str, _Total]:
     rules = {rule.budget.name: rule.name for rule in reversed(policy.rules) if rule.budget is not None}
     return {
         budget.name: _Total(budget, rules[budget.name], *period(budget, policy.time_zone, now))
-        for budget in policy.budgets
+        for budget in policy.budgets.values()
     }
 
 

@@ -36,7 +36,7 @@ def client_budgets(known: Known, used: Mapping[Account, int], address: bytes) ->
     }
     unused = {
         Account(each.name, text, period(each, policy.time_zone, known.now)[0]): 0
-        for each in policy.budgets
+        for each in policy.budgets.values()
         if each.per_client and each.name in names
     }
     rows = budgets_of(policy, unused | dict(used), known.now, {text})

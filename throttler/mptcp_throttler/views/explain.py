@@ -9,8 +9,7 @@ from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.explanation import ExplainedPolicy, Tried
-from mptcp_throttler.policy.model import Direction, Kind, Verdict
-from mptcp_throttler.policy.reasons import BEFORE
+from mptcp_throttler.policy.model import BEFORE, Direction, Kind, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events
 from mptcp_throttler.telemetry.events import CUT, EventRing, Happened

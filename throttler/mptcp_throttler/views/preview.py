@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import Direction, Policy, Verdict
-from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.policy.model import Direction, Policy, Verdict, joined
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import Ownership, Target, gso_limit
@@ -68,5 +67,5 @@ def steered_reason(verdict: Verdict, reason: str) -> str:
     """Return *reason* with what is known of steering without samples."""
     steer = verdict.steer
     if steer is not None and steer.steer is not None:
-        reason = joined(reason, f"steered {steer.steer.name} by rule {steer.name}", verdict.direction)
+        reason = joined(reason, f"steered {steer.steer.mode} by rule {steer.name}", verdict.direction)
     return reason

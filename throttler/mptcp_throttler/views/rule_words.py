@@ -6,54 +6,35 @@ Nothing is left out that changes what is done to a subflow, but of many clients 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
-from mptcp_common.units import approximate_size, counted
+from mptcp_common.units import approximate_size
+from mptcp_throttler.policy.conditions import clients_text
 from mptcp_throttler.policy.evaluate import cap_text
-from mptcp_throttler.policy.model import (
-    Budget,
-    Direction,
-    Kind,
-    Network,
-    Onset,
-    PathMatch,
-    Period,
-    Policy,
-    Rule,
-    Steer,
-    Throttle,
-)
-from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT, hours_text
+from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, PathMatch, Period, Policy, Rule, Throttle
+from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
 
-MOST_PREFIXES: Final = 4
-"""Of clients that are named; of more, how many."""
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
 
 
 def paths_in_words(policy: Policy) -> list[dict[str, Any]]:
     """Return for each path, in order, its name as ``path`` and its ``conditions``, in words."""
-    return [{"path": each.name, "conditions": list(_on_path(each))} for each in policy.paths]
+    return [{"path": name, "conditions": list(_on_path(each))} for name, each in policy.paths.items()]
 
 
 def _on_path(path: PathMatch) -> Iterator[str]:
     if path.interfaces is not None:
         yield f"interface {' or '.join(sorted(path.interfaces))}"
     if path.clients is not None:
-        yield _clients(path.clients)
+        yield clients_text(path.clients)
     if path.remote_ids is not None:
         yield f"client's address ID {' or '.join(map(str, sorted(path.remote_ids)))}"
-    if path.initial is not None:
-        yield "the initial subflow" if path.initial else "joined subflows"
+    if path.subflow is not None:
+        yield "the initial subflow" if path.subflow == "initial" else "joined subflows"
     if path.backup is not None:
         yield "backup subflows" if path.backup else "subflows that are not backup"
-
-
-def _clients(prefixes: Sequence[Network]) -> str:
-    named = ", ".join(str(each) for each in prefixes[:MOST_PREFIXES])
-    more = len(prefixes) - MOST_PREFIXES
-    return f"clients {named}{f' and {more} more' if more > 0 else ''}"
 
 
 def rules_in_words(policy: Policy) -> list[dict[str, Any]]:
@@ -67,18 +48,11 @@ def rules_in_words(policy: Policy) -> list[dict[str, Any]]:
 def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
-    if rule.directions != {Direction.DOWN}:
-        yield "uploads" if rule.directions == {Direction.UP} else "downloads and uploads"
-    if rule.clients is not None:
-        yield _clients(rule.clients)
-    if rule.min_paths is not None:
-        yield f"active subflows on at least {counted(rule.min_paths, 'path')}"
-    if rule.min_subflows is not None:
-        yield f"at least {counted(rule.min_subflows, 'active subflow')}"
-    if rule.max_subflows is not None:
-        yield f"at most {counted(rule.max_subflows, 'active subflow')}"
-    if rule.windows is not None:
-        yield f"{hours_text(rule.windows)} ({policy.time_zone})"
+    if rule.direction != {Direction.DOWN}:
+        yield "uploads" if rule.direction == {Direction.UP} else "downloads and uploads"
+    # Without what is usual: a rule has the same words, whatever it is asked for.
+    for condition in rule.when.conditions(1):
+        yield from condition.words(policy.time_zone)
 
 
 def _does(rule: Rule) -> Iterator[str]:
@@ -89,7 +63,7 @@ def _does(rule: Rule) -> Iterator[str]:
     if rule.budget is not None:
         yield budget_in_words(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
     if rule.steer is not None:
-        yield _steering(rule.steer) + _from_the_second(rule, Kind.STEER)
+        yield f"steering {rule.steer.words()}" + _from_the_second(rule, Kind.STEER)
     for kind in Kind:
         if kind in rule.exempts:
             yield _EXEMPT[kind]
@@ -97,7 +71,7 @@ def _does(rule: Rule) -> Iterator[str]:
 
 def _from_the_second(rule: Rule, kind: Kind) -> str:
     """Return what holds of a rule that does not say from how many paths or subflows on."""
-    says = rule.min_paths is not None or rule.min_subflows is not None
+    says = rule.when.model_fields_set & {"min_paths", "min_subflows"}
     return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
 
 
@@ -115,7 +89,7 @@ def budget_in_words(budget: Budget) -> str:
         for step in budget.steps
     )
     whose = "each client" if budget.per_client else "all clients together"
-    counts = "" if len(budget.counted) == len(Direction) else f" ({_COUNTED[next(iter(budget.counted))]} alone)"
+    counts = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
     return f"{budget.title}, by {budget.period.value}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
 
 
@@ -128,11 +102,3 @@ def _reset(budget: Budget) -> str:
     }
     day, usual = days[budget.period]
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
-
-
-def _steering(steer: Steer) -> str:
-    if steer.weights:
-        shares = (f"{path} {weight}" for path, weight in zip(steer.paths, steer.weights, strict=True))
-        return f"steering {steer.name}: {', '.join(shares)}"
-    among = f": {', then '.join(steer.paths)}" if steer.paths else ""
-    return f"steering {steer.name}{among}"

@@ -131,8 +131,8 @@ def _keys(rule: Rule, policy: Policy) -> Iterable[CapKey]:
     if rule.throttle is None:
         return
     # A rule that names no paths is for every subflow, those on no path included.
-    for path in rule.paths if rule.paths is not None else (*(each.name for each in policy.paths), None):
-        for direction in sorted(rule.directions, key=lambda each: each.value):
+    for path in rule.paths if rule.paths is not None else (*policy.paths, None):
+        for direction in sorted(rule.direction, key=lambda each: each.value):
             yield CapKey(rule.name, path, direction)
 
 

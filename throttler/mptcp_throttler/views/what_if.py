@@ -135,9 +135,7 @@ def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]
     rule, path_of = steered(verdicts)
     if rule is None or rule.steer is None:
         return {}
-    steer, words = rule.steer, f"steered {rule.steer.name} by rule {rule.name}"
-    if not steer.by_order:
-        weights = dict(zip(steer.paths, steer.weights, strict=True))
-        return {each: f"{words}, weight {weights[path]}" for each, path in path_of.items()}
-    first = min(path_of.values(), key=steer.paths.index)
-    return {each: f"{words}, {'first' if path == first else 'backup'}{later}" for each, path in path_of.items()}
+    steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
+    there = sorted(path_of.values(), key=steer.paths.index)
+    later = later if steer.kind.sets_backup else ""
+    return {each: f"{words}, {steer.kind.part(steer.given, path, there)}{later}" for each, path in path_of.items()}

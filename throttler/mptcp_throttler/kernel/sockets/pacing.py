@@ -42,7 +42,7 @@ from ipaddress import IPv6Network
 from mptcp_throttler.kernel.bpf import Bpf, MirroredMap, Settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import mapped
-from mptcp_throttler.policy.model import Network
+from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,11 @@ Whether two rules can catch the same subflow is answered with yes where it canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
-from typing import Any, Final, cast
+from collections.abc import Collection, Iterator
+from typing import Final
 
-from mptcp_throttler.policy.model import Direction, Kind, Mode, Network, PathMatch, Policy, Rule
-from mptcp_throttler.policy.schedule import may_coincide
+from mptcp_throttler.policy.conditions import Condition, is_inside
+from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
 Finding = tuple[int, str]
@@ -20,7 +19,7 @@ Finding = tuple[int, str]
 
 def warnings(policy: Policy) -> Iterator[Finding]:
     """Yield what is probably not meant."""
-    by_ids = {path.name for path in policy.paths if path.remote_ids is not None}
+    by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
     for index, rule in enumerate(policy.rules):
         for name in sorted(by_ids.intersection(rule.paths or ())):
             by_ids.remove(name)
@@ -31,7 +30,7 @@ def warnings(policy: Policy) -> Iterator[Finding]:
             )
         asked = list(_asked(rule))
         shadows = {question: _shadow(policy, index, *question) for question in asked}
-        by = [shadow.name for shadow in dict.fromkeys(shadows.values()) if shadow is not None]
+        by = list(dict.fromkeys(shadow.name for shadow in shadows.values() if shadow is not None))
         if asked and all(shadows.values()):
             names = " and ".join(f'"{name}"' for name in by)
             verb = "catches" if len(by) == 1 else "catch"
@@ -44,7 +43,7 @@ def warnings(policy: Policy) -> Iterator[Finding]:
                     f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}: "{shadow.name}" above '
                     "it does for all that it could catch",
                 )
-        if rule.throttle is not None and rule.lift_last and rule.max_subflows == 1:
+        if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
             yield (
                 index,
                 f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
@@ -73,10 +72,10 @@ def notes(policy: Policy) -> Iterator[Finding]:
 
 def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
     """Yield which rules wait for two paths where all that leaves by *interfaces*, those that are shaped, is on one."""
-    only = policy.paths[0] if len(policy.paths) == 1 else None
-    if only is None or interfaces is None or replace(only, interfaces=None) != PathMatch(only.name):
+    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
+    if only is None or interfaces is None or only.model_fields_set != {"interfaces"}:
         return
-    if frozenset(interfaces) <= (only.interfaces or frozenset()):
+    if set(interfaces) <= set(only.interfaces or ()):
         for index, rule in enumerate(policy.rules):
             if any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
                 yield (
@@ -93,14 +92,14 @@ def per_interface(policy: Policy, interfaces: Collection[str] | None) -> Iterato
     """
     told: set[str] = set()
     for index, rule in enumerate(policy.rules):
-        if Direction.DOWN not in rule.directions:
+        if Direction.DOWN not in rule.direction:
             continue
         if rule.throttle is not None:
             yield from _on_several(index, f'the cap of rule "{rule.name}"', _leaves_by(policy, rule, interfaces))
         budget = rule.budget
         if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
             told.add(budget.name)
-            fed_by = [each for each in policy.rules if each.budget == budget and Direction.DOWN in each.directions]
+            fed_by = [each for each in policy.rules if each.budget == budget and Direction.DOWN in each.direction]
             used = frozenset[str]().union(*(_leaves_by(policy, each, interfaces) for each in fed_by))
             yield from _on_several(index, f"the cap of the {budget.title}", used)
 
@@ -117,17 +116,17 @@ def _on_several(index: int, what: str, used: Collection[str]) -> Iterator[Findin
 
 def _leaves_by(policy: Policy, rule: Rule, interfaces: Collection[str] | None) -> frozenset[str]:
     """Return the interfaces by which what *rule* catches may leave, as far as they are known."""
-    paths = [None] if rule.paths is None else [path.interfaces for path in policy.paths if path.name in rule.paths]
+    paths = [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]
     if interfaces is None:
         return frozenset[str]().union(*(named for named in paths if named is not None))
     every = frozenset(interfaces)
-    return frozenset[str]().union(*(every if named is None else named & every for named in paths))
+    return frozenset[str]().union(*(every if named is None else every.intersection(named) for named in paths))
 
 
 def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
     for kind in Kind:
         for direction in Direction:
-            if direction in rule.directions and rule.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP):
+            if direction in rule.direction and rule.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP):
                 yield kind, direction
 
 
@@ -142,29 +141,19 @@ def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rul
 
 def _leaves_nothing(earlier: Rule, later: Rule, kind: Kind) -> bool:
     """Return whether *earlier* catches every subflow that *later* could."""
-    return (
-        (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
-        and earlier.least_paths(kind) <= later.least_paths(kind)
-        and earlier.least_subflows(kind) <= later.least_subflows(kind)
-        and (
-            earlier.max_subflows is None
-            or (later.max_subflows is not None and later.max_subflows <= earlier.max_subflows)
-        )
-        and (earlier.windows is None or earlier.windows == later.windows)
-        and (
-            earlier.clients is None
-            or (
-                later.clients is not None
-                and all(any(_inside(inner, outer) for outer in earlier.clients) for inner in later.clients)
-            )
-        )
+    theirs = _by_class(later, kind)
+    return (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths))) and all(
+        mine.covers(theirs.get(sort)) for sort, mine in _by_class(earlier, kind).items()
     )
+
+
+def _by_class(rule: Rule, kind: Kind) -> dict[type[Condition], Condition]:
+    return {type(each): each for each in rule.conditions(kind)}
 
 
 def _exempts(rule: Rule) -> bool:
     """Whether people may take *rule* for one that exempts from everything below it."""
-    undisturbed = rule.steer is not None and rule.steer.mode is Mode.SMALLEST_DELAY
-    return Kind.THROTTLE in rule.exempts or undisturbed
+    return Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads)
 
 
 def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
@@ -182,43 +171,33 @@ def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind) -> bool:
     """Return whether both can hold for one subflow at once."""
-    least = max(min(one.least_subflows(each) for each in Kind if one.answers(each)), other.least_subflows(kind))
-    most = min((each.max_subflows for each in (one, other) if each.max_subflows is not None), default=least)
-    directions = one.directions & other.directions
+    directions = one.direction & other.direction
+    theirs = _by_class(other, kind)
     return (
         (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
-        and least <= most
         and _paths_may_meet(policy, one, other)
-        and (one.windows is None or other.windows is None or may_coincide(one.windows, other.windows))
+        and any(
+            not any(sort in theirs and mine.excludes(theirs[sort]) for sort, mine in _by_class(one, answered).items())
+            for answered in Kind
+            if one.answers(answered)
+        )
     )
 
 
 def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
     if one.paths is None or other.paths is None:
         return True
-    paths = {path.name: path for path in policy.paths}
-    return any(not _apart(paths[mine], paths[theirs]) for mine in one.paths for theirs in other.paths)
+    return any(not _apart(policy.paths[mine], policy.paths[theirs]) for mine in one.paths for theirs in other.paths)
 
 
 def _apart(one: PathMatch, other: PathMatch) -> bool:
     """Return whether no subflow is on both."""
-
-    def distinct(key: Callable[[PathMatch], Any], apart: Callable[[Any, Any], bool]) -> bool:
-        mine, theirs = key(one), key(other)
-        return mine is not None and theirs is not None and apart(mine, theirs)
-
-    return (
-        distinct(lambda path: path.interfaces, frozenset.isdisjoint)
-        or distinct(lambda path: path.remote_ids, frozenset.isdisjoint)
-        or distinct(lambda path: path.initial, lambda mine, theirs: mine is not theirs)
-        or distinct(lambda path: path.backup, lambda mine, theirs: mine is not theirs)
-        or distinct(
-            lambda path: path.clients,
-            lambda mine, theirs: not any(_inside(a, b) or _inside(b, a) for a in mine for b in theirs),
-        )
-    )
-
-
-def _inside(inner: Network, outer: Network) -> bool:
-    # subnet_of() takes only a prefix of the same family, which the first test ensures.
-    return inner.version == outer.version and inner.subnet_of(cast("Any", outer))
+    for key in one.model_fields_set & other.model_fields_set:
+        mine, theirs = getattr(one, key), getattr(other, key)
+        if key == "clients":
+            apart = not any(is_inside(a, b) or is_inside(b, a) for a in mine for b in theirs)
+        else:
+            apart = set(mine).isdisjoint(theirs) if isinstance(mine, list) else mine != theirs
+        if apart:
+            return True
+    return False

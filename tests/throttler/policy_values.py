@@ -1,0 +1,86 @@
+"""Parts of a policy that tests make without a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar, cast
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel
+
+from mptcp_throttler.policy.conditions import When
+from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.schedule import Window
+
+T = TypeVar("T")
+
+
+def a_throttle(
+    rate: int,
+    ceil: int | None = None,
+    burst: int | None = None,
+    share: Share = Share.PATH,
+    onset: Onset = Onset.SOFT,
+) -> Throttle:
+    """Return a cap that no file need be able to have."""
+    return Throttle.model_construct(rate=rate, ceil=ceil or rate, burst=burst, share=share, landing=onset)
+
+
+def _lists(keys: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: list(each) if isinstance(each, tuple | frozenset) else each
+        for key, each in keys.items()
+        if each is not None
+    }
+
+
+def a_path(name: str, **keys: Any) -> PathMatch:
+    return PathMatch.model_construct(**_lists(keys)).named(name)
+
+
+def a_rule(
+    name: str,
+    paths: Collection[str] | None = None,
+    throttle: Throttle | None = None,
+    *,
+    direction: frozenset[Direction] = frozenset({Direction.DOWN}),
+    windows: Iterable[Window] | None = None,
+    exempts: bool = False,
+    lift_last: bool = True,
+    **when: Any,
+) -> Rule:
+    """Return a rule with the conditions *when*. *exempts*: with ``throttle: none``."""
+    conditions = When.model_construct(**_lists(when))
+    if windows is not None:
+        conditions.__dict__["windows"] = list(windows)
+    answers: dict[str, Any] = {"throttle": throttle} if exempts or throttle is not None else {}
+    named = None if paths is None else list(paths)
+    return Rule(name=name, paths=named, when=conditions, direction=direction, lift_last=lift_last, **answers)
+
+
+def a_policy(
+    paths: Iterable[PathMatch] = (),
+    rules: Iterable[Rule] = (),
+    time_zone: ZoneInfo | None = None,
+    dry_run: bool = False,
+) -> Policy:
+    zone = {} if time_zone is None else {"time_zone": time_zone}
+    return Policy(version=1, paths={each.name: each for each in paths}, rules=list(rules), dry_run=dry_run, **zone)  # type: ignore[arg-type]
+
+
+def replace(thing: T, **changes: Any) -> T:
+    """Return *thing*, a section or a dataclass, with *changes*; those of a rule may be of its conditions, too."""
+    if not isinstance(thing, BaseModel):
+        changed: T = dataclasses.replace(thing, **changes)  # type: ignore[type-var]
+        return changed
+    if isinstance(thing, Rule) and (when := {key: changes.pop(key) for key in [*changes] if key in When.model_fields}):
+        changes["when"] = When.model_construct(
+            **{key: getattr(thing.when, key) for key in thing.when.model_fields_set} | _lists(when)
+        )
+    if isinstance(thing, Policy) and "paths" in changes:
+        changes["paths"] = {each.name: each for each in changes["paths"]}
+    copy = cast("Any", thing).model_copy(update=changes)
+    for cached in copy.__dict__.keys() - type(copy).model_fields.keys():
+        del copy.__dict__[cached]
+    return cast("T", copy)

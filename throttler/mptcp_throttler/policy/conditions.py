@@ -1,0 +1,286 @@
+"""The conditions of a rule: the section ``when``, and what each of its keys means. Pure.
+
+A new condition is a field of :class:`When` and a class that says when it holds, why it does not, its words, and what it
+means for other rules. One that looks at a subflow is a :class:`OfSubflow`; what it may look at is :class:`Subject`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from datetime import datetime, tzinfo
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, cast
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from mptcp_common.fields import Section, between
+from mptcp_common.units import counted
+from mptcp_throttler.policy.prefixes import Prefixes
+from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
+from mptcp_throttler.policy.values import Days, Hours, Network, Prefix
+
+MOST_SUBFLOWS = 255
+"""There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""
+MOST_PREFIXES = 4
+"""Of clients that words name; of more, how many."""
+
+
+class Subject(NamedTuple):
+    """What paths and conditions look at of one subflow."""
+
+    remote: bytes
+    interface: str | None
+    remote_id: int | None
+    initial: bool
+    backup: bool
+
+
+class Seen(NamedTuple):
+    """What conditions look at of a connection. More subflows may count than are active: those that are expected."""
+
+    active: int
+    active_paths: int
+    subflows: int
+    paths: int
+    met: Set[Condition]
+    """Those conditions on a subflow that some active one meets."""
+    local: datetime
+    """By the policy's clock."""
+
+
+class Condition:
+    """One condition of a rule."""
+
+    def holds(self, seen: Seen) -> bool:
+        raise NotImplementedError
+
+    def why_not(self, seen: Seen) -> str:
+        """Return in words why it does not hold."""
+        raise NotImplementedError
+
+    def words(self, zone: tzinfo) -> list[str]:
+        """Return in words what the policy says of it: nothing where it leaves out the keys. *zone*: the policy's."""
+        raise NotImplementedError
+
+    def covers(self, other: Any) -> bool:
+        """Tell whether it holds wherever *other* does, the one of the same class in another rule; None: it has none."""
+        return bool(other == self)
+
+    def excludes(self, other: Any) -> bool:
+        """Tell whether it never holds together with *other*, the one of the same class in another rule."""
+        del other
+        return False
+
+    def is_certain(self, expected: int) -> bool:
+        """Tell whether it holds for every connection on *expected* paths, while the hours are open."""
+        del expected
+        return False
+
+
+class OfSubflow(Condition):
+    """A condition that a connection meets with any of its active subflows."""
+
+    def is_met_by(self, subflow: Subject) -> bool:
+        raise NotImplementedError
+
+    def holds(self, seen: Seen) -> bool:
+        return self in seen.met
+
+
+class SubflowCount(Condition):
+    """At least so many active subflows, and at most so many."""
+
+    def __init__(self, least: int | None, most: int | None, usual: int) -> None:
+        """*usual* is the least number where the policy does not say one."""
+        self._stated, self.most = least, most
+        self.least = max(least or 1, usual)
+
+    def holds(self, seen: Seen) -> bool:
+        return self.least <= seen.subflows and (self.most is None or seen.active <= self.most)
+
+    def why_not(self, seen: Seen) -> str:
+        if seen.subflows < self.least:
+            return f"only {counted(seen.active, 'active subflow')} (needs {self.least})"
+        return f"{seen.active} active subflows (at most {self.most})"
+
+    def words(self, zone: tzinfo) -> list[str]:
+        del zone
+        least = [] if self._stated is None else [f"at least {counted(self._stated, 'active subflow')}"]
+        return least + ([] if self.most is None else [f"at most {counted(self.most, 'active subflow')}"])
+
+    def covers(self, other: SubflowCount) -> bool:
+        return self.least <= other.least and (self.most is None or (other.most is not None and other.most <= self.most))
+
+    def excludes(self, other: SubflowCount) -> bool:
+        least = max(self.least, other.least)
+        return any(each.most is not None and each.most < least for each in (self, other))
+
+    def is_certain(self, expected: int) -> bool:
+        return self.least <= expected and self.most is None
+
+
+class PathCount(Condition):
+    """Active subflows on at least so many paths."""
+
+    def __init__(self, least: int | None, usual: int) -> None:
+        self._stated, self.least = least, least or usual
+
+    def holds(self, seen: Seen) -> bool:
+        return self.least <= seen.paths
+
+    def why_not(self, seen: Seen) -> str:
+        on = "one path" if seen.active_paths == 1 else f"{seen.active_paths} paths"
+        return f"{seen.active} active subflows on {on} (needs {self.least})"
+
+    def words(self, zone: tzinfo) -> list[str]:
+        del zone
+        return [] if self._stated is None else [f"active subflows on at least {counted(self._stated, 'path')}"]
+
+    def covers(self, other: PathCount) -> bool:
+        return self.least <= other.least
+
+    def is_certain(self, expected: int) -> bool:
+        return self.least <= expected
+
+
+class FromClients(OfSubflow):
+    """A subflow comes from one of these prefixes."""
+
+    def __init__(self, prefixes: list[Network]) -> None:
+        self._prefixes = prefixes
+        self._found = Prefixes((each, True) for each in prefixes)
+
+    def is_met_by(self, subflow: Subject) -> bool:
+        return self._found.holds(subflow.remote)
+
+    def why_not(self, seen: Seen) -> str:
+        del seen
+        return "no active subflow comes from its clients"
+
+    def words(self, zone: tzinfo) -> list[str]:
+        del zone
+        return [clients_text(self._prefixes)]
+
+    def covers(self, other: FromClients | None) -> bool:
+        return other is not None and all(
+            any(is_inside(inner, outer) for outer in self._prefixes) for inner in other._prefixes
+        )
+
+
+class OpenHours(Condition):
+    """The clock is within these windows."""
+
+    def __init__(self, windows: list[Window]) -> None:
+        self.windows = windows
+
+    def holds(self, seen: Seen) -> bool:
+        return is_open(self.windows, seen.local)
+
+    def why_not(self, seen: Seen) -> str:
+        del seen
+        return "outside its hours"
+
+    def words(self, zone: tzinfo) -> list[str]:
+        return [f"{hours_text(self.windows)} ({zone})"]
+
+    def covers(self, other: OpenHours | None) -> bool:
+        return other is not None and other.windows == self.windows
+
+    def excludes(self, other: OpenHours) -> bool:
+        return not may_coincide(self.windows, other.windows)
+
+    def is_certain(self, expected: int) -> bool:
+        del expected
+        return True
+
+
+class When(Section):
+    """When the rule applies. All conditions must hold."""
+
+    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have active subflows on at least this many of `paths`; all that are on none "
+        "are on one more. Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for "
+        "`none`, and with `max_subflows: 1`.",
+        examples=[2],
+    )
+    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have at least this many active subflows, on whatever paths. Default 1.",
+        examples=[3],
+    )
+    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have at most this many active subflows. Default: any number.",
+        examples=[4],
+    )
+    days: list[Days] | None = Field(
+        default=None,
+        min_length=1,
+        description="Days of the week, or ranges of days, in the policy's time zone. Default: every day.",
+        examples=[["mon-fri", "sun"]],
+    )
+    hours: list[Hours] | None = Field(
+        default=None,
+        min_length=1,
+        description="Hours of the day, in the policy's time zone. A range may pass midnight; it then "
+        "belongs to the day it starts on. Default: the whole day.",
+        examples=[["08:00-18:00", "22:00-02:00"]],
+    )
+    clients: list[Prefix] | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefixes or addresses; at least one active subflow of the connection must come from "
+        "them. Default: any client.",
+        examples=[["10.0.0.0/8"]],
+    )
+
+    @field_validator("max_subflows")
+    @classmethod
+    def _leaves_room(cls, most: int, info: ValidationInfo) -> int:
+        for key in ("min_paths", "min_subflows"):
+            least = info.data.get(key)
+            if least is not None and most < least:
+                raise ValueError(f"{most} is below {key}, which is {least}")
+        return most
+
+    def least_paths(self, usual: int) -> int:
+        """Return on how many paths active subflows must be. *usual*: unless the policy says how many, of whichever."""
+        if self.min_paths is not None or self.min_subflows is not None:
+            return self.min_paths or 1
+        return min(usual, self.max_subflows or usual)
+
+    def conditions(self, usual: int) -> list[Condition]:
+        """Return all conditions, in the order in which reasons name them."""
+        paths = self.least_paths(usual)
+        return [
+            SubflowCount(self.min_subflows, self.max_subflows, paths),
+            PathCount(self.min_paths, paths),
+            *self._others,
+        ]
+
+    @cached_property
+    def _others(self) -> list[Condition]:
+        """Those that do not depend on what the rule is asked for."""
+        found: list[Condition] = [] if self.clients is None else [FromClients(self.clients)]
+        return found if self.windows is None else [*found, OpenHours(self.windows)]
+
+    @cached_property
+    def windows(self) -> list[Window] | None:
+        """The hours; None: always."""
+        if self.days is None and self.hours is None:
+            return None
+        days = EVERY_DAY if self.days is None else frozenset[int]().union(*self.days)
+        return [Window(days, start, end) for start, end in self.hours or [(MIDNIGHT, MIDNIGHT)]]
+
+
+def clients_text(prefixes: list[Network]) -> str:
+    """Return ``clients 10.0.0.0/8, fd77::/16 and 3 more``."""
+    named = ", ".join(str(each) for each in prefixes[:MOST_PREFIXES])
+    more = len(prefixes) - MOST_PREFIXES
+    return f"clients {named}{f' and {more} more' if more > 0 else ''}"
+
+
+def is_inside(inner: Network, outer: Network) -> bool:
+    # subnet_of() takes only a prefix of the same family, which the first test ensures.
+    return inner.version == outer.version and inner.subnet_of(cast("Any", outer))

@@ -1,0 +1,155 @@
+"""Single values of a policy: how each is written, what it is then, and how JSON Schema describes it. The others are in
+``mptcp_common.fields`` and ``schedule``."""
+
+from __future__ import annotations
+
+import re
+from datetime import time
+from decimal import Decimal
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_interface, ip_network
+from typing import Annotated, Any, Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import BeforeValidator
+
+from mptcp_common.fields import INTERFACE_PATTERN, Parsed, parse_interface
+from mptcp_common.problems import did_you_mean, shown
+from mptcp_common.units import (
+    HIGHEST_RATE,
+    HIGHEST_SIZE,
+    LOWEST_RATE,
+    RATE_PATTERN,
+    SIZE_PATTERN,
+    parse_rate,
+    parse_size,
+)
+from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
+
+Network = IPv4Network | IPv6Network
+LOWEST_BURST: Final = 1600
+"""Bytes: one full-sized Ethernet packet with its headers."""
+VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
+VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
+HIGHEST_VOLUME: Final = 10**18
+"""Bytes: far more than a link carries, and what everybody can still print, plot and store."""
+_VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+_V4_MAPPED: Final = IPv6Network("::ffff:0:0/96")
+
+
+def parse_prefix(value: object) -> Network:
+    """Return an IPv4 or IPv6 prefix; a single address stands for itself alone."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    advice = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
+    if not isinstance(value, str) or "%" in value:
+        raise ValueError(f"{shown(value)} is not a prefix; {advice}")
+    try:
+        network = ip_network(value)
+    except ValueError:
+        try:
+            interface = ip_interface(value)
+        except ValueError:
+            raise ValueError(f"{shown(value)} is not a prefix; {advice}") from None
+        raise ValueError(
+            f"{shown(value)} has bits set behind its prefix length; "
+            f'write "{interface.network}" for the network or "{interface.ip}" for the one address'
+        ) from None
+    if isinstance(network, IPv6Network) and network.subnet_of(_V4_MAPPED):
+        plain = ip_network((IPv4Address(network.network_address.packed[12:]), network.prefixlen - 96))
+        raise ValueError(f'{shown(value)} is an IPv4 prefix in IPv6 form; write "{plain}"')
+    return network
+
+
+def parse_time_zone(value: object) -> ZoneInfo:
+    """Return a zone of the IANA time zone database."""
+    guess = ""
+    try:
+        if isinstance(value, str | ZoneInfo):
+            return ZoneInfo(value) if isinstance(value, str) else value
+    # ZoneInfo opens a file of that name: a directory or anything else it finds there is no time zone either.
+    except (KeyError, ValueError, OSError):
+        guess = did_you_mean(str(value), sorted(available_timezones()))
+    raise ValueError(
+        f"{shown(value)} is not a time zone{guess}; write Region/City as in the IANA database "
+        '(e.g. "Europe/Athens"), or UTC'
+    )
+
+
+def parse_volume(value: object) -> int:
+    """Return a volume in bytes: a whole number, or text with a unit."""
+    if type(value) is int and value >= 0:
+        exact: Decimal | None = Decimal(value)
+    else:
+        found = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
+        exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
+    if exact is None or exact != exact.to_integral_value():
+        raise ValueError(f'{shown(value)} is not a volume; write a number and {", ".join(VOLUME_UNITS)}, as in "5 GB"')
+    if exact > HIGHEST_VOLUME:
+        raise ValueError(
+            f"{shown(value)} is out of range; at most {HIGHEST_VOLUME // VOLUME_UNITS['TB']} TB is allowed"
+        )
+    return int(exact)
+
+
+def _parse_reset_time(value: object) -> time:
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f'{shown(value)} is not a time of day; write HH:MM, as in "03:00", in quotes')
+    return time(int(found[1]), int(found[2]))
+
+
+def _parse_reset_day(value: object) -> int | str:
+    if (type(value) is int and 1 <= value <= 31) or (isinstance(value, str) and value in DAYS):
+        return value
+    raise ValueError(f"{shown(value)} is not a day; write 1 to 31 for a month, {', '.join(DAYS)} for a week")
+
+
+def _text_or(pattern: str, **number: int) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "integer", **number}]}
+
+
+Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
+Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
+Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
+Days = Annotated[frozenset[int], Parsed(parse_days, {"type": "string", "pattern": DAYS_PATTERN})]
+Hours = Annotated[tuple[time, time], Parsed(parse_hours, {"type": "string", "pattern": HOURS_PATTERN})]
+Rate = Annotated[int, Parsed(parse_rate, _text_or(RATE_PATTERN, minimum=LOWEST_RATE, maximum=HIGHEST_RATE))]
+"""Bits per second."""
+Burst = Annotated[
+    int,
+    Parsed(
+        lambda value: parse_size(value, LOWEST_BURST),
+        _text_or(SIZE_PATTERN, minimum=LOWEST_BURST, maximum=HIGHEST_SIZE),
+    ),
+]
+"""Bytes."""
+Volume = Annotated[int, Parsed(parse_volume, _text_or(VOLUME_PATTERN))]
+"""Bytes."""
+ResetTime = Annotated[time, Parsed(_parse_reset_time, {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"})]
+ResetDay = Annotated[
+    int, Parsed(_parse_reset_day, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 31}, {"enum": list(DAYS)}]})
+]
+
+
+def none_or(key: str) -> BeforeValidator:
+    """Let ``none`` through as None; everything else is a mapping, which needs at least *key*. ``null`` cannot come
+    here: the document has NOTHING in its place."""
+
+    def exempt(value: object) -> object:
+        if isinstance(value, str):
+            if value == "none":
+                return None
+            raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "{key}"')
+        return value
+
+    return BeforeValidator(exempt)
+
+
+def also(*schemas: dict[str, Any]) -> Any:
+    """Return what describes to editors that in place of a section there may be one of *schemas*."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        schema["anyOf"] = [*schemas, {"$ref": schema.pop("$ref")}]
+
+    return extend
