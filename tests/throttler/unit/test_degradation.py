@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
-from mptcp_throttler.policy.model import Guard
+from mptcp_throttler.policy.model import Guard, ScopeKey, Share
 from mptcp_throttler.stages.baseline import MIN_UNUSED
-from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, DegradationDetector, Relaxation
+from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, Capped, DegradationDetector, Relaxation
 
 TICK = 0.05
 GUARD = Guard()
+CAP = Capped(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
 """Seconds between two sweeps."""
 MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
@@ -52,7 +53,7 @@ class Scene:
         self.known = set(self.connections)
         for token, flows in self.connections.items():
             uncapped = tuple(flow.four_tuple for flow in flows if not flow.capped)
-            self.detector.watch(token, uncapped, tuple(flow.four_tuple for flow in flows if flow.capped))
+            self.detector.watch(token, uncapped, {flow.four_tuple: CAP for flow in flows if flow.capped})
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
             self.now = self.ticks * TICK
@@ -277,7 +278,12 @@ def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgen
     """Also where nothing is waited for: the other connection, which is not backlogged, was sampled before it began."""
     first, second = free(), free(0.0, 2)
     second.waiting = 0
-    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, Guard(after=0.0), spacing, urgent)
+    scene = Scene(
+        {1: [capped(), first], 2: [capped(connection=2), second]},
+        Guard.model_construct(after=0.0, retry=5.0, longest_retry=300.0),
+        spacing,
+        urgent,
+    )
     scene.run(8 + phase * spacing)
     first.rate, second.rate = 5 * MBIT, 25 * MBIT
     scene.run(10)

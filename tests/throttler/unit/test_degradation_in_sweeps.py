@@ -27,7 +27,7 @@ def test_what_one_sample_of_a_long_sweep_says_has_not_held_for_as_long_as_the_sw
     scene = Scene({1: [capped(), wifi]})
     scene.run(8)
     wifi.rate = 1 * MBIT
-    while not scene.detector.urgent() or scene.detector._candidates[1].degraded_since is None:
+    while (candidate := scene.detector.connections[1].candidate) is None or candidate.degraded_since is None:
         scene.run(TICK)
     for flow in scene.connections[1]:
         flow.go_on(TICK)
@@ -51,7 +51,7 @@ def test_two_subflows_of_a_path_that_a_sweep_reads_seconds_apart_do_not_raise_it
     list(scene.detector.observe(sampled(scene.now, [*early, *late])))
     scene.ticks = round(scene.now / TICK)
     scene.run(2)
-    (uncapped,) = scene.detector._connections[1].flows
+    (uncapped,) = scene.detector.connections[1].flows
     assert uncapped.path.baseline <= 1.1 * 30 * MBIT
 
 
@@ -60,7 +60,7 @@ def test_a_socket_of_a_connection_before_it_is_no_sample() -> None:
     scene.run(8)
     old = [flow.socket._replace(token=9, bytes_acked=10**9) for flow in scene.connections[1]]
     list(scene.detector.observe(sampled(scene.now + 0.05, old)))
-    (flow,) = scene.detector._connections[1].flows
+    (flow,) = scene.detector.connections[1].flows
     assert flow.path.baseline <= 1.1 * 30 * MBIT
     scene.run(2)
     assert flow.rate == pytest.approx(30 * MBIT, rel=0.1)

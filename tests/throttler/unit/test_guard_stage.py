@@ -14,7 +14,7 @@ from sampling import MBIT, Flow, capped, connection_of, free, sampled
 from mptcp_throttler.policy.evaluate import _compiled, evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
-from mptcp_throttler.stages import baseline, upload_degradation
+from mptcp_throttler.stages import baseline, degradation
 from mptcp_throttler.stages.guard import GuardStage, Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 
@@ -42,7 +42,7 @@ class Scene:
         ends = [flow.four_tuple for flow in self.flows]
         self.connection = connection_of(1, ends)
         self.verdicts: tuple[Verdict, ...] = (
-            Verdict(ends[0], "ethernet", rule, None, rule.throttle, "capped"),
+            Verdict(ends[0], "ethernet", rule, ScopeKey("cap", Share.PATH), rule.throttle, "capped"),
             Verdict(ends[1], None, None, None, None, "free"),
             Verdict(ends[0], "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP),
         )
@@ -194,7 +194,7 @@ def test_of_an_earlier_policy_nothing_is_left_when_every_connection_is_decided(m
             super().__init__(address)
             paths.append(weakref.ref(self))
 
-    for module in (baseline, upload_degradation):
+    for module in (baseline, degradation):
         monkeypatch.setattr(module, "Path", Noted)
     guard = GuardStage(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     flows = {token: (capped(connection=token), free(connection=token)) for token in range(1, 6)}

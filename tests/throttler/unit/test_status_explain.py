@@ -17,6 +17,7 @@ from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
 
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime import actions, budgets, decisions, engine, queries, reloads
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
@@ -264,12 +265,13 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        detector = scene.engine.guard._down
+        detector = scene.engine.guard._detectors[Direction.DOWN]
         candidate = Candidate()
         candidate.relaxation = Relaxation(
             time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000, 9_000_000, 0.0
         )
-        detector._candidates[7] = candidate
+        connection = detector._candidates[7] = detector.connections[7]
+        connection.candidate = candidate
         relaxed = time.time()
         scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.engine.decide([7])

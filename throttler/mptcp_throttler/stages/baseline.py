@@ -1,15 +1,18 @@
-"""What the uncapped paths of a client give now, and what they once gave: the baseline rate. Pure.
+"""What subflows and the uncapped paths of a client give now, and what the paths once gave: the baseline rate. Pure.
 
-A path is one client address. Its rate now is the sum of the latest rates of its subflows, which may have been sampled
-at different moments. Its baseline is learnt only when all its subflows were sampled together: otherwise what one
-subflow gave before could be added to what another gives after, and the sum would be more than the path ever carried.
+Rates are taken over the span that samples really have (:func:`first_in_window`). A path is one client address. Its rate
+now is the sum of the latest rates of its subflows, which may have been sampled at different moments. Its baseline is
+learnt only when all its subflows were sampled together: otherwise what one subflow gave before could be added to what
+another gives after, and the sum would be more than the path ever carried.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from math import exp
-from typing import Protocol
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
@@ -19,6 +22,14 @@ MIN_SPAN = 0.35
 """Seconds. Over less a rate may be a burst."""
 SLACK = 0.01
 """Seconds by which a sample may be older than the window."""
+PRESENT_SPAN = 0.3
+"""Seconds over which the present rate is taken."""
+MAX_WINDOW_LIMITED = 0.1
+"""Part of the time beyond which the client, not the path, is slow."""
+MIN_WAITING = 0.05
+"""Seconds that what waits takes to send; below it the application may be slow."""
+MAX_GAP = 10.0
+"""Seconds between two samples, beyond which nothing is concluded from both."""
 DEGRADED, HEALTHY = 0.5, 0.8
 """Parts of the baseline: a path that gives at most the first has degraded, one that gives the second is well."""
 MEMORY = 120.0
@@ -33,15 +44,22 @@ MIN_UNUSED = 64
 """As many paths without subflows are remembered in any case; more only where as many are in use."""
 
 
-class Timed(Protocol):
-    """A sample."""
+class Sample(NamedTuple):
+    """One subflow at one moment."""
 
-    @property
-    def time(self) -> float:
-        """Monotonic seconds."""
+    time: float
+    """Monotonic seconds."""
+    delivered: int
+    """Bytes that arrived, in order or not, since its beginning."""
+    not_sent: int = 0
+    """Bytes."""
+    unacked: int = 0
+    """Segments."""
+    window_limited: int = 0
+    """Microseconds, since its beginning, in which only the receiver's window kept it from sending."""
 
 
-def first_in_window(samples: Sequence[Timed], now: float) -> int:
+def first_in_window(samples: Sequence[Sample], now: float) -> int:
     """Return the index of the sample from which on a rate is to be taken.
 
     The span is the longest within the window. Where samples are further apart than that, it is the last interval; where
@@ -57,59 +75,83 @@ def first_in_window(samples: Sequence[Timed], now: float) -> int:
     return index
 
 
-class _Mark:
-    """What a path had carried at one moment."""
+class History:
+    """The latest samples of one subflow."""
 
-    __slots__ = ("carried", "time")
+    __slots__ = ("_samples",)
 
-    def __init__(self, time: float, carried: int) -> None:
-        self.time = time
-        self.carried = carried
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def add(self, sample: Sample) -> None:
+        samples = self._samples
+        if samples and sample.time - samples[-1].time > MAX_GAP:
+            samples.clear()
+        samples.append(sample)
+        del samples[: first_in_window(samples, sample.time)]
+
+    @property
+    def last(self) -> float:
+        """When it was sampled last."""
+        return self._samples[-1].time
+
+    @property
+    def span(self) -> float:
+        """Seconds."""
+        return self._samples[-1].time - self._samples[0].time
+
+    @property
+    def rate(self) -> float:
+        """Bits/s over the span."""
+        return self._rate_since(self._samples[0])
+
+    @property
+    def backlogged(self) -> bool:
+        """It had more to send all the time."""
+        last, first = self._samples[-1], self._samples[0]
+        recent = next((each for each in reversed(self._samples) if last.time - each.time >= PRESENT_SPAN - 0.01), first)
+        if last.window_limited - first.window_limited > MAX_WINDOW_LIMITED * 1e6 * self.span:
+            return False
+        rate = min(self._rate_since(first), self._rate_since(recent))
+        if not rate:
+            return all(each.unacked or each.not_sent for each in self._samples)
+        return all(8 * each.not_sent >= MIN_WAITING * rate for each in self._samples)
+
+    def _rate_since(self, before: Sample) -> float:
+        last = self._samples[-1]
+        span = last.time - before.time
+        return 8 * max(0, last.delivered - before.delivered) / span if span else 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Path:
     """All guarded, uncapped subflows from one client address."""
 
-    __slots__ = (
-        "_carried",
-        "_learnt",
-        "_marks",
-        "_skewed",
-        "address",
-        "baseline",
-        "complete",
-        "disturbed",
-        "flows",
-        "present",
-        "rate",
-        "reads",
-        "sampled",
-        "well",
-    )
-
-    def __init__(self, address: bytes) -> None:
-        self.address = address
-        self.flows: set[Flow] = set()
-        self.present = 0
-        """How many of them have a socket, as far as is known."""
-        self.rate = 0
-        """Bits/s of all together."""
-        self.baseline = 0.0
-        """Bits/s."""
-        self.well = float("-inf")
-        """When the path last gave about its baseline."""
-        self.disturbed = float("-inf")
-        """When a subflow last came or left."""
-        self.sampled = float("-inf")
-        """When any of its subflows was sampled, and when those were read that were."""
-        self.reads: list[float] = []
-        self.complete = float("-inf")
-        """When all of them were."""
-        self._carried = 0
-        self._learnt = 0.0
-        self._marks: list[_Mark] = []
-        self._skewed = False
-        """They were read long after each other, as in a sweep: always in the same order there."""
+    address: bytes
+    flows: Counter[FourTuple] = field(default_factory=Counter)
+    """By name, for a port may be used anew before the subflow that had it is gone. A path refers to nothing that refers
+    to it, so that both are freed without the garbage collector."""
+    present: int = 0
+    """How many of them have a socket, as far as is known."""
+    rate: int = 0
+    """Bits/s of all together."""
+    baseline: float = 0.0
+    """Bits/s."""
+    well: float = -inf
+    """When the path last gave about its baseline."""
+    disturbed: float = -inf
+    """When a subflow last came or left."""
+    sampled: float = -inf
+    """When any of its subflows was sampled, and when those were read that were."""
+    reads: list[float] = field(default_factory=list)
+    complete: float = -inf
+    """When all of them were."""
+    _carried: int = 0
+    _learnt: float = 0.0
+    _marks: list[Sample] = field(default_factory=list)
+    """What the path had carried at some moments."""
+    _skewed: bool = False
+    """They were read long after each other, as in a sweep: always in the same order there."""
 
     def begin(self, now: float) -> None:
         """Samples of *now* follow."""
@@ -138,19 +180,17 @@ class Path:
 
     def _learn(self, now: float) -> None:
         marks = self._marks
-        marks.append(_Mark(now, self._carried))
-        first = first_in_window(marks, now)
-        if first:
-            del marks[:first]
+        marks.append(Sample(now, self._carried))
+        del marks[: first_in_window(marks, now)]
         span = now - marks[0].time
-        rate = 8 * (self._carried - marks[0].carried) / span if span >= MIN_SPAN else 0.0
+        rate = 8 * (self._carried - marks[0].delivered) / span if span >= MIN_SPAN else 0.0
         if rate >= MIN_RATE or self.baseline:
             self.baseline = max(rate, self.baseline * exp((self._learnt - now) / MEMORY))
             self._learnt = now
 
 
 class Flow:
-    """One uncapped subflow of a guarded connection."""
+    """One subflow of a guarded connection, on its path."""
 
     __slots__ = ("_began", "_began_at", "_delivered", "four_tuple", "path", "present", "rate")
 
@@ -162,7 +202,7 @@ class Flow:
         """Bits/s."""
         self._delivered = self._began = 0
         self._began_at = 0.0
-        path.flows.add(self)
+        path.flows[four_tuple] += 1
 
     def take(self, now: float, delivered: int) -> bool:
         """Take a sample; return whether data arrived since the one before."""
@@ -184,21 +224,29 @@ class Flow:
                 self._began, self._began_at = self._delivered, now
         return moved > 0
 
+    def take_rate(self, history: History | None) -> None:
+        """Take the rate from *history*, which has more samples."""
+        if history is not None and history.span >= MIN_SPAN:
+            self.set_rate(int(history.rate))
+
     def set_rate(self, rate: int) -> None:
-        """Set the rate, bits/s; known better to somebody who keeps more samples."""
+        """Set the rate, bits/s."""
         self.path.rate += rate - self.rate
         self.rate = rate
 
-    def part(self) -> None:
-        """Have the path not refer to this subflow any more: else each keeps the other, and neither is ever freed."""
-        self.path.flows.discard(self)
-
-    def leave(self) -> None:
+    def pause(self) -> None:
         """The subflow has no socket any more, or is not used; until it is sampled again."""
         if self.present:
             self.set_rate(0)
             self.present = False
             self.path.present -= 1
+
+    def leave(self) -> None:
+        """It is gone for good."""
+        self.pause()
+        self.path.flows[self.four_tuple] -= 1
+        if not self.path.flows[self.four_tuple]:
+            del self.path.flows[self.four_tuple]
 
 
 class Paths:
@@ -232,7 +280,6 @@ class Paths:
         if flow.present:
             self._left.add(path)
         flow.leave()
-        flow.part()
         if not path.flows:
             del self._used[path.address]
             if path.baseline >= MIN_RATE:

@@ -3,7 +3,7 @@
 A relaxed cap is one of the connection's own, with the rate that it lacks (``stages.degradation``): the whole capped
 path would be more than it lost, and a path that only seems to have degraded costs no more than it seems to lack.
 
-Downloads (``stages.degradation``) and uploads (``stages.upload_degradation``) are guarded each for itself.
+Downloads and uploads are guarded each for itself.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from typing import Final
 from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import BEFORE, Direction, Policy, ScopeKey, Share, Verdict
-from mptcp_throttler.stages.degradation import DegradationDetector, GuardCounters, Kept, Relaxation
+from mptcp_throttler.stages.degradation import (
+    Capped,
+    DegradationDetector,
+    GuardCounters,
+    GuardedConnection,
+    Relaxation,
+    Uploads,
+)
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
-from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
 HEADROOM: Final = 1.06 * 1.1
 """A cap counts headers, what is lacking does not: 6 % with full segments. And a path is not filled all the time."""
 RELAXED: Final = ""
 """In place of a path's name, which is never empty, in the key of a relaxed cap."""
-KEPT_OF_EACH: Final = 3
-"""What detectors keep of one connection at the most: as a download and as an upload, and of its demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,42 +77,37 @@ class GuardStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._detect(policy)
+        self._retired: list[GuardedConnection] = []
+        """What earlier detectors kept of connections."""
         self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
         """Of each guarded connection, by its token, the rules whose caps are guarded."""
         self._relaxed: set[tuple[int, Direction]] = set()
         """Of which it was told that their caps are."""
-        self._retired: list[Kept] = []
-        """What earlier detectors kept of connections."""
+        self._detectors: dict[Direction, DegradationDetector] = {}
+        self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
-        self._retired += [*self._down.kept(), *self._up.kept()]
+        self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
         self._relaxed.clear()
-        self._detect(policy)
-
-    def _detect(self, policy: Policy) -> None:
-        self._down = DegradationDetector(policy.guard, self.counters)
-        self._up = UploadDegradationDetector(policy.guard, self.counters)
+        self._detectors = {
+            Direction.DOWN: DegradationDetector(policy.guard, self.counters),
+            Direction.UP: DegradationDetector(policy.guard, self.counters, Uploads()),
+        }
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the caps that are relaxed so far as they are."""
         del now
         self._free_some()
         token = connection.token
-        guarded = {each.direction for each in verdicts if _guarded(each)} if self._down.guard.enabled else ()
-        for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
-            if direction not in guarded:
-                self._forget(token, direction, detector)
-                continue
+        for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
             names = [each.rule.name for each in there if each.rule is not None and _guarded(each)]
+            if not names or not detector.guard.enabled:
+                self._forget(token, direction)
+                continue
             self._rules[token, direction] = tuple(dict.fromkeys(names))
-            uncapped = tuple([each.four_tuple for each in there if each.throttle is None])
-            if direction is Direction.DOWN:
-                self._down.watch(token, uncapped, tuple([each.four_tuple for each in there if each.throttle]))
-            else:
-                self._up.watch_caps(token, uncapped, _caps(there))
+            detector.watch(token, tuple([each.four_tuple for each in there if each.throttle is None]), _caps(there))
             relaxation = detector.relaxation(token)
             if relaxation is not None:
                 verdicts = tuple([_relaxed(each, relaxation, direction, token) for each in verdicts])
@@ -117,41 +116,40 @@ class GuardStage(Stage):
     def forget(self, token: int) -> None:
         """Connection *token* has ended."""
         self._free_some()
-        for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
-            self._forget(token, direction, detector)
+        for direction in self._detectors:
+            self._forget(token, direction)
 
-    def _forget(self, token: int, direction: Direction, detector: DegradationDetector) -> None:
-        detector.forget(token)
+    def _forget(self, token: int, direction: Direction) -> None:
+        self._detectors[direction].forget(token)
         self._rules.pop((token, direction), None)
         self._relaxed.discard((token, direction))
 
     def _free_some(self) -> None:
         """Free what earlier detectors kept of a connection: ten thousand at once would take as long as the loop may be
         silent. Every connection is decided after a new policy, so that then nothing of them is left."""
-        for _ in range(min(KEPT_OF_EACH, len(self._retired))):
-            self._retired.pop().part()
+        del self._retired[-len(self._detectors) :]
 
     def watched(self) -> Collection[FourTuple]:
         """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all that are urgent."""
-        down, up = self._down.watched(), self._up.watched()
+        down, up = (each.watched() for each in self._detectors.values())
         return _Either(down, up) if down and up else down or up
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows of connections that are backlogged or whose caps are relaxed."""
-        return dict.fromkeys([*self._down.urgent(), *self._up.urgent()]).keys()
+        """Return the subflows of connections that want more than they get or whose caps are relaxed."""
+        return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log of each."""
-        for detector in (self._down, self._up):
+        for direction, detector in list(self._detectors.items()):
             for changed in detector.observe(samples):
-                if detector not in (self._down, self._up):
+                if self._detectors[direction] is not detector:
                     return  # a policy came into force between two slices
-                yield Outcome(changed, [each for token in changed for each in self._effects(detector, token)])
+                yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
-    def _effects(self, detector: DegradationDetector, token: int) -> Iterator[Effect]:
+    def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
         """Yield what is to be told of a connection; nothing where only the rate of a relaxed cap changed."""
-        guarded = token, Direction.UP if detector is self._up else Direction.DOWN
-        rules, relaxation = self._rules.get(guarded, ()), detector.relaxation(token)
+        guarded, relaxation = (token, direction), self._detectors[direction].relaxation(token)
+        rules = self._rules.get(guarded, ())
         if relaxation is None:
             self._relaxed.discard(guarded)
             self.counters.resumptions += 1
@@ -159,22 +157,16 @@ class GuardStage(Stage):
         elif guarded not in self._relaxed:
             self._relaxed.add(guarded)
             self.counters.relaxations += 1
-            yield Relaxed(token, rules, self._told(detector, relaxation))
+            yield Relaxed(token, rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
-        down, up = self._down.relaxation(token), self._up.relaxation(token)
-        if down is None and up is None:
-            return None
-        found = (self._down, down), (self._up, up)
-        return "; ".join([self._told(each, relaxation) for each, relaxation in found if relaxation is not None])
+        found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
+        return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
     def relaxed(self) -> int:
         """Return how many connections there are whose caps are relaxed."""
-        return len(self._down.relaxed() | self._up.relaxed())
-
-    def _told(self, detector: DegradationDetector, relaxation: Relaxation) -> str:
-        return BEFORE[Direction.UP if detector is self._up else Direction.DOWN] + _reason(relaxation)
+        return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
 
 
 def _reason(relaxation: Relaxation) -> str:

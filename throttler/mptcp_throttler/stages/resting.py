@@ -20,7 +20,7 @@ from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.birth import REST_AT_ONCE
-from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32
 """Of the rate of the other subflows to what the cap leaves it: from there on it rests. Below half of that no longer."""
@@ -58,7 +58,9 @@ class _Slow:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _Resting:
+    """A connection of which a subflow may rest."""
+
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Scope and rate, bits/s, of each low cap."""
     others: tuple[FourTuple, ...] = ()
@@ -90,9 +92,8 @@ class RestStage(Stage):
         self.possible = False
         """The sockets can be made to rest, and to come back."""
         self.ratio = RATIO
-        self._connections: dict[int, _Connection] = {}
-        self._token_of: dict[FourTuple, int] = {}
-        """Of each subflow that is watched."""
+        self._connections: dict[int, _Resting] = {}
+        self._sampled = Sampled()
         self._flowing: dict[ScopeKey, int] = {}
         """How many connections use each low cap."""
         self._urgent: set[int] = set()
@@ -121,14 +122,14 @@ class RestStage(Stage):
             return verdicts
         known = self._connections.get(token)
         if known is None:
-            known = self._connections[token] = _Connection()
+            known = self._connections[token] = _Resting()
         if known.others != others or known.capped != capped:
             self._stop_sampling(token, known)
             for each, (_, ceil) in capped.items():
                 if each not in known.capped and ceil <= REST_AT_ONCE:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
-            self._token_of.update(dict.fromkeys(known.subflows(), token))
+            self._sampled.add(token, known.subflows())
             self._urgent.add(token)
         known.resting = {
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
@@ -154,13 +155,11 @@ class RestStage(Stage):
             self._urgent.discard(token)
             self._stop_sampling(token, known)
 
-    def _stop_sampling(self, token: int, known: _Connection) -> None:
+    def _stop_sampling(self, token: int, known: _Resting) -> None:
         self._set_flows(known, flows=False)
-        for each in known.subflows():
-            if self._token_of.get(each) == token:
-                del self._token_of[each]
+        self._sampled.remove(token, known.subflows())
 
-    def _set_flows(self, known: _Connection, *, flows: bool) -> None:
+    def _set_flows(self, known: _Resting, *, flows: bool) -> None:
         if known.flows is flows:
             return
         known.flows = flows
@@ -172,7 +171,7 @@ class RestStage(Stage):
                 del self._flowing[scope]
 
     def watched(self) -> Collection[FourTuple]:
-        return self._token_of.keys()
+        return self._sampled.four_tuples
 
     def urgent(self) -> Collection[FourTuple]:
         return [each for token in self._urgent for each in self._connections[token].subflows()]
@@ -180,8 +179,7 @@ class RestStage(Stage):
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield the connections of which a subflow comes to rest, or back."""
         changed: list[int] = []
-        tokens = list(self._connections) if samples.complete else self._sampled(samples.sockets)
-        for number, token in enumerate(tokens, 1):
+        for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             known = self._connections.get(token)
             if known is None:
                 continue  # it ended between two slices
@@ -196,10 +194,7 @@ class RestStage(Stage):
                 changed = []
         yield Outcome(changed)
 
-    def _sampled(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[int]:
-        return list(dict.fromkeys([self._token_of[each] for each in sockets if each in self._token_of]))
-
-    def _observe(self, known: _Connection, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+    def _observe(self, known: _Resting, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
         """Take the samples of one connection; return whether a subflow is to rest that did not, or no longer."""
         there = {each: sockets[each] for each in known.others if each in sockets}
         if not there:
@@ -225,13 +220,13 @@ class RestStage(Stage):
         self._begin_window(known, there, read)
         return changed
 
-    def _begin_window(self, known: _Connection, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+    def _begin_window(self, known: _Resting, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
         known.read, known.delivered = read, {each: sample.delivered for each, sample in there.items()}
         known.waited = True
         for slow in known.slow_ones.values():
             slow.waited = True
 
-    def _judge_capped(self, known: _Connection, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
         """Take what the others carry, bits/s; return whether a capped subflow comes to rest, or back."""
         # As much as it has when each connection that uses the cap has the same.
         left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
@@ -250,7 +245,7 @@ class RestStage(Stage):
         return changed
 
 
-def _judge_slow(known: _Connection, rates: Mapping[FourTuple, float], now: float) -> bool:
+def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> bool:
     """Take what each of the others carries, bits/s; return whether one comes to rest, or back."""
     changed = False
     total = sum(rates.values())

@@ -11,7 +11,7 @@ interval, nor that the sockets of one sweep were read at the same moment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
@@ -31,6 +31,36 @@ class Samples(NamedTuple):
     """All that is watched was sampled: a watched subflow that is missing from it has no socket."""
     asked: Collection[FourTuple] = ()
     """What the consumer watches, or what is urgent to it, of which these are the samples: those of others come too."""
+
+
+class Sampled:
+    """The subflows that a stage wants sampled, and the connection of each."""
+
+    def __init__(self) -> None:
+        self._token_of: dict[FourTuple, int] = {}
+
+    @property
+    def four_tuples(self) -> Set[FourTuple]:
+        return self._token_of.keys()
+
+    def add(self, token: int, four_tuples: Iterable[FourTuple]) -> None:
+        """Have those of connection *token* sampled."""
+        self._token_of |= dict.fromkeys(four_tuples, token)
+
+    def remove(self, token: int, four_tuples: Iterable[FourTuple]) -> None:
+        """Have them sampled no longer, but for those that are by now of another connection."""
+        for each in four_tuples:
+            if self.is_of(token, each):
+                del self._token_of[each]
+
+    def is_of(self, token: int, four_tuple: FourTuple) -> bool:
+        return self._token_of.get(four_tuple) == token
+
+    def tokens(self, samples: Samples, every: Iterable[int]) -> list[int]:
+        """Return the connections of which something is in *samples*: of a complete one, *every* one."""
+        if samples.complete:
+            return list(every)
+        return list(dict.fromkeys([self._token_of[each] for each in samples.sockets if each in self._token_of]))
 
 
 class Effect:

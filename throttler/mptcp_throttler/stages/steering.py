@@ -26,7 +26,7 @@ from mptcp_throttler.policy.model import (
     joined,
 )
 from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering.mode import Action, Crowd, SubflowSample
 
 MIN_URGENT_RATE = 100_000
@@ -64,7 +64,7 @@ class _Subflow:
         self.delivered = 0
 
 
-class _Connection:
+class _Steered:
     """One connection that one rule steers."""
 
     __slots__ = (
@@ -184,9 +184,8 @@ class SteeringStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self._dry_run = policy.dry_run
-        self._connections: dict[int, _Connection] = {}
-        self._token_of: dict[FourTuple, int] = {}
-        """Of each subflow that is to be sampled."""
+        self._connections: dict[int, _Steered] = {}
+        self._sampled = Sampled()
         self._urgent: set[int] = set()
         """Tokens."""
         self._flags = BackupFlags()
@@ -212,12 +211,12 @@ class SteeringStage(Stage):
         known = self._connections.get(token)
         if known is None or known.steer != rule.steer:
             self.forget(token)
-            known = self._connections[token] = _Connection(rule.name, rule.steer)
+            known = self._connections[token] = _Steered(rule.name, rule.steer)
         known.rule = rule.name  # another policy may have the same mode under another name
         before = known.subflows
         if known.set_subflows(path_of):
             self._stop_sampling(token, before)
-            self._token_of |= dict.fromkeys(path_of, token)
+            self._sampled.add(token, path_of)
             self._urgent.add(token)
         return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
 
@@ -246,16 +245,15 @@ class SteeringStage(Stage):
             self._urgent.discard(token)
             self._stop_sampling(token, known.subflows)
 
-    def _stop_sampling(self, token: int, subflows: Iterable[_Subflow]) -> None:
+    def _stop_sampling(self, token: int, subflows: Collection[_Subflow]) -> None:
+        self._sampled.remove(token, [each.four_tuple for each in subflows])
         for each in subflows:
-            if self._token_of.get(each.four_tuple) == token:
-                del self._token_of[each.four_tuple]
             self._flags.leave(each.four_tuple)
 
     def watched(self) -> Collection[FourTuple]:
         """Return all subflows that are steered or have a flag that nothing explains."""
-        unexplained = self._flags.unexplained
-        return self._token_of.keys() | unexplained if unexplained else self._token_of.keys()
+        unexplained, steered_ones = self._flags.unexplained, self._sampled.four_tuples
+        return steered_ones | set(unexplained) if unexplained else steered_ones
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows of connections on which data flow or that are new, and those whose flag is to go."""
@@ -273,7 +271,7 @@ class SteeringStage(Stage):
         if complete:
             self._flags.forget_gone(sockets)
         self._flags.begin(now)
-        for number, token in enumerate(list(self._connections) if complete else self._sampled(sockets), 1):
+        for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             if not number % SLICE:
                 yield Outcome(changed, effects)
                 changed, effects = [], []
@@ -300,9 +298,6 @@ class SteeringStage(Stage):
         effects += self._flags.taken_back(sockets, self._may_explain)
         yield Outcome(changed, effects)
 
-    def _sampled(self, sockets: Iterable[FourTuple]) -> set[int]:
-        return {self._token_of[each] for each in sockets if each in self._token_of}
-
     def _may_explain(self, token: int) -> bool:
         """The first sample of the connection is yet to come."""
         connection = self._connections.get(token)
@@ -310,7 +305,7 @@ class SteeringStage(Stage):
 
     def confirmed(self, effect: SetBackup) -> None:
         """The kernel did what *effect* says."""
-        self._flags.confirmed(effect, explained=self._token_of.get(effect.four_tuple) == effect.token)
+        self._flags.confirmed(effect, explained=self._sampled.is_of(effect.token, effect.four_tuple))
 
     def refused(self, effect: SetBackup) -> None:
         """The kernel would not do what *effect* says; it is not tried again, nor on others of the connection."""

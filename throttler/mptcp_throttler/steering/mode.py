@@ -79,25 +79,6 @@ class Crowd:
 class PathLoad:
     """All subflows of one connection on one path."""
 
-    __slots__ = (
-        "_alive",
-        "_carried",
-        "_crowd",
-        "_delivered",
-        "_emptied",
-        "_empty_since",
-        "_idled",
-        "_marks",
-        "_rtt",
-        "_told",
-        "_waited",
-        "baseline",
-        "lost",
-        "read",
-        "silent",
-        "waiting",
-    )
-
     def __init__(self) -> None:
         self._carried = 0
         self._delivered: dict[FourTuple, int] = {}
