@@ -2,10 +2,10 @@
 
 A *sweep* lists all sockets, in pieces; a *look-up* asks for single ones, many in one request. Consumers say which
 subflows they watch, and which few are urgent. The sampler sweeps as often as the most demanding watcher wants, or looks
-up what is watched where that is cheaper, and looks urgent subflows up meanwhile. It takes a fixed share of a processor:
+up what is watched if that is cheaper, and looks urgent subflows up meanwhile. It takes a fixed share of a processor:
 where sampling takes long it samples less often. Every sample carries the time when its socket was read
-(``KernelSubflow.read``); a sweep may take seconds from its first socket to its last. What nobody watches
-is not sampled.
+(``KernelSubflow.read``); a sweep may take seconds from its first socket to its last. Without a watcher nothing is
+sampled.
 """
 
 from __future__ import annotations
