@@ -17,7 +17,7 @@ from mptcp_throttler.stages.degradation import (
     SILENT_SECONDS,
     Capped,
     DegradationDetector,
-    Uploads,
+    UploadEvidence,
 )
 
 TICK = 0.1
@@ -82,7 +82,7 @@ class Upload:
 class Scene:
     def __init__(self, *uploads: Upload, guard: Guard | None = None, scope: ScopeKey = SHARED) -> None:
         self.uploads = uploads
-        self.uploads_evidence = Uploads()
+        self.uploads_evidence = UploadEvidence()
         self.detector = DegradationDetector(guard or Guard(), evidence=self.uploads_evidence)
         self.now = 0.0
         self.changes: list[float] = []

@@ -161,7 +161,7 @@ class Candidate:
         return self.idle_samples >= MAX_IDLE_SAMPLES and self.relaxation is None and now - self.resumed > TRIAL
 
 
-class Demand:
+class UploadDemand:
     """What is known of the demand of one upload."""
 
     __slots__ = ("_first", "_least", "_seen", "caps", "owed", "progressed", "read", "wanted", "wanted_since")
@@ -236,7 +236,7 @@ class GuardedConnection:
         self.flows: tuple[Flow, ...] = ()
         """The uncapped subflows, with their rates."""
         self.candidate: Candidate | None = None
-        self.demand = Demand()
+        self.demand = UploadDemand()
 
     @property
     def histories(self) -> list[History]:
@@ -258,7 +258,7 @@ class GuardedConnection:
         return baseline - sum(each.rate for each in self.histories)
 
 
-class Downloads:
+class DownloadEvidence:
     """The evidence of downloads."""
 
     samples_all = False
@@ -296,7 +296,7 @@ class Downloads:
         return True
 
 
-class Uploads(Downloads):
+class UploadEvidence(DownloadEvidence):
     """The evidence of uploads."""
 
     samples_all = True
@@ -394,12 +394,14 @@ class Uploads(Downloads):
 class DegradationDetector:
     """Observes connections with guarded caps in one direction. Times are monotonic, in seconds."""
 
-    def __init__(self, guard: Guard, counters: GuardCounters | None = None, evidence: Downloads | None = None) -> None:
+    def __init__(
+        self, guard: Guard, counters: GuardCounters | None = None, evidence: DownloadEvidence | None = None
+    ) -> None:
         """*counters* are counted on; *evidence*: of downloads, unless it is another."""
         self.guard = guard
         self.counters = counters or GuardCounters()
         self.connections: dict[int, GuardedConnection] = {}
-        self._evidence = evidence or Downloads()
+        self._evidence = evidence or DownloadEvidence()
         self._candidates: dict[int, GuardedConnection] = {}
         self._sampled = Sampled()
         """The uncapped subflows, and all of candidates."""

@@ -22,7 +22,7 @@ from mptcp_throttler.stages.degradation import (
     GuardCounters,
     GuardedConnection,
     Relaxation,
-    Uploads,
+    UploadEvidence,
 )
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
@@ -92,7 +92,7 @@ class GuardStage(Stage):
         self._relaxed.clear()
         self._detectors = {
             Direction.DOWN: DegradationDetector(policy.guard, self.counters),
-            Direction.UP: DegradationDetector(policy.guard, self.counters, Uploads()),
+            Direction.UP: DegradationDetector(policy.guard, self.counters, UploadEvidence()),
         }
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
