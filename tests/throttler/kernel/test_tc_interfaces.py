@@ -177,3 +177,20 @@ def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link
         with pytest.raises(KernelError, match="t1 has filters"):
             asyncio.run(start(["t0", "t1"]))
     assert "htb 4d50: root" in dump(link)
+
+
+@pytest.mark.parametrize("note", ["{", '{"t0": {"index": 2, "tree": []}}'], ids=["cut off", "of an earlier version"])
+def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: Path, note: str) -> None:
+    """Defect: a note by interfaces' names, which earlier versions left when they were killed, was a traceback."""
+    (tmp_path / "replaced.json").write_text(note)
+    before = dump(link)
+
+    async def start() -> None:
+        tc = HtbTrafficControl(["t0"], Ownership(), tmp_path)
+        async with tc.opened():
+            with pytest.raises(KernelError, match="it says what to put back at the root"):
+                await tc.prepare()
+
+    with link.entered():
+        asyncio.run(start())
+    assert dump(link) == before

@@ -269,6 +269,8 @@ class HtbTrafficControl:
             text = read_state(self._state_file)
             try:
                 notes: dict[str, dict[str, Any]] = {} if text is None else json.loads(text)
+                if not all(map(str.isdigit, notes)):
+                    raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
                 raise KernelError(
                     f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
