@@ -14,7 +14,7 @@ from test_daemon import PATHS, Scene, running, scenario
 from test_status_answers import LTE, WIFI, sampled
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.views.own_client import _asked_for
+from mptcp_throttler.runtime.answers.connections import own_connection
 from mptcp_throttler.views.requests import parse_request
 
 MB = 1_000_000
@@ -83,11 +83,10 @@ async def test_ends_of_a_subflow_that_has_gone_are_nobodys(tmp_path: Path) -> No
         connection = scene.engine.tracker.connections[7]
     request = parse_request(json.dumps({"query": "client", "endpoint": f"{LTE}:40000"}).encode())
     for state, found in ((SubflowState.ACTIVE, True), (SubflowState.CLOSED, False)):
-        subflows = tuple(
-            replace(each, state=state) if each.four_tuple == four_tuple(LTE) else each for each in connection.subflows
-        )
-        known = SimpleNamespace(connections={7: replace(connection, subflows=subflows)})
-        assert (_asked_for(known, request) is not None) is found  # type: ignore[arg-type]
+        subflow = next(each for each in connection.subflows if each.four_tuple == four_tuple(LTE))
+        ends = [(connection, replace(subflow, state=state))]
+        snapshot = SimpleNamespace(connections_with=lambda _, ends=ends: ends)
+        assert (own_connection(snapshot, request) is not None) is found  # type: ignore[arg-type]
 
 
 @scenario

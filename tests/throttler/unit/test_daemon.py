@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
+from pydantic import TypeAdapter
 
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.ports import KernelError
@@ -24,8 +25,7 @@ from mptcp_throttler.runtime.decisions import AT_ONCE
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
-from mptcp_throttler.views.answer_models import ErrorAnswer
-from mptcp_throttler.views.status_schema import ANSWERS
+from mptcp_throttler.views.answers import ANSWERS, ErrorAnswer
 
 PATHS = """\
 version: 1
@@ -59,9 +59,10 @@ class Scene:
 
     def ask(self, **request: object) -> dict[str, Any]:
         """Return what a child would answer, without one; it must be what the JSON Schema says."""
-        text = "".join(self.daemon._answer(json.dumps(request).encode()))
+        text = b"".join(self.daemon._answer(json.dumps(request).encode()))
         shown: dict[str, Any] = json.loads(text)
-        (ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]).model_validate_json(text)
+        answer = ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]
+        TypeAdapter(answer).validate_json(text)
         return shown
 
 

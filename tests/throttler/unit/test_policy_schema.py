@@ -12,10 +12,10 @@ import pytest
 
 from mptcp_common.fields import INTERFACE_PATTERN, NAME_PATTERN
 from mptcp_common.units import RATE_PATTERN, SIZE_PATTERN
-from mptcp_throttler.config.schemas import main, schema_texts
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN
+from mptcp_throttler.views.schemas import main, schema_texts
 
 CONF = Path(__file__).parents[3] / "conf"
 RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
@@ -24,14 +24,14 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
 def test_the_committed_schema_is_the_generated_one(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
-    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.config.schemas conf"
+    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.views.schemas conf"
 
 
 def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
     assert main([]) == 2
-    assert capsys.readouterr().err == "usage: python -m mptcp_throttler.config.schemas DIRECTORY\n"
+    assert capsys.readouterr().err == "usage: python -m mptcp_throttler.views.schemas DIRECTORY\n"
 
 
 def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -40,7 +40,7 @@ def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from schema.get("$defs", {}).items()
 
 
-@pytest.mark.parametrize("name", sorted(schema_texts()))
+@pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
 def test_no_section_takes_an_unknown_key_and_none_takes_null(name: str) -> None:
     text = schema_texts()[name]
     for _, schema in objects(json.loads(text)):

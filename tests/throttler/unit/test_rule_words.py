@@ -9,7 +9,7 @@ from test_daemon import PATHS, running, scenario
 
 from mptcp_throttler.policy.conditions import MOST_PREFIXES
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.views.rule_words import rules_in_words
+from mptcp_throttler.views.words import rules_in_words
 
 SECOND = ", once there are subflows on two paths"
 EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"

@@ -18,9 +18,8 @@ from mptcp_common import status_client
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.mptcp.records import ConnectionRecord
-from mptcp_throttler.runtime.queries import MAX_BUDGETS
+from mptcp_throttler.runtime.answers.summary import MAX_BUDGETS, MAX_CLASSES
 from mptcp_throttler.shaping.model import ClassCounters
-from mptcp_throttler.views.summary import MAX_CLASSES
 
 WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
@@ -49,7 +48,7 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         summary = await status_client.ask_async(tmp_path / "s", {"query": "summary"})
         assert summary["schema"] == 1
-        assert summary["pid"] == scene.daemon._parts.pid
+        assert summary["pid"] == scene.daemon._pid
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
         assert refused == {"schema": 1, "error": refused["error"]}
         assert "there are status, head, summary" in refused["error"]
@@ -61,9 +60,15 @@ async def test_every_answer_is_one_line_that_ends(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         for request in (*({"query": name} for name in ("status", "head", "summary", "connections", "all")), {}):
-            text = "".join(scene.daemon._answer(json.dumps(request).encode()))
-            assert text.endswith("}\n")
-            assert text.count("\n") == 1
+            text = b"".join(scene.daemon._answer(json.dumps(request).encode()))
+            assert text.endswith(b"}\n")
+            assert text.count(b"\n") == 1
+
+
+@scenario
+async def test_half_a_surrogate_pair_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED) as scene:
+        assert "udc00" in scene.ask(query="\udc00")["error"]
 
 
 @scenario

@@ -24,9 +24,8 @@ def test_nothing_is_a_question_for_the_status(line: bytes) -> None:
 
 def test_arguments_are_what_they_mean() -> None:
     found = parsed(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
-    assert found == Request(
-        "connections", {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
-    )
+    given = {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
+    assert found == Request("connections", {"offset": 0} | given)
 
 
 @pytest.mark.parametrize(

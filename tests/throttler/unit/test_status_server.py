@@ -39,9 +39,9 @@ def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def serving(path: Path, text: str) -> AsyncIterator[StatusServer]:
-    def document(_: bytes) -> Iterator[str]:
-        yield text
-        yield "."
+    def document(_: bytes) -> Iterator[bytes]:
+        yield text.encode()
+        yield b"."
 
     server = StatusServer(path, document)
     await server.open()
@@ -88,7 +88,7 @@ def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
     async def scenario() -> str:
-        server = StatusServer(tmp_path / "s", lambda line: iter([line.decode()]))
+        server = StatusServer(tmp_path / "s", lambda line: iter([line]))
         await server.open()
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         await children_of(server, 1)
@@ -104,7 +104,9 @@ def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(
 def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path) -> None:
     async def scenario() -> str:
         known = [1, 2]
-        server = StatusServer(tmp_path / "s", lambda _: iter([f"{len(known)} connections ", " " * MANY, str(known)]))
+        server = StatusServer(
+            tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * MANY}{known}".encode()])
+        )
         await server.open()
         client = connected(tmp_path / "s")
         await children_of(server, 1)
@@ -120,11 +122,11 @@ def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path)
 
 
 def test_what_comes_first_is_sent_at_once(tmp_path: Path) -> None:
-    def document(_: bytes) -> Iterator[str]:
-        yield "head"
+    def document(_: bytes) -> Iterator[bytes]:
+        yield b"head"
         while not (tmp_path / "go").exists():
             os.sched_yield()
-        yield "rest"
+        yield b"rest"
 
     async def scenario() -> bytes:
         server = StatusServer(tmp_path / "s", document)
@@ -167,10 +169,10 @@ def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, str]:
         broken = [True]
 
-        def document(_: bytes) -> Iterator[str]:
+        def document(_: bytes) -> Iterator[bytes]:
             if broken[0]:
                 raise ValueError("no such thing")
-            yield "well"
+            yield b"well"
 
         server = StatusServer(tmp_path / "s", document)
         await server.open()
@@ -258,7 +260,7 @@ def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
 def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
     async def scenario() -> os.stat_result:
         group = grp.getgrgid(os.getgid()).gr_name
-        server = StatusServer(tmp_path / "s", lambda _: iter(["."]), group)
+        server = StatusServer(tmp_path / "s", lambda _: iter([b"."]), group)
         await server.open()
         found = (tmp_path / "s").stat()
         await server.close()
@@ -283,7 +285,7 @@ def test_a_group_that_cannot_have_the_socket_is_told(
         raise error
 
     async def scenario() -> None:
-        await StatusServer(tmp_path / "s", lambda _: iter(["."]), "staff").open()
+        await StatusServer(tmp_path / "s", lambda _: iter([b"."]), "staff").open()
 
     monkeypatch.setattr("shutil.chown", refused)
     with pytest.raises(KernelError, match=words):
@@ -292,7 +294,7 @@ def test_a_group_that_cannot_have_the_socket_is_told(
 
 @asynccontextmanager
 async def echoing(path: Path) -> AsyncIterator[StatusServer]:
-    server = StatusServer(path, lambda line: iter([f"asked: {line.decode()}"]))
+    server = StatusServer(path, lambda line: iter([b"asked: " + line]))
     await server.open()
     try:
         yield server
@@ -367,7 +369,7 @@ def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
     async def scenario() -> str:
-        server = StatusServer(tmp_path / "s", lambda line: iter([f"{len(line)}"]))
+        server = StatusServer(tmp_path / "s", lambda line: iter([str(len(line)).encode()]))
         await server.open()
         client = connected(tmp_path / "s")
         client.settimeout(60)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
+from pydantic import TypeAdapter
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, running, scenario
 from test_status_answers import LTE, WIFI, sampled
 from test_status_events import VOLUME
@@ -14,15 +16,15 @@ from test_status_explain import explained
 
 from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.views.answer_models import WhatIfAnswer
-from mptcp_throttler.views.rule_words import paths_in_words
-from mptcp_throttler.views.what_if import MAX_LISTED
+from mptcp_throttler.runtime.answers.what_if import MAX_LISTED
+from mptcp_throttler.views.answers import WhatIfAnswer
+from mptcp_throttler.views.words import paths_in_words
 
 
 async def asked(tmp_path: Path, policy: str) -> dict[str, Any]:
     """Ask in a child: the answer is made by deciding anew, in a copy of the daemon."""
     found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
-    WhatIfAnswer.model_validate(found)
+    TypeAdapter(WhatIfAnswer).validate_json(json.dumps(found))
     return found
 
 
@@ -51,7 +53,7 @@ async def test_a_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mptcp_throttler.runtime.queries.WHAT_IF_SECONDS", 0)
+        patch.setattr("mptcp_throttler.runtime.answers.what_if.MAX_SECONDS", 0)
         async with running(tmp_path, CAPPED, kernel):
             found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": CAPPED}, 60.0)
     assert found["error"] == "to decide by this policy takes too long: 0 of 1 connections in 0 s"

@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 from mptcp_common.units import approximate_size
 from mptcp_throttler.mptcp.model import (
@@ -41,6 +41,7 @@ from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
+from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.preview import steered_reason
 
@@ -190,7 +191,7 @@ class Replay:
         for key in list(self._caps):
             self._end_cap(key)
 
-    def accounts(self) -> list[dict[str, Any]]:
+    def accounts(self) -> list[AccountAnswer]:
         """Return what was used of budgets, the fullest first, as ``summary`` has it."""
         if not self.policy.budgets:
             return []

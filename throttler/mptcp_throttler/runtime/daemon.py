@@ -27,16 +27,17 @@ from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
-from mptcp_throttler.runtime.engine import Engine
+from mptcp_throttler.runtime.engine import Engine, ahead_of_monotonic
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.queries import Parts, Queries
+from mptcp_throttler.runtime.queries import answer
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
@@ -57,6 +58,7 @@ class Daemon:
         """Must be made inside a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
+        self._started, self._pid = time.monotonic(), os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
@@ -84,20 +86,6 @@ class Daemon:
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
         self._observers = Observers(settings, kernel, engine, self._sockets, self._drift.verify)
-        self._parts = Parts(
-            settings=settings,
-            kernel=kernel,
-            started=time.monotonic(),
-            pid=os.getpid(),
-            engine=engine,
-            budgets=self._budgets,
-            closed_sockets=closed_sockets,
-            path_manager=self._path_manager,
-            reloads=self._reloads,
-            drift=self._drift,
-            gauge=self._gauge,
-            observers=self._observers,
-        )
 
     def stop(self) -> None:
         """Have :meth:`serve` end."""
@@ -245,6 +233,22 @@ class Daemon:
             text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
-    def _answer(self, line: bytes) -> Iterator[str]:
+    def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces, from what is stored; called in a child."""
-        return Queries(self._parts).answer(line)
+        snapshot = Snapshot(
+            now=time.time(),
+            ahead=ahead_of_monotonic(),
+            started=self._started,
+            pid=self._pid,
+            settings=self._settings,
+            kernel=self._kernel,
+            engine=self._engine,
+            budgets=self._budgets,
+            closed_sockets=self._closed_sockets,
+            path_manager=self._path_manager,
+            reloads=self._reloads,
+            drift=self._drift,
+            gauge=self._gauge,
+            observers=self._observers,
+        )
+        return answer(snapshot, line)

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from mptcp_throttler.views.answers import LoopDelay
+
 PERIOD_SECONDS = 0.02
 """Of the timer whose delay is measured: a delay may be seen shorter by as much. That of ``scheduling.rest_when_busy``
 begins with it, so that one wake of the loop serves both."""
@@ -54,7 +56,7 @@ class LoopGauge:
         while self._recent[0][0] < now - RECENT_SECONDS:
             self._recent.popleft()
 
-    def as_json(self) -> dict[str, float | int]:
+    def as_json(self) -> LoopDelay:
         """Return for the status: ``longest`` since the start, ``recent`` within 10 s, ``late`` above 50 ms."""
         recent = self._recent[0][1] if self._recent else 0.0
         return {"longest": round(self.longest, 4), "recent": round(recent, 4), "late": self.late}

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mptcp_common.problems import DocumentError
 from mptcp_common.service_manager import READY, reloading
@@ -17,6 +16,7 @@ from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.logs import TOLD, tell
+from mptcp_throttler.views.answers import RefusedReload, ReloadCounts
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ class PolicyReloads:
     """The reloads of one daemon."""
 
     def __init__(self, components: Sequence[Component], engine: Engine, read_policy: Callable[[], Policy]) -> None:
-        self.last_refused: dict[str, Any] | None = None
-        """Its ``time``, seconds since the epoch, and all ``errors``, one line each; None if the last one succeeded."""
+        self.last_refused: RefusedReload | None = None
+        """None if the last one succeeded."""
         self.since: float | None = None
         """When the policy in force was taken, monotonic seconds; None for that of the start."""
         self._accepted = self._refused = 0
@@ -69,6 +69,6 @@ class PolicyReloads:
         log.info("%s", text)
         self._engine.events.reload(time.monotonic(), text)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ReloadCounts:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""
         return {"accepted": self._accepted, "refused": self._refused, "last_refused": self.last_refused}

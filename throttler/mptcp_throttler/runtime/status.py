@@ -45,12 +45,12 @@ _STDERR = 2
 
 
 class StatusServer(Component):
-    """Answers each connection to the socket at *path* with the pieces of text that *answer* yields for its line."""
+    """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
 
     repairs = 0
     """How often the socket was made anew."""
 
-    def __init__(self, path: Path, answer: Callable[[bytes], Iterator[str]], group: str | None = None) -> None:
+    def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
         """*answer* is called in a child: it may take its time, and changes nothing that the daemon has.
 
         *group*: whose members may ask, beside root; None: the daemon's own.
@@ -177,7 +177,7 @@ def _reap(child: int) -> None:
         os.waitpid(child, 0)
 
 
-def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[str]]) -> NoReturn:
+def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[bytes]]) -> NoReturn:
     """Answer and end, without anything of what the daemon does when it ends."""
     code = 1
     try:
@@ -219,9 +219,9 @@ def _read_line(client: socket.socket) -> bytes:
     return line.partition(b"\n")[0]
 
 
-def _send(client: socket.socket, document: Iterator[str]) -> None:
-    with client.makefile("w", buffering=PIECE_BYTES, encoding="utf-8") as file:
-        for number, text in enumerate(document):
-            file.write(text)
+def _send(client: socket.socket, document: Iterator[bytes]) -> None:
+    with client.makefile("wb", buffering=PIECE_BYTES) as file:
+        for number, piece in enumerate(document):
+            file.write(piece)
             if number == 0:
                 file.flush()  # who asks sees at once that there is an answer

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mptcp_common.accounts import fullest
 from mptcp_throttler.policy.budget import Account, next_step, period, step_of
 from mptcp_throttler.policy.model import Budget, Policy
+from mptcp_throttler.views.answers import AccountAnswer, BudgetTotals
 
 _Fullness = tuple[float, str, str, int]
 """Of one account: share of its volume that is used, negative; budget, client, bytes used. The fullest is the least."""
@@ -34,7 +34,7 @@ class _Total:
     used: int = 0
     volume: int = 0
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> BudgetTotals:
         return {
             "name": self.budget.name,
             "per": "client" if self.budget.per_client else "path",
@@ -46,7 +46,7 @@ class _Total:
             "until": self.end,
         }
 
-    def account(self, fullness: _Fullness) -> dict[str, Any]:
+    def account(self, fullness: _Fullness) -> AccountAnswer:
         _, name, client, used = fullness
         volume = _volume(self.budget)
         step, coming = step_of(self.budget, used), next_step(self.budget, used)
@@ -65,7 +65,7 @@ class _Total:
 
 def budget_rows(
     policy: Policy, used: Mapping[Account, int], now: float, most: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[BudgetTotals], list[AccountAnswer]]:
     """Return each budget of *policy* in all, and *most* accounts of the periods that hold *now*, seconds since the
     epoch: the fullest first, and the fullest of each budget among them."""
     totals = _totals(policy, now)
@@ -83,7 +83,7 @@ def budget_rows(
 
 def budgets_of(
     policy: Policy, used: Mapping[Account, int], now: float, clients: Collection[str]
-) -> list[dict[str, Any]]:
+) -> list[AccountAnswer]:
     """Return the accounts of some *clients*, and those that all share, the fullest first."""
     totals = _totals(policy, now)
     theirs = {each: octets for each, octets in used.items() if not each.client or each.client in clients}

@@ -1,6 +1,5 @@
-"""What may be asked of the status socket: one line of JSON, checked by hand: libraries load too slowly.
-
-docs/status.md has the requests for people, ``views.answer_models`` their JSON Schema.
+"""What may be asked of the status socket: one line of JSON. Each argument is defined once, for its check and for the
+JSON Schema; docs/status.md has the requests for people.
 """
 
 from __future__ import annotations
@@ -8,24 +7,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.mptcp.model import unmap
 
-SCHEMA: Final = 1
-"""Version of the answers: a key that changes its meaning or goes makes it another."""
 LARGEST_REQUEST: Final = 64 * 1024
 """Bytes of the line."""
-LONGEST_NAME: Final = 200
-SORTS: Final = ("rate", "bytes", "age", "client")
 STATUS: Final = "status"
-
-_TOKEN: Final = re.compile("[0-9a-fA-F]{1,8}")
-Value = str | int | bytes | tuple[bytes, int]
-_Check = Callable[[object], Value]
+_TOKEN: Final = "[0-9a-fA-F]{1,8}"
 
 
 class RequestError(ValueError):
@@ -38,9 +30,21 @@ class Request:
 
     query: str
     arguments: Mapping[str, Any]
+    """Those that were given, and those that have a default."""
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.arguments.get(name, default)
+    def get(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What an argument may be."""
+
+    check: Callable[[object], Any]
+    """Returns what a value means. Raises ValueError."""
+    schema: Mapping[str, Any]
+    default: Any = None
+    needed: bool = False
 
 
 def parse_request(line: bytes) -> Request:
@@ -62,20 +66,20 @@ def parse_request(line: bytes) -> Request:
         guess = did_you_mean(query, QUERIES) if isinstance(query, str) else ""
         raise RequestError(f'"query": {_shown(query)} is not one{guess}; there are {", ".join(QUERIES)}')
     allowed = QUERIES[query]
-    arguments = {}
+    arguments = {name: each.default for name, each in allowed.items() if each.default is not None}
     for key, value in found.items():
         if key not in allowed:
             raise RequestError(f'"{_cut(key)}" is not an argument of {query}{_those(allowed)}')
         if value is None:
             continue
         try:
-            arguments[key] = allowed[key](value)
+            arguments[key] = allowed[key].check(value)
         except ValueError as error:
             raise RequestError(f'"{key}": {_shown(value)} {error}') from None
     if query == "explain" and len(arguments) != 1:
         raise RequestError('explain needs one of "client", "token" and "endpoint"')
-    for key in _NEEDED.get(query, ()):
-        if key not in arguments:
+    for key, each in allowed.items():
+        if each.needed and key not in arguments:
             raise RequestError(f'{query} needs "{key}"')
     return Request(query, arguments)
 
@@ -103,70 +107,87 @@ def _endpoint(value: object) -> tuple[bytes, int]:
 
 
 def _token(value: object) -> int:
-    if isinstance(value, str) and _TOKEN.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(_TOKEN, value):
         return int(value, 16)
     raise ValueError("is not a token: at most 8 hexadecimal digits")
 
 
-def _text(longest: int) -> _Check:
+def _text(longest: int, description: str = "", needed: bool = False) -> Argument:
     def check(value: object) -> str:
         if isinstance(value, str) and len(value) <= longest:
             return value
         raise ValueError(f"is not text of at most {longest} characters")
 
-    return check
+    schema = {"type": "string", "maxLength": longest} | ({"description": description} if description else {})
+    return Argument(check, schema, needed=needed)
 
 
-def _whole(least: int, most: int) -> _Check:
+def _whole(least: int, most: int, default: int | None, description: str = "") -> Argument:
     def check(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
         raise ValueError(f"is not a whole number from {least} to {most}")
 
-    return check
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return Argument(check, schema | ({"description": description} if description else {}), default)
 
 
-def _one_of(allowed: tuple[str, ...]) -> _Check:
+def _one_of(*allowed: str, default: str) -> Argument:
     def check(value: object) -> str:
         if isinstance(value, str) and value in allowed:
             return value
         raise ValueError(f"is none of {', '.join(allowed)}")
 
-    return check
+    return Argument(check, {"enum": list(allowed)}, default)
 
 
-_NAME = _text(LONGEST_NAME)
-QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
+_ADDRESS = Argument(_address, {"type": "string", "description": "An address: `192.0.2.1`, `2001:db8::1`."})
+_OF_CLIENT = "The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`."
+_ENDPOINT = Argument(_endpoint, {"type": "string", "description": _OF_CLIENT})
+_LOCAL = Argument(_endpoint, {"type": "string", "description": "The proxy's end of that subflow."})
+_TOKEN_ARGUMENT = Argument(_token, {"type": "string", "pattern": f"^{_TOKEN}$"})
+_NAME = _text(200)
+_AFTER = _whole(0, 1 << 62, None, "Those after this number, the first of them; without it the latest.")
+
+QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
     STATUS: {},
     "head": {},
     "summary": {},
     "connections": {
-        "client": _address,
+        "client": _ADDRESS,
         "path": _NAME,
         "rule": _NAME,
-        "token": _token,
-        "sort": _one_of(SORTS),
-        "limit": _whole(1, 1000),
-        "offset": _whole(0, 1 << 31),
+        "token": _TOKEN_ARGUMENT,
+        "sort": _one_of("rate", "bytes", "age", "client", default="age"),
+        "limit": _whole(1, 1000, 50),
+        "offset": _whole(0, 1 << 31, 0),
     },
-    "explain": {"client": _address, "token": _token, "endpoint": _endpoint},
+    "explain": {"client": _ADDRESS, "token": _TOKEN_ARGUMENT, "endpoint": _ENDPOINT},
     "events": {
-        "after": _whole(0, 1 << 62),
-        "client": _address,
-        "token": _token,
+        "after": _AFTER,
+        "client": _ADDRESS,
+        "token": _TOKEN_ARGUMENT,
         "rule": _NAME,
-        "limit": _whole(1, 10_000),
+        "limit": _whole(1, 10_000, 1000),
     },
-    "client": {"endpoint": _endpoint, "local": _endpoint, "token": _token},
-    "budgets": {"client": _address},
+    "client": {"endpoint": replace(_ENDPOINT, needed=True), "local": _LOCAL, "token": _TOKEN_ARGUMENT},
+    "budgets": {"client": replace(_ADDRESS, needed=True)},
     "policy": {},
-    "what_if": {"policy": _text(LARGEST_REQUEST)},
+    "what_if": {"policy": _text(LARGEST_REQUEST, "The text of a policy file.", needed=True)},
 }
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "client": ("endpoint",),
-    "budgets": ("client",),
-    "what_if": ("policy",),
-}
+
+
+def request_schema(query: str) -> dict[str, Any]:
+    """Return the JSON Schema of a request. An argument that is not needed may be null, too."""
+    arguments = QUERIES[query]
+    properties: dict[str, Any] = {"query": {"const": query}}
+    for name, each in arguments.items():
+        schema = dict(each.schema)
+        about = {"description": schema.pop("description")} if "description" in schema else {}
+        default = {} if each.needed else {"default": each.default}
+        properties[name] = (schema if each.needed else {"anyOf": [schema, {"type": "null"}]}) | about | default
+    needed = ["query", *(name for name, each in arguments.items() if each.needed)]
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
 
 def _those(allowed: Mapping[str, object]) -> str:

@@ -1,12 +1,120 @@
-"""How answers write single values for people."""
+"""Values, and paths and rules of a policy, in words: for answers, and for the lines that commands print. Pure.
+
+Of a rule, nothing is left out that changes what is done to a subflow, but of many clients only four are named.
+"""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.units import approximate_size
+from mptcp_throttler.policy.conditions import clients_text
+from mptcp_throttler.policy.evaluate import cap_text
+from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, PathMatch, Period, Policy, Rule, Throttle
+from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
+from mptcp_throttler.views.answers import PathWords, RuleWords
+
+_EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
+_COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
 
 
 @lru_cache(4096)
 def address_text(address: bytes) -> str | None:
     """Return a packed address as people write it; None for none."""
     return str(ip_address(address)) if address else None
+
+
+def end_text(address: bytes, port: int) -> str:
+    """Return a packed address with its port as people write it."""
+    if len(address) == 4:
+        return f"{socket.inet_ntoa(address)}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, address)}]:{port}"
+
+
+def paths_in_words(policy: Policy) -> list[PathWords]:
+    """Return for each path, in order, its name as ``path`` and its ``conditions``, in words."""
+    return [{"path": name, "conditions": list(_on_path(each))} for name, each in policy.paths.items()]
+
+
+def _on_path(path: PathMatch) -> Iterator[str]:
+    if path.interfaces is not None:
+        yield f"interface {' or '.join(sorted(path.interfaces))}"
+    if path.clients is not None:
+        yield clients_text(path.clients)
+    if path.remote_ids is not None:
+        yield f"client's address ID {' or '.join(map(str, sorted(path.remote_ids)))}"
+    if path.subflow is not None:
+        yield "the initial subflow" if path.subflow == "initial" else "joined subflows"
+    if path.backup is not None:
+        yield "backup subflows" if path.backup else "subflows that are not backup"
+
+
+def rules_in_words(policy: Policy) -> list[RuleWords]:
+    """Return for each rule, in order, its ``rule`` name, its ``conditions`` and what it ``does``, in words."""
+    return [
+        {"rule": rule.name, "conditions": list(_conditions(rule, policy)), "does": list(_does(rule))}
+        for rule in policy.rules
+    ]
+
+
+def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
+    if rule.paths is not None:
+        yield f"path {' or '.join(rule.paths)}"
+    if rule.direction != {Direction.DOWN}:
+        yield "uploads" if rule.direction == {Direction.UP} else "downloads and uploads"
+    # Without what is usual: a rule has the same words, whatever it is asked for.
+    for condition in rule.when.conditions(1):
+        yield from condition.words(policy.time_zone)
+
+
+def _does(rule: Rule) -> Iterator[str]:
+    if rule.throttle is not None:
+        last = "" if rule.lift_last else ", on the last usable path too"
+        guard = "" if rule.guard else ", never relaxed by the guard"
+        yield f"cap of {cap_in_words(rule.throttle)}{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
+    if rule.budget is not None:
+        yield budget_in_words(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
+    if rule.steer is not None:
+        yield f"steering {rule.steer.words()}" + _from_the_second(rule, Kind.STEER)
+    for kind in Kind:
+        if kind in rule.exempts:
+            yield _EXEMPT[kind]
+
+
+def _from_the_second(rule: Rule, kind: Kind) -> str:
+    """Return what holds of a rule that does not say from how many paths or subflows on."""
+    says = rule.when.model_fields_set & {"min_paths", "min_subflows"}
+    return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
+
+
+def cap_in_words(throttle: Throttle) -> str:
+    """Return ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
+    burst = "" if throttle.burst is None else f", burst of {approximate_size(throttle.burst)}"
+    onset = ", at once" if throttle.onset is Onset.IMMEDIATE else ""
+    return f"{cap_text(throttle)}{burst}{onset}"
+
+
+def budget_in_words(budget: Budget) -> str:
+    """Return ``budget monthly, by month for each client: after 5.00 GB 512 kbit/s``."""
+    steps = (
+        f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else cap_in_words(step.throttle)}"
+        for step in budget.steps
+    )
+    whose = "each client" if budget.per_client else "all clients together"
+    counts = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
+    return f"{budget.title}, by {budget.period.value}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
+
+
+def _reset(budget: Budget) -> str:
+    """Return when the period begins, where that is not midnight of the month's first day, of Monday, or of each day."""
+    days = {
+        Period.MONTH: (f"day {budget.reset_day}, ", budget.reset_day == 1),
+        Period.WEEK: (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
+        Period.DAY: ("", True),
+    }
+    day, usual = days[budget.period]
+    return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"

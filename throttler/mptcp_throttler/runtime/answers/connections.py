@@ -1,0 +1,317 @@
+"""Answers that show subflows: ``status`` all of them, ``connections`` a page of those that are asked for with how their
+sockets are doing, ``client`` what the owner of one connection may see, and ``budgets`` what is left to one address.
+
+Nothing is decided or sampled for ``status``: it is read from what the daemon has stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import lru_cache
+from typing import Any, Final
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.policy.budget import Account, period
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.model import Verdict
+from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
+from mptcp_throttler.shaping.plan import UNCAPPED, Planner
+from mptcp_throttler.views.answers import (
+    AccountAnswer,
+    CapAnswer,
+    ClassAnswer,
+    ConnectionDetails,
+    OwnBudget,
+    OwnSubflow,
+    StatusConnection,
+    SubflowAnswer,
+    SubflowDetails,
+)
+from mptcp_throttler.views.budgets import budgets_of
+from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.words import address_text, end_text
+
+Samples = Mapping[FourTuple, KernelSubflow]
+
+
+# status
+
+
+def status_connections(snapshot: Snapshot) -> Iterator[StatusConnection]:
+    """Yield every connection, one at a time: there may be ten thousand."""
+    subflow_answers, samples = _SubflowAnswers(snapshot), snapshot.latest_samples()
+    for connection in list(snapshot.connections.values()):
+        yield {
+            "token": f"{connection.token:08x}",
+            "version": 1,
+            "since": snapshot.wall(connection.since),
+            "relaxed": snapshot.engine.guard.reason(connection.token),
+            "subflows": subflow_answers.of(connection, samples),
+        }
+
+
+def classes(snapshot: Snapshot) -> list[ClassAnswer]:
+    """Return the classes that are in the kernel."""
+    return [class_answer(planner, minor) for planner in snapshot.planners for minor in sorted(planner.classes.actual)]
+
+
+def class_answer(planner: Planner, minor: int) -> ClassAnswer:
+    spec = planner.classes.actual[minor]
+    return {
+        "classid": f"{planner.ownership.htb_major:x}:{minor:x}",
+        "direction": planner.direction,
+        "rate": spec.rate,
+        "ceil": spec.ceil,
+    }
+
+
+class _SubflowAnswers:
+    """Builds what answers say of subflows."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._download, self._upload = snapshot.planners
+        self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
+
+    def of(self, connection: Connection, samples: Samples) -> list[SubflowAnswer]:
+        """Return the subflows of *connection*."""
+        down, up = by_direction(self._snapshot.verdicts(connection.token))
+        found: list[SubflowAnswer] = []
+        ahead = self._snapshot.ahead
+        for subflow in connection.subflows:
+            four_tuple = subflow.four_tuple
+            local, local_port, remote, remote_port = four_tuple
+            sample, verdict, upload = samples.get(four_tuple), down.get(four_tuple), up.get(four_tuple)
+            cap = _cap(subflow, verdict, self._download, self._landing)
+            found.append(
+                {
+                    "local": _own_end(local, local_port),
+                    "remote": end_text(remote, remote_port),
+                    "state": subflow.state,
+                    "initial": subflow.initial,
+                    "local_id": subflow.local_id,
+                    "remote_id": subflow.remote_id,
+                    "backup": subflow.backup,
+                    "interface": subflow.interface,
+                    "since": subflow.since + ahead,
+                    "path": None if verdict is None else verdict.path,
+                    **cap,
+                    "pacing_limit": None if sample is None or sample.tcp is None else sample.tcp.max_pacing_rate,
+                    "bytes_sent": None if sample is None else sample.bytes_acked,
+                    "bytes_received": None if sample is None else sample.bytes_received,
+                    "upload": None if upload is None else _cap(subflow, upload, self._upload, self._upload_landing),
+                }
+            )
+        return found
+
+
+_own_end = lru_cache(256)(end_text)  # of twenty thousand subflows there are a few
+
+
+def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> CapAnswer:
+    target = planner.entries.actual.get(subflow.four_tuple)
+    throttle = None if verdict is None else verdict.throttle
+    classid = None if target is None or target == UNCAPPED else f"{planner.ownership.htb_major:x}:{target.minor:x}"
+    return {
+        "rule": None if verdict is None or verdict.rule is None else verdict.rule.name,
+        "rate": None if throttle is None else throttle.rate,
+        "ceil": None if throttle is None else throttle.ceil,
+        "classid": classid,
+        "landing": subflow.four_tuple in landing,
+        "reason": f"not active ({subflow.state.value})" if verdict is None else verdict.reason,
+    }
+
+
+# connections
+
+
+def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
+    """Return the connections that meet every condition of *request*, sorted as it says."""
+    client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
+    found = []
+    for connection in list(snapshot.connections.values()):
+        if token is not None and connection.token != token:
+            continue
+        if client is not None and all(each.four_tuple.remote != client for each in connection.subflows):
+            continue
+        verdicts = snapshot.verdicts(connection.token)
+        if path is not None and all(each.path != path for each in verdicts):
+            continue
+        if rule is not None and not any(
+            each.throttle is not None and each.rule is not None and each.rule.name == rule for each in verdicts
+        ):
+            continue
+        found.append(connection)
+    key = _SORTS[request.get("sort")]
+    return sorted(found, key=lambda each: key(snapshot, each))
+
+
+def _rate(snapshot: Snapshot, connection: Connection) -> Any:
+    rates = [snapshot.engine.traffic.rates(each.four_tuple) for each in connection.subflows]
+    return -sum((each.sent or 0) + (each.received or 0) for each in rates), connection.since
+
+
+def _bytes(snapshot: Snapshot, connection: Connection) -> Any:
+    carried = (snapshot.engine.traffic.carried(each.four_tuple) for each in connection.subflows)
+    return -sum(sum(each) for each in carried), connection.since
+
+
+_SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
+    "rate": _rate,
+    "bytes": _bytes,
+    "age": lambda _, connection: (connection.since, connection.token),
+    "client": lambda _, connection: (len(connection.client), connection.client, connection.since),
+}
+
+
+def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDetails]:
+    """Yield the connections of a page."""
+    traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
+    samples, sockets = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
+    for connection in page:
+        four_tuples = [each.four_tuple for each in connection.subflows]
+        carried = [_carried(snapshot, each, samples) for each in four_tuples]
+        rates = [traffic.rates(each) for each in four_tuples]
+        # What it carries now; if that is nothing, what it has carried.
+        weights = [(each.sent or 0) + (each.received or 0) for each in rates]
+        weights = weights if sum(weights) else [sum(each) for each in carried]
+        total = sum(weights)
+        subflows: list[SubflowDetails] = []
+        for shown, four_tuple, rate, weight in zip(
+            subflow_answers.of(connection, samples), four_tuples, rates, weights, strict=True
+        ):
+            sample, socket = samples.get(four_tuple), sockets.get(four_tuple)
+            subflows.append(
+                {
+                    **shown,
+                    "rtt": None if sample is None or sample.tcp is None else sample.tcp.rtt / 1e6,
+                    "rtt_var": None if socket is None else socket.rtt_variance / 1e6,
+                    "retransmits": None if socket is None else socket.retransmits,
+                    "segments_out": None if socket is None else socket.segments_out,
+                    "lost": None if socket is None else socket.lost,
+                    "cwnd": None if socket is None else socket.congestion_window,
+                    "rate_sent": rate.sent,
+                    "rate_received": rate.received,
+                    "share": round(weight / total, 4) if total else None,
+                }
+            )
+        yield {
+            "token": f"{connection.token:08x}",
+            "client": address_text(connection.client),
+            "since": snapshot.wall(connection.since),
+            "version": 1,
+            "relaxed": snapshot.engine.guard.reason(connection.token),
+            "bytes_sent": sum(sent for sent, _ in carried),
+            "bytes_received": sum(received for _, received in carried),
+            "subflows": subflows,
+        }
+
+
+def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tuple[int, int]:
+    """Return the bytes that a subflow sent and received: as its socket says, otherwise by its last sample."""
+    sample = samples.get(four_tuple)
+    if sample is not None:
+        return sample.bytes_acked, sample.bytes_received
+    return snapshot.engine.traffic.carried(four_tuple)
+
+
+# client, budgets
+
+
+def own_connection(snapshot: Snapshot, request: Request) -> Connection | None:
+    """Return the one connection that *request* means; None if there is none, or there are several.
+
+    By its token if it has one: the subflow may have ended since, and its ends be another connection's.
+    """
+    token, local = request.get("token"), request.get("local")
+    if token is not None:
+        return snapshot.connections.get(token)
+    found = [
+        connection
+        for connection, subflow in snapshot.connections_with(request.get("endpoint"))
+        if subflow.state is SubflowState.ACTIVE
+        and local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def own_subflows(snapshot: Snapshot, connection: Connection) -> list[OwnSubflow]:
+    """Return the active subflows of *connection*, as its owner may see them. What a dry run would cap is no cap."""
+    capping = () if snapshot.policy.dry_run else snapshot.verdicts(connection.token)
+    down, up = by_direction(each for each in capping if each.throttle is not None)
+    paths = {each.four_tuple: each.path for each in snapshot.verdicts(connection.token)}
+    samples, _ = snapshot.look_up([each.four_tuple for each in connection.active])
+    found: list[OwnSubflow] = []
+    for four_tuple in (each.four_tuple for each in connection.active):
+        cap, upload = down.get(four_tuple), up.get(four_tuple)
+        sent, received = _carried(snapshot, four_tuple, samples)
+        found.append(
+            {
+                "path": paths.get(four_tuple),
+                "address": address_text(four_tuple.remote),
+                "capped": cap is not None,
+                "rate": None if cap is None or cap.throttle is None else cap.throttle.ceil,
+                "rule": None if cap is None or cap.rule is None else cap.rule.name,
+                "upload_rate": None if upload is None or upload.throttle is None else upload.throttle.ceil,
+                "bytes": sent + received,
+                "bytes_sent": sent,
+                "bytes_received": received,
+            }
+        )
+    return found
+
+
+def connection_budgets(snapshot: Snapshot, connection: Connection) -> list[OwnBudget]:
+    """Return the accounts that meter *connection*."""
+    metering = _metering(snapshot.verdicts(connection.token))
+    clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
+    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, clients)
+    return [_own_budget(each) for each in rows if each["name"] in metering]
+
+
+def client_budgets(snapshot: Snapshot, address: bytes) -> list[OwnBudget]:
+    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first.
+
+    Whether or not it has a connection: an operating system asks what is left when it joins a network, before it has
+    opened anything. So what would meter a subflow from there counts as well.
+    """
+    policy, text = snapshot.policy, address_text(address) or ""
+    decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
+    names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)
+    unused = {
+        Account(each.name, text, period(each, policy.time_zone, snapshot.now)[0]): 0
+        for each in policy.budgets.values()
+        if each.per_client and each.name in names
+    }
+    rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts()), snapshot.now, {text})
+    return [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+
+
+def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:
+    """Return the budgets that would meter the first or the second subflow from *address*, whatever its interface."""
+    local, now = bytes(len(address)), snapshot.now
+    subflows = tuple(
+        Subflow(FourTuple(local, 0, address, port), SubflowState.ACTIVE, not port, None, None, False, None, now)
+        for port in (0, 1)
+    )
+    decided = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
+    return _metering(each for verdicts in decided for each in verdicts)
+
+
+def _metering(verdicts: Iterable[Verdict]) -> set[str]:
+    """Return the names of the budgets that meter the subflows of *verdicts*."""
+    return {each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None}
+
+
+def _own_budget(row: AccountAnswer) -> OwnBudget:
+    return {
+        "name": row["name"],
+        "client": row["client"],
+        "used": row["used"],
+        "volume": row["volume"],
+        "left": row["left"],
+        "step": row["step"],
+        "next_step": row["next_step"],
+        "until": row["until"],
+        "shared": row["client"] is None,
+    }

@@ -1,0 +1,174 @@
+"""The answer to ``explain``: why each subflow has the cap that it has, or none; what would change that, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from mptcp_common.units import format_rate
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.policy.budget import period
+from mptcp_throttler.policy.explanation import ExplainedPolicy, Tried
+from mptcp_throttler.policy.model import BEFORE, Direction, Kind, Verdict
+from mptcp_throttler.runtime.answers.snapshot import Snapshot
+from mptcp_throttler.shaping.plan import UNCAPPED
+from mptcp_throttler.telemetry import events as kinds
+from mptcp_throttler.telemetry.events import CUT, Happened
+from mptcp_throttler.views.answers import ExplainedConnection, ExplainedSubflow, StageWords
+from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.words import address_text, end_text
+
+MAX_CONNECTIONS: Final = 50
+"""That are explained: those of a client that began last."""
+StageName = Literal["budgets", "guard", "steering", "rest"]
+_STAGES: Final[tuple[StageName, ...]] = ("budgets", "guard", "steering", "rest")
+"""In their order."""
+_EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
+_KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
+
+
+def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
+    """Return the connections that *request* names, the latest first."""
+    token, client, endpoint = (request.get(name) for name in ("token", "client", "endpoint"))
+    connections = snapshot.connections
+    if token is not None:
+        found = [connections[token]] if token in connections else []
+    elif endpoint is not None:
+        # Once each, though several of its subflows may have it, to several addresses of this host.
+        found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
+    else:
+        found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
+    return sorted(found, key=lambda each: each.since, reverse=True)
+
+
+def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[ExplainedConnection]:
+    """Explain the first of *connections*."""
+    policy = ExplainedPolicy(snapshot.policy)
+    directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
+    found: list[ExplainedConnection] = []
+    for connection in connections[:MAX_CONNECTIONS]:
+        one = _Explained(snapshot, policy, connection)
+        found.append(
+            {
+                "token": f"{connection.token:08x}",
+                "client": address_text(connection.client),
+                "since": snapshot.wall(connection.since),
+                "subflows": [
+                    one.subflow(subflow, direction)
+                    for subflow in connection.active
+                    for direction in directions
+                    if (subflow.four_tuple, direction) in one.steps[-1]
+                ],
+            }
+        )
+    return found
+
+
+class _Explained:
+    """One connection."""
+
+    def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
+        self._snapshot, self._policy, self._connection = snapshot, policy, connection
+        decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
+        self.steps = [
+            {(each.four_tuple, each.direction): each for each in step} for step in decisions.steps(connection)
+        ]
+        """The verdicts of the policy, then what each stage makes of them."""
+        self._expected = decisions.expected(connection)
+        self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
+        self._whole_since = ring.whole_since
+
+    def subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
+        """Explain one direction of an active *subflow*."""
+        four_tuple, snapshot = subflow.four_tuple, self._snapshot
+        verdict = self.steps[-1][four_tuple, direction]
+        throttle = verdict.throttle
+        since = snapshot.engine.traffic.since(four_tuple, direction)
+        tried = list(self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected))
+        dry = " (dry run)" if snapshot.policy.dry_run else ""
+        return {
+            "remote": end_text(four_tuple.remote, four_tuple.remote_port),
+            "local": end_text(four_tuple.local, four_tuple.local_port),
+            "path": verdict.path,
+            "interface": subflow.interface,
+            "direction": direction,
+            "verdict": "not capped" if throttle is None else f"capped at {format_rate(throttle.ceil)}{dry}",
+            "reason": verdict.reason,
+            "rate": None if throttle is None else throttle.rate,
+            "ceil": None if throttle is None else throttle.ceil,
+            "rule": None if verdict.rule is None else verdict.rule.name,
+            "since": snapshot.wall(subflow.since if since is None else since),
+            "tried": [
+                {
+                    "rule": each.rule,
+                    "kind": each.kind,
+                    "matched": each.matched,
+                    "failed": each.failed,
+                    "until": each.until,
+                }
+                for each in tried
+            ],
+            "stages": list(self._stages(four_tuple, direction, tried)),
+            "cap_state": self._cap_state(verdict),
+        }
+
+    def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
+        """Yield what each stage added to the reason, or put in its place."""
+        reasons = [step[four_tuple, direction].reason for step in self.steps]
+        for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons, reasons[1:], strict=False):
+            added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
+            if before != after and added:
+                since = self._since(stage, step[four_tuple, direction], tried)
+                yield {"stage": stage, "what": added, "since": since}
+
+    def _since(self, stage: StageName, verdict: Verdict, tried: Sequence[Tried]) -> float | None:
+        """Return when the stage last did something to the subflow; None if that is not known. *verdict* is its.
+
+        What there is no event of began with the subflow, with the policy, with the budget's period, or when hours last
+        opened its rule or closed one before that: of steering there are events of backup flags alone, and it began with
+        the last subflow among which data are spread. That an event began it which is no longer kept cannot be ruled
+        out.
+        """
+        if stage not in _EVENTS:
+            return None
+        four_tuple = verdict.four_tuple
+        opened = max((each.since or 0.0 for each in tried if each.kind is _KINDS.get(stage)), default=0.0)
+        of_stage = (each for each in self._events if each.kind == _EVENTS[stage])
+        found = [each for each in of_stage if self._concerns(each, four_tuple, verdict)]
+        if found and (stage != "budgets" or _says(verdict, found[-1])):
+            return max(found[-1].time, opened)
+        if stage == "budgets" and verdict.budget is not None and verdict.budget.budget is not None:
+            # A period and a policy begin without an event.
+            begin, _ = period(verdict.budget.budget, self._snapshot.policy.time_zone, self._snapshot.now)
+            opened = max(opened, begin, found[-1].time if found else 0.0)
+        subflows = self._connection.subflows
+        if stage == "steering":
+            began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
+        else:
+            began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
+        since = max(self._snapshot.wall(began), self._snapshot.taken, opened)
+        return since if since >= self._whole_since else None
+
+    def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:
+        if event.kind != kinds.BUDGET:
+            return event.four_tuple in (None, four_tuple) and event.token == self._connection.token
+        budget = None if verdict.budget is None else verdict.budget.budget
+        if budget is None or event.rule != budget.name:
+            return False
+        return not budget.per_client or event.detail.startswith(f"client {address_text(four_tuple.remote)}:")
+
+    def _cap_state(self, verdict: Verdict) -> Literal["none", "coming", "in force", "being lifted"]:
+        four_tuple, (download, upload) = verdict.four_tuple, self._snapshot.planners
+        planner = download if verdict.direction is Direction.DOWN else upload
+        there = planner.entries.actual.get(four_tuple, UNCAPPED) != UNCAPPED
+        if verdict.throttle is None or self._snapshot.policy.dry_run:
+            return "being lifted" if there else "none"
+        moving = four_tuple in planner.entries.upserts or planner.in_onset(four_tuple)
+        return "in force" if there and not moving else "coming"
+
+
+def _says(verdict: Verdict, event: Happened) -> bool:
+    """Tell whether what an event said of a budget is what is said now: its step, and until when its period lasts."""
+    sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
+    reasons = verdict.reason, "" if verdict.beside is None else verdict.beside.reason
+    return any(sentence.removesuffix(CUT) in each for each in reasons)

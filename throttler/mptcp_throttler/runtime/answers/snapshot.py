@@ -1,0 +1,131 @@
+"""What the daemon knew at the moment when it was asked: what every answer is made from, in a child.
+
+A child is a copy of the daemon: what it changes is its own. It must not use the daemon's sockets, because it would read
+what is meant for the daemon; so it asks the kernel by sockets of its own. What the kernel refuses is missing from the
+answer, and logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
+from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.drift import DriftMonitor
+from mptcp_throttler.runtime.engine import Engine
+from mptcp_throttler.runtime.event_loop import LoopGauge
+from mptcp_throttler.runtime.observe import Observers
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.reloads import PolicyReloads
+from mptcp_throttler.shaping.model import ClassCounters
+from mptcp_throttler.shaping.plan import Planner
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The parts of the daemon, none of which goes on."""
+
+    now: float
+    """Seconds since the epoch."""
+    ahead: float
+    """How many seconds the wall clock is ahead of the monotonic one, by which the daemon goes."""
+    started: float
+    pid: int
+    """The daemon's."""
+    settings: Settings
+    kernel: KernelAccess
+    engine: Engine
+    budgets: Budgets
+    closed_sockets: ClosedSockets
+    path_manager: UserspacePathManager
+    reloads: PolicyReloads
+    drift: DriftMonitor
+    gauge: LoopGauge
+    observers: Observers
+
+    def wall(self, time: float) -> float:
+        """Return the seconds since the epoch of a monotonic *time*."""
+        return time + self.ahead
+
+    @property
+    def policy(self) -> Policy:
+        return self.engine.decisions.policy
+
+    @property
+    def taken(self) -> float:
+        """When the policy in force was taken, seconds since the epoch."""
+        return self.wall(self.reloads.since or self.started)
+
+    @property
+    def connections(self) -> Mapping[int, Connection]:
+        """By token."""
+        return self.engine.tracker.connections
+
+    @property
+    def planners(self) -> tuple[Planner, Planner]:
+        """Of downloads and of uploads."""
+        return self.engine.downloads.planner, self.engine.uploads.planner
+
+    def verdicts(self, token: int) -> tuple[Verdict, ...]:
+        """Return what was decided about a connection."""
+        return self.engine.decisions.verdicts.get(token, ())
+
+    def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
+        """Yield the connections with a subflow of which *endpoint*, address and port, is the client's end, and that.
+
+        Clients behind one NAT have the same endpoint if they go to different addresses or ports of this host.
+        """
+        for connection in self.connections.values():
+            for subflow in connection.subflows:
+                if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
+                    yield connection, subflow
+
+    # Of the kernel
+
+    def latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
+        """Return the samples of the last sweep, or new ones if that is old."""
+        sampler = self.engine.sampler
+        if not sampler.is_current():
+            try:
+                sockets = self.kernel.sockets(self.settings)
+                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
+            except (KernelError, OSError) as error:
+                log.error("%s; the status shows older byte counts", error)
+        return sampler.latest
+
+    def look_up(
+        self, four_tuples: Sequence[FourTuple]
+    ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
+        """Return what the kernel says of these sockets now."""
+        try:
+            sockets = self.kernel.sockets(self.settings)
+            return sockets.look_up(four_tuples), sockets.details(four_tuples)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows nothing of sockets", error)
+            return {}, {}
+
+    def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
+        """Return the counters of the classes of one direction, by minor number."""
+        try:
+            return self.kernel.class_counters(self.settings, direction)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows classes without their counters", error)
+            return {}
+
+
+def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
+    """Return the verdicts on what is sent to the client, and on what comes from it, by subflow."""
+    down: dict[FourTuple, Verdict] = {}
+    up: dict[FourTuple, Verdict] = {}
+    for verdict in verdicts:
+        (down if verdict.direction is Direction.DOWN else up)[verdict.four_tuple] = verdict
+    return down, up

@@ -1,0 +1,169 @@
+"""The answer to ``what_if``: which live subflows another policy would cap, and which it would treat otherwise.
+
+How a subflow is treated is what the policy has done to it: its cap, its part in a steering mode, the budget that meters
+it, and whether any of that is a dry run. What a path does at the moment, such as a fail-over of steering, is not the
+policy's doing, and makes no difference here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mptcp_common.problems import DocumentError
+from mptcp_throttler.config.files import accept_policy
+from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle, Verdict
+from mptcp_throttler.runtime.answers.snapshot import Snapshot
+from mptcp_throttler.stages.steering import steered
+from mptcp_throttler.views.answers import Answer, Difference, WhatIfAnswer
+from mptcp_throttler.views.requests import RequestError
+from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
+
+MAX_LISTED: Final = 200
+"""Subflows that would be treated otherwise, and so many that would be capped as they are."""
+MAX_SECONDS: Final = 2.5
+"""The console waits for 3."""
+NICE: Final = 0
+"""The proxy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Treatment:
+    """What a policy does to one subflow in one direction. Two that are equal make no difference to it."""
+
+    cap: tuple[str, Throttle] | None = None
+    """The rule, and what it lets through; that of a budget or of load-balancing too."""
+    steering: str = ""
+    """In words."""
+    budget: Budget | None = None
+    """That meters it, used up or not."""
+    dry_run: bool = False
+    """None of it is done. Never set if nothing would be."""
+
+    @property
+    def capped(self) -> bool:
+        return self.cap is not None and not self.dry_run
+
+    def words(self, other: _Treatment) -> str:
+        """Return it in words, and nothing of budgets if *other* has the same."""
+        parts = ["not capped"]
+        if self.cap is not None:
+            rule, cap = self.cap[0], cap_in_words(self.cap[1])
+            parts = [f"capped at {cap}{',' if ',' in cap else ''} by rule {rule}"]
+        if self.steering or other.steering:
+            parts.append(self.steering or "not steered")
+        if self.budget != other.budget:
+            parts.append("no budget" if self.budget is None else budget_in_words(self.budget))
+        return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
+
+
+def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
+    """Decide about every connection by the policy of *text*: in this child, whose copy of the daemon nobody needs.
+
+    It is the longest question, and whoever may look may ask it: it gets the processor after the proxy, and has an end.
+    Raises RequestError if it was not done by then.
+    """
+    end = time.monotonic() + MAX_SECONDS
+    # A daemon that was started with a lower priority keeps it: raising it takes a capability.
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+    try:
+        policy, _ = accept_policy(text, "policy", snapshot.settings)
+    except DocumentError as error:
+        # mypy: the keys that may be left out are left out.
+        return {**answer, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
+    dry_run_now = snapshot.policy.dry_run
+    # Without the path manager in user space no subflow of a connection that is there becomes backup; new ones do.
+    later = "" if snapshot.path_manager.in_force or policy.dry_run else ", from the next connection on"
+    changes: list[Difference] = []
+    unchanged: list[Difference] = []
+    changed = stay_capped = capped_now = capped_then = 0
+    for connection, now, then in _decided(snapshot, policy, end):
+        before, after = _treatments(now, dry_run_now), _treatments(then, policy.dry_run, later)
+        verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
+        for key in dict.fromkeys([*before, *after]):
+            old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
+            capped_now += old.capped
+            capped_then += new.capped
+            row = unchanged
+            if old != new:
+                changed += 1
+                row = changes
+            elif new.capped:
+                stay_capped += 1
+            else:
+                continue
+            if len(row) < MAX_LISTED:
+                row.append(_difference(connection, verdicts[key], old, new, key in after))
+    return {
+        **answer,
+        "errors": [],
+        "changes": changes,
+        "changed": changed,
+        "stay_capped": unchanged,
+        "stay_capped_count": stay_capped,
+        "capped_now": capped_now,
+        "capped_then": capped_then,
+        "dry_run_now": dry_run_now,
+        "dry_run_then": policy.dry_run,
+    }
+
+
+def _decided(
+    snapshot: Snapshot, policy: Policy, end: float
+) -> Iterator[tuple[Connection, tuple[Verdict, ...], tuple[Verdict, ...]]]:
+    """Yield each connection, its verdicts, and those that it would have by *policy*. Raises RequestError at *end*."""
+    decisions, connections = snapshot.engine.decisions, snapshot.connections
+    decisions.set_policy(policy)
+    for number, (token, connection) in enumerate(connections.items()):
+        if time.monotonic() > end:
+            done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
+            raise RequestError(f"to decide by this policy takes too long: {done}")
+        *_, verdicts = decisions.steps(connection)
+        yield connection, snapshot.verdicts(token), verdicts
+
+
+def _difference(
+    connection: Connection, verdict: Verdict, old: _Treatment, new: _Treatment, decided: bool
+) -> Difference:
+    """*verdict*: that of the other policy if it has *decided*, otherwise the one of now."""
+    return {
+        "token": f"{connection.token:08x}",
+        "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
+        "path": verdict.path,
+        "direction": verdict.direction,
+        "now": old.words(new),
+        "then": new.words(old),
+        "why": verdict.reason if decided else None,
+    }
+
+
+def _treatments(
+    verdicts: tuple[Verdict, ...], dry_run: bool, later: str = ""
+) -> dict[tuple[FourTuple, Direction], _Treatment]:
+    steering = _steering(verdicts, later)
+    found = {}
+    for each in verdicts:
+        cap = None if each.throttle is None or each.rule is None else (each.rule.name, each.throttle)
+        part = steering.get(each.four_tuple, "") if each.direction is Direction.DOWN else ""
+        budget = None if each.budget is None else each.budget.budget
+        # Budgets meter in a dry run, too.
+        found[each.four_tuple, each.direction] = _Treatment(cap, part, budget, dry_run and bool(cap or part))
+    return found
+
+
+def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]:
+    """Return the part of each steered subflow, in words: by order, what is not on the first path there is backup.
+
+    *later* is said of what a backup flag does.
+    """
+    rule, path_of = steered(verdicts)
+    if rule is None or rule.steer is None:
+        return {}
+    steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
+    there = sorted(path_of.values(), key=steer.paths.index)
+    later = later if steer.kind.sets_backup else ""
+    return {each: f"{words}, {steer.kind.part(steer.given, path, there)}{later}" for each, path in path_of.items()}

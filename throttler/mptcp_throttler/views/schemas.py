@@ -1,0 +1,78 @@
+"""Writes the JSON Schemas of policy, settings and status socket: ``python -m mptcp_throttler.views.schemas conf``.
+
+They are made from what checks the files and the requests, and from the definitions of the answers; they are committed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from typing_extensions import is_typeddict
+
+from mptcp_throttler.config.settings import settings_schema
+from mptcp_throttler.policy.model import policy_schema
+from mptcp_throttler.views import answers
+from mptcp_throttler.views.requests import QUERIES, request_schema
+
+_REFERENCE: Final = "#/$defs/{model}"
+
+
+def status_schema() -> dict[str, Any]:
+    """Return the schema of every answer, and of every request below ``$defs``; ``x-queries`` says which belong
+    together."""
+    asked = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
+    wanted = {**answers.ANSWERS, "error": answers.ErrorAnswer}
+    adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in wanted.items()]
+    references, found = TypeAdapter.json_schemas(adapters, ref_template=_REFERENCE)  # type: ignore[arg-type]
+    for name, schema in found["$defs"].items():
+        for key, text in _descriptions(getattr(answers, name, None)).items():
+            schema["properties"][key]["description"] = text
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Answers of mptcp-throttler's status socket, version {answers.SCHEMA}",
+        "anyOf": list(references.values()),
+        "x-queries": {
+            query: {"request": {"$ref": _REFERENCE.format(model=asked[query])}, "answer": reference}
+            for (query, _), reference in references.items()
+            if query in asked
+        },
+        "$defs": found["$defs"] | {name: request_schema(query) for query, name in asked.items()},
+    }
+
+
+def _descriptions(part: Any) -> dict[str, str]:
+    """Return the texts below the keys of *part*, inherited ones included, which pydantic leaves out."""
+    if not is_typeddict(part):
+        return {}
+    properties = TypeAdapter(part).json_schema().get("properties", {})
+    found = {key: each["description"] for key, each in properties.items() if "description" in each}
+    for base in part.__orig_bases__:
+        found |= _descriptions(base)
+    return found
+
+
+def schema_texts() -> dict[str, str]:
+    """Return the text of each schema by its file name."""
+    schemas = {
+        "policy.schema.json": policy_schema(),
+        "throttler.schema.json": settings_schema(),
+        "status.schema.json": status_schema(),
+    }
+    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m mptcp_throttler.views.schemas DIRECTORY", file=sys.stderr)
+        return 2
+    for name, text in schema_texts().items():
+        Path(arguments[0], name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
