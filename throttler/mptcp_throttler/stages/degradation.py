@@ -227,7 +227,7 @@ class UploadDemand:
 class GuardedConnection:
     """One connection with guarded caps."""
 
-    __slots__ = ("candidate", "capped", "demand", "flows", "token", "uncapped")
+    __slots__ = ("candidate", "capped", "flows", "token", "uncapped")
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -236,7 +236,6 @@ class GuardedConnection:
         self.flows: tuple[Flow, ...] = ()
         """The uncapped subflows, with their rates."""
         self.candidate: Candidate | None = None
-        self.demand = UploadDemand()
 
     @property
     def histories(self) -> list[History]:
@@ -304,9 +303,11 @@ class UploadEvidence(DownloadEvidence):
     def __init__(self) -> None:
         self.shared: dict[ScopeKey, Path] = {}
         """What comes under each cap."""
+        self._demands: dict[int, UploadDemand] = {}
+        """By token."""
 
     def watch(self, connection: GuardedConnection) -> None:
-        demand = connection.demand
+        demand = self._demands.setdefault(connection.token, UploadDemand())
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in demand.caps}
         caps = []
         for four_tuple, cap in connection.capped.items():
@@ -319,7 +320,7 @@ class UploadEvidence(DownloadEvidence):
             self._leave(flow, scope)
 
     def forget(self, connection: GuardedConnection) -> None:
-        for flow, cap in connection.demand.caps:
+        for flow, cap in self._demands.pop(connection.token).caps:
             self._leave(flow, cap.scope)
 
     def _leave(self, flow: Flow, scope: ScopeKey) -> None:
@@ -329,11 +330,12 @@ class UploadEvidence(DownloadEvidence):
 
     def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
         if flow.take(sample.read, sample.bytes_received):
-            connection.demand.progressed = max(connection.demand.progressed, sample.read)
+            demand = self._demands[connection.token]
+            demand.progressed = max(demand.progressed, sample.read)
         return False
 
     def wanting(self, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
-        demand, candidate = connection.demand, connection.candidate
+        demand, candidate = self._demands[connection.token], connection.candidate
         relaxed = candidate is not None and candidate.relaxation is not None
         full = False
         for flow, cap in demand.caps:
@@ -350,11 +352,11 @@ class UploadEvidence(DownloadEvidence):
         demand.read = min(times, default=demand.read)
         full = full or demand.full
         if full or candidate is not None:
-            self._see_what_is_owed(connection, samples)
+            self._see_what_is_owed(connection, demand, samples)
         return present if demand.wants(samples.time, full) else 0
 
     @staticmethod
-    def _see_what_is_owed(connection: GuardedConnection, samples: Samples) -> None:
+    def _see_what_is_owed(connection: GuardedConnection, demand: UploadDemand, samples: Samples) -> None:
         found = [samples.sockets.get(each) for each in (*connection.uncapped, *connection.capped)]
         there = [each for each in found if each is not None and each.data_sequence]
         paths = [flow.path for flow in connection.flows if flow.present]
@@ -370,14 +372,14 @@ class UploadEvidence(DownloadEvidence):
         over_best = [each.data_sequence for each in there if each.four_tuple.remote == best.address]
         behind = min((ahead(top, each) for each in over_best), default=0)
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
-        if connection.demand.missing(there, top) >= least and behind >= least:
-            connection.demand.owed = samples.time
+        if demand.missing(there, top) >= least and behind >= least:
+            demand.owed = samples.time
 
     def sample_of(self, there: KernelSubflow, tcp: TcpInfo) -> Sample:
         return Sample(there.read, there.bytes_received)
 
     def is_backlogged(self, connection: GuardedConnection, now: float) -> bool:
-        since = connection.demand.wanted_since
+        since = self._demands[connection.token].wanted_since
         return (
             since is not None
             and now - since >= MIN_SPAN
@@ -388,7 +390,7 @@ class UploadEvidence(DownloadEvidence):
         return 0.0  # A client wants more for a while before anything shows that it does.
 
     def is_proven(self, connection: GuardedConnection, now: float) -> bool:
-        return connection.demand.proves(now)
+        return self._demands[connection.token].proves(now)
 
 
 class DegradationDetector:
