@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from mptcp_common.trust import distrust
 from mptcp_throttler.policy.budget import Account, Counters
@@ -35,8 +34,6 @@ CREATE TABLE IF NOT EXISTS counter (
 """
 """The column *rule* has the name of a budget, which is that of its rule where it has none of its own."""
 
-T = TypeVar("T")
-
 
 class LedgerError(Exception):
     """The database cannot be used: the text says which and why."""
@@ -49,7 +46,7 @@ class Ledger:
         """Open it; with *create*, make what is not there."""
         self._path = path
         self._version = -1
-        try:
+        with self._errors():
             if create:
                 _make(path)
             elif not path.exists():
@@ -61,94 +58,67 @@ class Ledger:
                 self._database.executescript(_SCHEMA)
             else:
                 self._database.execute("SELECT 1 FROM used LIMIT 1")
-        except (sqlite3.Error, OSError) as error:
-            raise self._error(error) from error
 
     def close(self) -> None:
         self._database.close()
 
     def used(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
         """Return the bytes of every account of the budgets and beginnings of periods in *periods*."""
-
-        def read() -> dict[Account, int]:
-            found: dict[Account, int] = {}
+        found: dict[Account, int] = {}
+        with self._errors():
             for budget, start in periods:
                 rows = self._database.execute(
                     "SELECT client, octets FROM used WHERE rule = ? AND start = ?", (budget, start)
                 )
                 found |= {Account(budget, client, start): octets for client, octets in rows}
-            return found
-
-        return self._try(read)
+        return found
 
     def counters(self, boot: str) -> dict[int, Counters]:
         """Return what the totals know of each socket of this *boot*; forget those of another."""
-
-        def read() -> dict[int, Counters]:
-            with self._database as transaction:
-                transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
-                rows = transaction.execute("SELECT cookie, acked, received FROM counter")
-                return {cookie: Counters(acked, received) for cookie, acked, received in rows}
-
-        return self._try(read)
+        with self._errors(), self._database as transaction:
+            transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
+            rows = transaction.execute("SELECT cookie, acked, received FROM counter")
+            return {cookie: Counters(acked, received) for cookie, acked, received in rows}
 
     def write(self, boot: str, usage: Usage) -> None:
         """Add to totals, take over the counters they come from, and forget sockets that have closed: all or nothing."""
-
-        def write() -> None:
-            with self._database as transaction:
-                transaction.executemany(
-                    "INSERT INTO used VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
-                    [(*account, octets) for account, octets in usage.added.items()],
-                )
-                transaction.executemany(
-                    "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
-                    ((cookie, boot, acked, received) for cookie, (acked, received) in usage.counters.items()),
-                )
-                transaction.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
-
-        self._try(write)
+        with self._errors(), self._database as transaction:
+            transaction.executemany(
+                "INSERT INTO used VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
+                [(*account, octets) for account, octets in usage.added.items()],
+            )
+            transaction.executemany(
+                "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
+                ((cookie, boot, acked, received) for cookie, (acked, received) in usage.counters.items()),
+            )
+            transaction.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
 
     def changed_by_others(self) -> bool:
         """Return whether another process has written since the last call; at the first call, True."""
-
-        def read() -> bool:
+        with self._errors():
             ((version,),) = self._database.execute("PRAGMA data_version").fetchall()
-            before, self._version = self._version, version
-            return bool(before != version)
-
-        return self._try(read)
+        before, self._version = self._version, version
+        return bool(before != version)
 
     def reset(self, chosen: Collection[Account]) -> int:
         """Forget what was used of accounts; return of how many something was."""
-
-        def reset() -> int:
-            with self._database as transaction:
-                return transaction.executemany(
-                    "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?", list(chosen)
-                ).rowcount
-
-        return self._try(reset) if chosen else 0
+        delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
+        with self._errors(), self._database as transaction:
+            return transaction.executemany(delete, list(chosen)).rowcount if chosen else 0
 
     def prune(self, before: int) -> None:
         """Forget periods that began before then."""
+        with self._errors(), self._database as transaction:
+            transaction.execute("DELETE FROM used WHERE start < ?", (before,))
 
-        def prune() -> None:
-            with self._database as transaction:
-                transaction.execute("DELETE FROM used WHERE start < ?", (before,))
-
-        self._try(prune)
-
-    def _try(self, call: Callable[[], T]) -> T:
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            return call()
-        except sqlite3.Error as error:
-            raise self._error(error) from error
-
-    def _error(self, error: Exception) -> LedgerError:
-        why = error.strerror if isinstance(error, OSError) else None
-        return LedgerError(f"ledger {self._path}: {why or error}")
+            yield
+        except (sqlite3.Error, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            raise LedgerError(f"ledger {self._path}: {why or error}") from error
 
 
 def _check(path: Path) -> None:
