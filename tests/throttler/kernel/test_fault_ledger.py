@@ -43,8 +43,7 @@ AMOUNT, PIECE = 300_000, 10_000
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
-from mptcp_throttler.policy.budget import Account, Counters
-from mptcp_throttler.stages.budget import Usage
+from mptcp_throttler.policy.budget import Account, Counters, Usage
 from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
 
 directory = Path(sys.argv[1])

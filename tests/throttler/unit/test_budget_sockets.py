@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from metering import HOURS, LTE, MB, MONTHLY, Host, at, four_tuple, policy
+from metering import HOURS, LTE, MB, Host, at, four_tuple, policy
 from policy_values import replace
 from sampling import observed
 
-from mptcp_throttler.mptcp.model import Connection, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.budget import Account, Counters
-from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
-from mptcp_throttler.stages.budget_accounts import Volume
-from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS, MeteredSockets
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
-
-
-def test_metering_that_ends_and_begins_again_within_a_sweep_goes_on() -> None:
-    """A sweep is taken in slices, between which verdicts change."""
-    came: list[int] = []
-    subject = MeteredSockets(lambda _, octets: came.append(octets), lambda parts, _: parts)
-    name = four_tuple("10.77.1.2")
-    (budget,) = MONTHLY.budgets.values()
-    parts = ((Volume(Account("lte", "", 0), budget, 0), True, True),)
-    socket = KernelSubflow(1, name, True, 0, 0, False, 0.0, cookie=1)
-    subject.meter(name, 1, parts, seen=False)
-    subject.meter(name, 1, (), seen=True)
-    ended = subject.metered[name]
-    assert subject._sample(ended, socket._replace(bytes_acked=10))
-    subject.meter(name, 1, parts, seen=True)
-    subject._drop(ended)
-    for octets in (15, 18):
-        assert not subject._sample(subject.metered[name], socket._replace(bytes_acked=octets))
-    assert came == [10, 3]
 
 
 def test_what_a_socket_carried_last_is_counted_once() -> None:
@@ -106,13 +86,13 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     host.close(1, report=False)
     host.close(2, report=False)
     host.sweep()
-    assert not host.stage._sockets.closed
+    assert not host.stage.sockets.closed
     host.sweep(FORGET_SECONDS + 1)
     usage = host.stage.take_pending()
     # The counters of the second one are not in the ledger yet, and need not be: its bytes are.
     assert (usage.counters, usage.closed) == ({}, frozenset({1, 2}))
     assert list(usage.added.values()) == [5]
-    assert not host.stage._sockets._rows
+    assert not host.stage.sockets.counters
     assert host.stage.accounts() == dict.fromkeys(usage.added, 70_005)
 
 
@@ -132,9 +112,9 @@ def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_re
     assert host.used() == {"lte": 1040}
     host.sweep(FORGET_SECONDS + 1)
     assert host.stage.take_pending().closed == {old.cookie}
-    assert host.stage._sockets._rows == {77}
+    assert host.stage.sockets.counters.keys() == {77}
     for times in (1, 2):
-        host.stage.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
+        host.stage.sockets.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
     assert not host.stage.take_pending().closed, "it is metered"
 
 
@@ -152,11 +132,11 @@ def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_report
     assert host.used() == {"by-day": 2000}
     host.sweep(LOOK_SECONDS + 1)
     host.close(1, report=False)
-    host.stage.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
-    assert not host.stage._sockets.closed, "no sweep says that it is gone"
+    host.stage.sockets.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
+    assert not host.stage.sockets.closed, "no sweep says that it is gone"
     host.sweep(2 * LOOK_SECONDS + 3)
     assert host.stage.take_pending().closed == {1}
-    assert host.stage._sockets._rows == {2}
+    assert host.stage.sockets.counters.keys() == {2}
 
 
 def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
@@ -164,6 +144,7 @@ def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
     host = Host(policy(HOURS))
     host.sweep()
     host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
     host.sweep()
     host.now = at("2026-11-20 19:00")
     host.decide(1)
@@ -176,9 +157,9 @@ def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
         return set()
 
     first, second = host.clock + LOOK_SECONDS + 1, host.clock + 2 * LOOK_SECONDS + 2
-    host.stage.forget_unlisted(first, listed)
+    host.stage.sockets.forget_unlisted(first, listed)
     assert not asked
-    host.stage.forget_unlisted(second, listed)
+    host.stage.sockets.forget_unlisted(second, listed)
     assert asked == [first], "a sweep since then would have it"
 
 
@@ -310,12 +291,20 @@ def test_the_urgent_are_few_however_many_share_the_account() -> None:
 
 
 def test_what_could_not_be_written_is_written_with_what_came_since() -> None:
-    account, other = Account("a", "", 1), Account("b", "", 1)
-    first = Usage({account: 5}, {1: (5, 0), 2: (0, 0)}, frozenset({3}))
-    later = Usage({account: 1, other: 2}, {1: (6, 2)}, frozenset({2}))
-    both = first.followed_by(later)
-    assert both == Usage({account: 6, other: 2}, {1: (6, 2)}, frozenset({2, 3}))
-    assert NOTHING_USED.followed_by(first) == first
+    host = Host()
+    for token, octets in ((1, 5), (2, 7)):
+        host.connect(token, "10.77.1.2")
+        host.carry(token, octets)
+    host.sweep()
+    first = host.stage.take_pending()
+    assert (set(first.counters), host.used()) == ({1, 2}, {})
+    host.carry(1, 1)
+    host.sweep()
+    host.close(2)
+    host.stage.put_back(first)
+    both = host.stage.take_pending()
+    assert list(both.added.values()) == [13]
+    assert (both.counters, both.closed) == ({1: (6, 0)}, frozenset({2}))
 
 
 ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "silent", "period", "policy"])

@@ -73,14 +73,14 @@ def test_a_new_period_begins_anew_whoever_asks_first() -> None:
 @pytest.mark.usefixtures("collected_by_hand")
 def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each referred to itself, and nothing in the daemon frees such: one stayed for each client and period."""
-    volumes: list[weakref.ref[budget_accounts.Volume]] = []
+    volumes: list[weakref.ref[budget_accounts.OpenAccount]] = []
 
-    class Noted(budget_accounts.Volume):
+    class Noted(budget_accounts.OpenAccount):
         def __init__(self, key: Account, budget: Budget, used: int) -> None:
             super().__init__(key, budget, used)
             volumes.append(weakref.ref(self))
 
-    monkeypatch.setattr(budget_accounts, "Volume", Noted)
+    monkeypatch.setattr(budget_accounts, "OpenAccount", Noted)
     host = Host(policy(LTE % "period: day"))
     host.connect(1, "10.77.1.2")
     for _ in range(3):
@@ -119,6 +119,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     assert host.stage.accounts() == {
         Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
         Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
+        Account("lte", "10.77.1.2", int(at("2026-12-01 00:00"))): 100_000,
     }
 
 

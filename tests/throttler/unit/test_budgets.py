@@ -23,12 +23,12 @@ from short_budgets import at, policy
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow, SubflowState
-from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.policy.budget import Account, Counters, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
-from mptcp_throttler.stages.budget import BudgetStage, Usage
+from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
@@ -68,9 +68,9 @@ class Host:
 
     def kill(self) -> None:
         """What its thread does is done; nothing else is."""
-        if self.budgets._thread is not None:
-            self.budgets._thread.submit(self.budgets._close_ledger).result()
-        self.budgets._drop_thread()
+        if self.budgets._ledger is not None:
+            self.budgets._thread.submit(self.budgets._ledger.close).result()
+        self.budgets._thread.shutdown(wait=False)
 
     def decide(self) -> None:
         subflow = Subflow(FT, SubflowState.ACTIVE, True, 0, 0, False, None, self.now)
@@ -228,16 +228,18 @@ def test_a_reset_beside_a_running_daemon_holds(path: Path) -> None:
     played(path, play)
 
 
-def test_a_write_that_fails_loses_nothing_and_doubles_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_that_fails_loses_nothing_and_doubles_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def play(host: Host) -> None:
-        write, failures = host.budgets._write_in_thread, [True, True, False]
+        write, failures = Ledger.write, [True, True, False]
 
-        def failing(usage: Usage) -> None:
+        def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
             if failures.pop(0):
                 raise LedgerError("disk full")
-            write(usage)
+            write(ledger, boot, usage)
 
-        host.budgets._write_in_thread = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(Ledger, "write", failing)
         for trouble in ("disk full", "disk full", None):
             host.acked += 1000
             await host.count()
@@ -251,38 +253,38 @@ def test_a_write_that_fails_loses_nothing_and_doubles_nothing(path: Path, caplog
     ]
 
 
-def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(path: Path) -> None:
+def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is held back would be missing from what is read for it."""
 
     async def play(host: Host) -> None:
-        write = host.budgets._write_in_thread
-
-        def failing(usage: Usage) -> None:
+        def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
             raise LedgerError("disk full")
 
-        host.budgets._write_in_thread = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(Ledger, "write", failing)
         host.acked = 1000
         await host.count()
         with pytest.raises(KernelError, match="disk full"):
             await host.budgets.prepare(host.policy)
         await host.budgets.prepare(replace(host.policy, rules=[], budgets={}))
-        host.budgets._write_in_thread = write  # type: ignore[method-assign]
+        monkeypatch.undo()
         await host.budgets.prepare(host.policy)
         assert host.used() == 1000
 
     played(path, play)
 
 
-def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path) -> None:
+def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(host: Host) -> None:
-        write, begun, go = host.budgets._write_in_thread, threading.Event(), threading.Event()
+        write, begun, go = Ledger.write, threading.Event(), threading.Event()
 
-        def slow(usage: Usage) -> None:
+        def slow(ledger: Ledger, boot: str, usage: Usage) -> None:
             begun.set()
             go.wait(10)
-            write(usage)
+            write(ledger, boot, usage)
 
-        host.budgets._write_in_thread = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(Ledger, "write", slow)
         host.acked = 1000
         counting = asyncio.create_task(host.count())
         await asyncio.get_running_loop().run_in_executor(None, begun.wait)
@@ -301,7 +303,8 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
         await host.count()
         host.acked = 1000
         host.sample()
-        host.stage._sockets.dirty |= dict.fromkeys(range(10**6, 10**6 + 20_000), (0, 0))
+        host.stage.sockets.counters |= dict.fromkeys(range(10**6, 10**6 + 20_000), (0, 0))
+        host.stage.sockets.dirty |= set(range(10**6, 10**6 + 20_000))
         for _ in range(3):
             host.clock += 1
             await host.tick()

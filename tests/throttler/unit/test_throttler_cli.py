@@ -25,11 +25,10 @@ from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import link
-from mptcp_throttler.policy.budget import Account, period
+from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR
-from mptcp_throttler.stages.budget_accounts import Usage
 from mptcp_throttler.storage.budget_ledger import Ledger
 
 ROOT = Path(__file__).parents[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -26,6 +27,17 @@ class Counters(NamedTuple):
 
     acked: int = 0
     received: int = 0
+
+
+class Usage(NamedTuple):
+    """What the ledger is to hear, all of it or nothing."""
+
+    added: Mapping[Account, int]
+    """Bytes."""
+    counters: Mapping[int, tuple[int, int]]
+    """Of each socket, by cookie, acked and received bytes that the accounts know of."""
+    closed: frozenset[int]
+    """Sockets that are gone."""
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:

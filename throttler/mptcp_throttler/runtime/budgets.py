@@ -1,8 +1,8 @@
 """The component of budgets: gives the stage the calendar and closed sockets, and writes what it counted to the ledger.
 
 The ledger belongs to one thread, which alone opens, reads and writes it: the disk never stops the event loop. What was
-fetched from the stage is kept until it is written: after a failed write it is written with what came since. A ``quota
-reset`` of another process is noticed by the number that SQLite gives each state of a database; only then it is read.
+fetched from the stage and could not be written goes back there, and is written with what came since. A ``quota reset``
+of another process is noticed by the number that SQLite gives each state of a database; only then it is read.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ import math
 import time
 from collections.abc import Callable, Collection, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
-from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.policy.budget import Counters, period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
-from mptcp_throttler.stages.budget_periods import Periods
+from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
@@ -62,12 +60,11 @@ class Budgets(Component):
         self._stage = stage
         self._changed = changed
         self._listed = listed
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
+        """Begins with the first call."""
         self._ledger: Ledger | None = None
-        """Used in that thread alone."""
+        """Used in that thread alone; None until a policy has a budget."""
         self._boot = ""
-        self._waiting = NOTHING_USED
-        """What was fetched from the stage and is not written."""
         self._read: Collection[tuple[str, int]] = ()
         """The periods of which accounts were read last."""
         self._writing = asyncio.Lock()
@@ -83,43 +80,47 @@ class Budgets(Component):
         """Open what *policy* needs, before it comes into force. Raises KernelError where the ledger cannot be used."""
         if not policy.budgets:
             return
+        now = self._clock()
+        periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
-            counters = await self._open() if self._thread is None else None
+            counters = None if self._ledger is not None else await self._call(self._open)
+            ledger = self._ledger
+            assert ledger is not None
             # What the stage holds back would else be missing from what is read.
-            await self._write()
-            periods = Periods(list(policy.budgets.values()), policy.time_zone)
-            periods.find(self._clock())
-            self._stage.restore(await self._call(self._used, periods.starts), counters)
-            self._pass_on(self._stage.advance(self._clock(), time.monotonic()))
+            await self._write(ledger)
+            self._stage.restore(await self._call(ledger.used, periods), counters)
         except LedgerError as error:
-            if self._ledger is None:
-                self._drop_thread()
             raise KernelError(str(error)) from error
+        self._pass_on(self._stage.advance(now, time.monotonic()))
 
     async def run(self) -> None:
         """Follow the calendar and write, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._ledger is not None:
-                await self.tick(time.monotonic())
+            await self.tick(time.monotonic())
 
     async def tick(self, now: float) -> None:
         """Do what is due at *now*, monotonic seconds."""
-        wall = self._clock()
+        ledger = self._ledger
+        if ledger is None:
+            return
+        wall, sockets = self._clock(), self._stage.sockets
         before, self._ahead = self._ahead, wall - now
         if abs(self._ahead - before) > 1.0:
             # The clock was set: one that is years ahead until the network sets it must not have the ledger pruned.
             self._prunes_at = now + SURE_SECONDS
         self._pass_on(self._stage.advance(wall, now))
-        self._stage.forget_unlisted(now, self._listed)
-        counters, closed = self._stage.pending
-        pause = 0.0 if closed else min(counters / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
-        if now - self._written_at < pause:
+        sockets.forget_unlisted(now, self._listed)
+        pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
+        if now - self._written_at < pause and not sockets.closed:
             return
         try:
-            await self._write()
+            await self._write(ledger)
             self._written_at = now
-            await self._read_ledger(wall, now)
+            if now >= self._prunes_at:
+                await self._call(ledger.prune, int(wall - KEPT_SECONDS))
+                self._prunes_at = now + PRUNE_SECONDS
+            await self._read_changes(ledger)
             if self.trouble is not None:
                 log.info("ledger %s: what budgets count is written again", self._path)
             self.trouble = None
@@ -130,68 +131,56 @@ class Budgets(Component):
 
     async def close(self) -> None:
         """Write for the last time."""
-        if self._thread is None:
+        if self._ledger is None:
             return
         try:
-            await self._write()
+            await self._write(self._ledger)
         except LedgerError as error:
             raise KernelError(f"{error}; what budgets counted last is lost") from error
         finally:
-            await self._call(self._close_ledger)
-            self._drop_thread()
+            await self._call(self._ledger.close)
+            self._ledger = None
+            self._thread.shutdown(wait=False)
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life; of nobody where no policy has had a budget."""
         if self._ledger is not None:
             self._stage.socket_closed(cookie, end, acked, received)
 
-    async def _write(self) -> None:
+    async def _write(self, ledger: Ledger) -> None:
         """Write what there is to write. Raises LedgerError; then it is kept."""
         # A write that has begun is not given up with the task that wanted it: whether it succeeded must be known.
-        await asyncio.shield(asyncio.ensure_future(self._write_whole()))
+        await asyncio.shield(asyncio.ensure_future(self._write_whole(ledger)))
 
-    async def _write_whole(self) -> None:
+    async def _write_whole(self, ledger: Ledger) -> None:
         async with self._writing:
-            self._waiting = self._waiting.followed_by(self._stage.take_pending())
-            if not self._waiting.is_empty:
-                await self._call(self._write_in_thread, self._waiting)
-                self._waiting = NOTHING_USED
+            usage = self._stage.take_pending()
+            if not any(usage):
+                return
+            try:
+                await self._call(ledger.write, self._boot, usage)
+            except LedgerError:
+                self._stage.put_back(usage)
+                raise
 
-    async def _read_ledger(self, wall: float, now: float) -> None:
-        """Read accounts where somebody else has changed them or a period began, and prune daily. Raises LedgerError."""
+    async def _read_changes(self, ledger: Ledger) -> None:
+        """Read accounts where somebody else has changed them or a period began. Raises LedgerError."""
         periods = self._stage.periods()
-        prune = now >= self._prunes_at
-        before = int(wall - KEPT_SECONDS) if prune else None
         async with self._writing:
-            if not self._waiting.is_empty:
-                return  # A write in between failed: what is read would lack it.
-            used = await self._call(self._read_in_thread, periods, periods != self._read, before)
-            if used is not None:
-                self._pass_on(self._stage.refresh(used))
+            changed = await self._call(ledger.changed_by_others)
+            if periods and (changed or periods != self._read):
+                self._pass_on(self._stage.refresh(await self._call(ledger.used, periods)))
         self._read = periods
-        if prune:
-            self._prunes_at = now + PRUNE_SECONDS
 
     def _pass_on(self, tokens: Collection[int]) -> None:
         if tokens:
             self._changed(tokens)
 
-    async def _open(self) -> dict[int, Counters]:
-        self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
-        return await self._call(self._open_ledger)
-
-    def _drop_thread(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-            self._thread = None
-
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
-        assert self._thread is not None
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    # In the thread.
-
-    def _open_ledger(self) -> dict[int, Counters]:
+    def _open(self) -> dict[int, Counters]:
+        """Open the ledger, and return what it knows of sockets. In the thread."""
         ledger = Ledger(self._path)
         try:
             self._boot = BOOT_ID.read_text().strip()
@@ -202,25 +191,3 @@ class Budgets(Component):
             raise
         self._ledger = ledger
         return counters
-
-    def _close_ledger(self) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
-
-    def _used(self, periods: Collection[tuple[str, int]]) -> dict[Account, int]:
-        assert self._ledger is not None
-        return self._ledger.used(periods)
-
-    def _write_in_thread(self, usage: Usage) -> None:
-        assert self._ledger is not None
-        self._ledger.write(self._boot, usage)
-
-    def _read_in_thread(
-        self, periods: Collection[tuple[str, int]], anew: bool, before: int | None
-    ) -> dict[Account, int] | None:
-        assert self._ledger is not None
-        if before is not None:
-            self._ledger.prune(before)
-        changed = self._ledger.changed_by_others()
-        return self._ledger.used(periods) if periods and (changed or anew) else None

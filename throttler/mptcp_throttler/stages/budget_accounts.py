@@ -1,16 +1,18 @@
-"""The accounts of budgets: whose bytes have come to how much in the present periods, and what follows from it. Pure."""
+"""The accounts of budgets: what each came to in the present period, and which step of its budget that reaches. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final, NamedTuple
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Final
+from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.budget import Account, next_step, step_of
+from mptcp_throttler.policy.budget import Account, next_step, period, step_of
 from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
-from mptcp_throttler.stages.budget_periods import Periods
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
 """Of the first step's volume: where reasons say that so much is used."""
@@ -20,42 +22,13 @@ NEAR_SECONDS: Final = 3.0
 """An account is near its next step when it would reach it within that time at its present rate."""
 
 
-class Usage(NamedTuple):
-    """What the ledger is to hear, all of it or nothing."""
-
-    added: Mapping[Account, int]
-    """Bytes."""
-    counters: Mapping[int, tuple[int, int]]
-    """Of each socket, by cookie, acked and received bytes that the accounts know of."""
-    closed: frozenset[int]
-    """Sockets that are gone."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.added or self.counters or self.closed)
-
-    def followed_by(self, later: Usage) -> Usage:
-        """Return both as one: what could not be written, and what came since."""
-        if self.is_empty:
-            return later
-        added = dict(self.added)
-        for account, octets in later.added.items():
-            added[account] = added.get(account, 0) + octets
-        closed = self.closed | later.closed
-        counters = {
-            cookie: read for cookie, read in {**self.counters, **later.counters}.items() if cookie not in closed
-        }
-        return Usage(added, counters, closed)
-
-
-NOTHING_USED: Final = Usage({}, {}, frozenset())
-
-
-class Volume:
-    """One account as it is now."""
+class OpenAccount:
+    """An account of a present period that subflows use."""
 
     __slots__ = (
         "budget",
+        "counts_down",
+        "counts_up",
         "key",
         "over",
         "percent",
@@ -74,20 +47,24 @@ class Volume:
         self.swept = 0
         """Those since the last full sweep."""
         self.over = False
-        """Its period is."""
+        """Its period has ended."""
         self.tokens: set[int] = set()
         """The connections whose verdicts were made with it."""
-        self.take_over(budget)
+        self.step: BudgetStep | None = None
+        self.percent = 0
+        """The announced share of the first step that is used; 0 below the least, and once there is a step."""
+        self.set_budget(budget)
 
-    def take_over(self, budget: Budget) -> None:
-        """Take *budget* as the account's, as the policy in force has it."""
+    def set_budget(self, budget: Budget) -> None:
+        """Take *budget* as the policy in force has it."""
         self.budget = budget
+        self.counts_down, self.counts_up = Direction.DOWN in budget.count, Direction.UP in budget.count
         self.find_level()
 
-    def find_level(self) -> None:
-        """Work out what *used* means."""
-        self.step: BudgetStep | None = step_of(self.budget, self.used)
-        self.percent = 0
+    def find_level(self) -> bool:
+        """Work out step and percent of *used*; return whether they are others than before."""
+        before = self.step, self.percent
+        self.step, self.percent = step_of(self.budget, self.used), 0
         coming = next_step(self.budget, self.used)
         self.turn: float = math.inf if coming is None else coming.after
         """Bytes from which on verdicts are others."""
@@ -100,149 +77,148 @@ class Volume:
                 self.percent = percent
         self.sentence = ""
         """What reasons say of it; made when first needed."""
-
-    @property
-    def level(self) -> tuple[BudgetStep | None, int]:
-        """What verdicts depend on."""
-        return self.step, self.percent
-
-
-Part = tuple[Volume, bool, bool]
-"""An account, and whether bytes to the client and bytes from it count there."""
+        return (self.step, self.percent) != before
 
 
 class Accounts:
-    """All accounts of the policy in force that are in use, and what the ledger has of others."""
+    """All accounts of the policy in force, and the connections whose verdicts depend on them."""
 
     def __init__(self) -> None:
+        self._budgets: Mapping[str, Budget] = {}
+        self._zone: ZoneInfo | None = None
         self._dry_run = False
-        self._periods = Periods((), None)
-        self._volumes: dict[Account, Volume] = {}
-        self._by_client: dict[tuple[str, bytes], Part] = {}
-        """The same by the budget's name and the packed address, which is empty for all clients together.
-
-        Parts are kept here, for all who count there: an account that had its own would refer to itself, and never be
-        freed where the garbage collector is off."""
-        self._known: dict[Account, int] = {}
-        """What the ledger has of accounts that nobody has asked for yet."""
-        self._left: dict[Account, int] = {}
-        """What is known of the periods before the last turn: the clock may be set back."""
-        self._basis: dict[int, tuple[Volume, ...]] = {}
+        self._now: float | None = None
+        """When the present periods were last asked for, seconds since the epoch."""
+        self._present: dict[str, tuple[int, int]] = {}
+        """Of each budget, begin and end of the present period."""
+        self._from, self._to = math.inf, -math.inf
+        """While all of them are the present ones."""
+        self._open: dict[Account, OpenAccount] = {}
+        self._by_client: dict[tuple[str, bytes], OpenAccount] = {}
+        """The same by the budget's name and the packed address, which is empty for all clients together."""
+        self._idle: dict[Account, int] = {}
+        """Bytes of accounts that nobody has asked for yet, and of those of the periods before: the clock may be set
+        back."""
+        self._added: dict[Account, int] = {}
+        """Bytes that the ledger does not have."""
+        self._basis: dict[int, tuple[OpenAccount, ...]] = {}
         """Of each connection, the accounts that its verdicts were made with."""
         self._stale: set[int] = set()
-        self._added: dict[Account, int] = {}
-        """Bytes that were not fetched yet."""
-        self._swept: list[Volume] = []
+        self._reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
+        self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
-        self._reached: deque[Volume] = deque(maxlen=MAX_REACHED)
-        self._now: float | None = None
-        """When it was last asked for the present periods, seconds since the epoch."""
-
-    @property
-    def periods(self) -> Periods:
-        return self._periods
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Accounts of budgets that it does not have are given up."""
-        self._dry_run = policy.dry_run
-        self._periods = Periods(list(policy.budgets.values()), policy.time_zone)
+        self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
+        self._present, self._from, self._to = {}, math.inf, -math.inf
         self._by_client.clear()
-        budgets = policy.budgets
-        for account, volume in list(self._volumes.items()):
-            budget = budgets.get(account.budget)
+        for key, account in list(self._open.items()):
+            budget = self._budgets.get(key.budget)
             if budget is None:
-                del self._volumes[account]
+                del self._open[key]
             else:
-                volume.take_over(budget)
-        if not budgets:
+                account.set_budget(budget)
+        if not self._budgets:
             self._basis.clear()
-            self._left.clear()
+            self._idle.clear()
         if self._now is not None:
             # Samples and closed sockets that come before the first decision need them.
             self.begin_periods(self._now)
 
-    def restore(self, used: Mapping[Account, int]) -> None:
-        """Take what the ledger has; of an account that is in use, this object knows better."""
-        self._known |= {account: octets for account, octets in used.items() if account not in self._volumes}
-
-    def refresh(self, used: Mapping[Account, int]) -> None:
-        """Take what the ledger has of all accounts of the present periods, which somebody else has changed.
-
-        It must have all that was fetched.
-        """
-        self._known = {account: octets for account, octets in used.items() if account not in self._volumes}
-        for account, volume in self._volumes.items():
-            volume.used = used.get(account, 0) + self._added.get(account, 0)
-            self._settle_level(volume)
-
-    def used(self) -> dict[Account, int]:
-        """Return the bytes of every account that is known."""
-        return self._known | {account: volume.used for account, volume in self._volumes.items()}
-
     def begin_periods(self, now: float) -> None:
         """Begin the periods that hold *now*, seconds since the epoch."""
         self._now = now
-        if not self._periods.find(now):
+        if self._from <= now < self._to or self._zone is None or not self._budgets:
             return
-        starts = set(self._periods.starts)
+        before = set(self.periods)
+        self._present = {name: period(budget, self._zone, now) for name, budget in self._budgets.items()}
+        self._from = max(begin for begin, _ in self._present.values())
+        self._to = min(end for _, end in self._present.values())
+        present = set(self.periods)
+        if present == before:
+            return
         self._by_client.clear()
-        before, known = self._left, self._known
-        self._known = {key: octets for key, octets in (before | known).items() if (key.budget, key.start) in starts}
-        self._left = {key: octets for key, octets in known.items() if (key.budget, key.start) not in starts}
-        for volume in list(self._volumes.values()):
-            if (volume.key.budget, volume.key.start) not in starts:
-                volume.over = True
-                del self._volumes[volume.key]
-                self._left[volume.key] = volume.used
-                self._stale |= volume.tokens
+        for key, account in list(self._open.items()):
+            if (key.budget, key.start) not in present:
+                account.over = True
+                self._idle[key] = account.used
+                self._stale |= account.tokens
+                del self._open[key]
+        kept = present | before
+        self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) in kept}
 
-    def part(self, budget: Budget, remote: bytes) -> Part:
-        """Return the present account of *budget* for a client, whose address is packed, and what counts there."""
+    @property
+    def periods(self) -> Collection[tuple[str, int]]:
+        """Name and begin of the present period of each budget."""
+        return [(name, begin) for name, (begin, _) in self._present.items()]
+
+    def until(self, budget: Budget) -> str:
+        """Return how long the present period of *budget* lasts, for people."""
+        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
+
+    def restore(self, used: Mapping[Account, int]) -> None:
+        """Take what the ledger has; of an account that is in use, this object knows better."""
+        self._idle |= {key: octets for key, octets in used.items() if key not in self._open}
+
+    def refresh(self, used: Mapping[Account, int]) -> None:
+        """Take what the ledger has of all accounts of the present periods, which somebody else has changed."""
+        present = set(self.periods)
+        before = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in present}
+        self._idle = before | {key: octets for key, octets in used.items() if key not in self._open}
+        for key, account in self._open.items():
+            account.used = used.get(key, 0) + self._added.get(key, 0)
+            self._settle_level(account)
+
+    def used(self) -> dict[Account, int]:
+        """Return the bytes of every account that is known, some of the periods before."""
+        return self._idle | {key: account.used for key, account in self._open.items()}
+
+    def account(self, budget: Budget, remote: bytes) -> OpenAccount:
+        """Return the present account of *budget* for a client, whose address is packed."""
         whose = remote if budget.per_client else b""
-        part = self._by_client.get((budget.name, whose))
-        if part is None:
-            account = self._periods.account(budget, remote)
-            volume = self._volumes.get(account)
-            if volume is None:
-                volume = self._volumes[account] = Volume(account, budget, self._known.pop(account, 0))
-            counted = volume.budget.count
-            part = self._by_client[budget.name, whose] = volume, Direction.DOWN in counted, Direction.UP in counted
-        return part
+        found = self._by_client.get((budget.name, whose))
+        if found is None:
+            key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = OpenAccount(key, budget, self._idle.pop(key, 0))
+            self._by_client[budget.name, whose] = found
+        return found
 
-    def renewed(self, parts: tuple[Part, ...], remote: bytes) -> tuple[Part, ...]:
-        """Return *parts* with the present accounts in place of those whose period is over."""
-        present = {budget.name: budget for budget in self._periods.budgets}
-        found = ((part, present.get(part[0].budget.name)) for part in parts)
+    def renewed(self, accounts: tuple[OpenAccount, ...], remote: bytes) -> tuple[OpenAccount, ...]:
+        """Return *accounts* with the present ones in place of those whose period is over."""
         return tuple(
-            part if not part[0].over or budget is None else self.part(budget, remote) for part, budget in found
+            self.account(self._budgets[each.key.budget], remote)
+            if each.over and each.key.budget in self._budgets
+            else each
+            for each in accounts
         )
 
-    def add(self, volume: Volume, octets: int) -> None:
+    def add(self, account: OpenAccount, octets: int) -> None:
         """Add what a subflow has carried."""
-        self._added[volume.key] = self._added.get(volume.key, 0) + octets
-        if not volume.swept:
-            self._swept.append(volume)
-        volume.swept += octets
-        volume.used += octets
-        if volume.used >= volume.turn:
-            self._settle_level(volume)
+        self._added[account.key] = self._added.get(account.key, 0) + octets
+        if not account.swept:
+            self._swept.append(account)
+        account.swept += octets
+        account.used += octets
+        if account.used >= account.turn:
+            self._settle_level(account)
 
-    def _settle_level(self, volume: Volume) -> None:
-        before = volume.level
-        volume.find_level()
-        if volume.level != before:
-            self._stale |= volume.tokens
-            self._reached.append(volume)
+    def _settle_level(self, account: OpenAccount) -> None:
+        if account.find_level():
+            self._stale |= account.tokens
+            self._reached.append(account)
 
     def take_stale(self) -> Collection[int]:
         """Return the connections whose verdicts were made with what is not so any more, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
 
-    def take_reached(self) -> list[Volume]:
+    def take_reached(self) -> list[OpenAccount]:
         """Return the accounts that reached a step, or a share that is announced, since the last call, but for those
         that a new policy or period gave up since."""
-        reached = [each for each in self._reached if self._volumes.get(each.key) is each]
+        reached = [each for each in self._reached if self._open.get(each.key) is each]
         self._reached.clear()
         return reached
 
@@ -251,15 +227,18 @@ class Accounts:
         added, self._added = self._added, {}
         return added
 
-    def depend(self, token: int, basis: set[Volume]) -> None:
+    def put_back(self, added: Mapping[Account, int]) -> None:
+        """Take back what was taken and could not be written."""
+        for key, octets in added.items():
+            self._added[key] = self._added.get(key, 0) + octets
+
+    def depend(self, token: int, basis: set[OpenAccount]) -> None:
         """The verdicts of connection *token* were made with *basis*."""
         before = set(self._basis.get(token, ()))
-        if before == basis:
-            return
-        for volume in before - basis:
-            volume.tokens.discard(token)
-        for volume in basis - before:
-            volume.tokens.add(token)
+        for account in before - basis:
+            account.tokens.discard(token)
+        for account in basis - before:
+            account.tokens.add(token)
         if basis:
             self._basis[token] = tuple(basis)
         else:
@@ -270,30 +249,25 @@ class Accounts:
         connections where it is near its next step, else none. It may be left for a while at any point."""
         span = 0.0 if self._swept_at is None else now - self._swept_at
         swept, self._swept, self._swept_at = self._swept, [], now
-        for volume in swept:
-            octets, volume.swept = volume.swept, 0
-            coming = next_step(volume.budget, volume.used)
+        for account in swept:
+            octets, account.swept = account.swept, 0
+            coming = next_step(account.budget, account.used)
             # The next sweeps may take as long as this one.
-            near = (
-                span > 0
-                and coming is not None
-                and coming.after - volume.used < octets / span * max(NEAR_SECONDS, 3 * span)
-            )
-            yield tuple(volume.tokens) if near else ()
+            soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
+            yield tuple(account.tokens) if coming is not None and coming.after - account.used < soon else ()
 
-    def describe(self, volume: Volume) -> str:
-        """Return what reasons say of *volume*."""
-        if not volume.sentence:
-            budget, step = volume.budget, volume.step
-            until = self._periods.until(budget)
+    def describe(self, account: OpenAccount) -> str:
+        """Return what reasons say of *account*."""
+        if not account.sentence:
+            budget, step = account.budget, account.step
             if step is None:
-                share = f"over {volume.percent} %" if volume.percent else f"under {ANNOUNCED_PERCENT[0]} %"
-                text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used {until}"
+                share = f"over {account.percent} %" if account.percent else f"under {ANNOUNCED_PERCENT[0]} %"
+                text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used"
             elif step.throttle is None:
-                text = f"{budget.title}: no cap beyond {approximate_size(step.after)} {until}"
+                text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
             else:
                 verb = "would cap" if self._dry_run else "caps"
                 who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
-                text = f"{who} {verb} what exceeds {approximate_size(step.after)} {until}"
-            volume.sentence = text
-        return volume.sentence
+                text = f"{who} {verb} what exceeds {approximate_size(step.after)}"
+            account.sentence = f"{text} {self.until(budget)}"
+        return account.sentence

@@ -8,54 +8,53 @@ counters the ledger knows, from those. A closed socket says its cookie and the c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final
 
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
-from mptcp_throttler.policy.budget import Counters
-from mptcp_throttler.stages.budget_accounts import Part, Volume
+from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE
 
 FORGET_SECONDS: Final = 120.0
-"""How long the counters of a subflow whose socket is in no sweep are waited for: it may be closing."""
+"""How long the last counters of a socket that is in no sweep are waited for: it may be closing."""
 LOOK_SECONDS: Final = 600.0
 """Between two looks whether sockets are still there of which the ledger knows and that nothing meters."""
 
 
 class Metered:
-    """A subflow whose bytes count, and its socket."""
+    """A subflow whose bytes count."""
 
     __slots__ = (
-        "acked",
+        "accounts",
         "active",
+        "before",
         "carried",
-        "coming",
         "cookie",
         "four_tuple",
         "missing_since",
-        "parts",
-        "received",
+        "next_accounts",
         "reported",
         "token",
     )
 
-    def __init__(self, four_tuple: FourTuple, token: int, parts: tuple[Part, ...]) -> None:
+    def __init__(self, four_tuple: FourTuple, token: int, before: Metered | None) -> None:
         self.four_tuple = four_tuple
         self.token = token
-        self.parts = parts
+        self.before = before
+        """The subflow that had the four-tuple before, if its socket is yet to report and no sample showed it."""
+        self.accounts: tuple[OpenAccount, ...] = ()
         """Where its bytes count."""
-        self.coming: tuple[Part, ...] | None = None
+        self.next_accounts: tuple[OpenAccount, ...] | None = None
         """Where they count from the next sample on; None where nothing changes."""
         self.active = True
         """It has a verdict."""
         self.cookie: int | None = None
-        """None while nothing is known of its socket."""
-        self.acked = self.received = 0
+        """Of its socket; None while no sample has shown it, and once it has closed."""
+        self.reported = False
+        """Its socket has closed, and its last counters are known."""
         self.carried = 0
         """Bytes since the sample before."""
         self.missing_since: float | None = None
-        self.reported = False
-        """A socket of it has closed, and its last counters are known."""
 
     @property
     def end(self) -> End:
@@ -63,241 +62,208 @@ class Metered:
 
 
 class MeteredSockets:
-    """All metered subflows.
+    """All metered subflows, and of each socket the counters that the accounts have."""
 
-    *add* hears what comes to which account; *renewed* says where bytes count whose account's period is over.
-    """
-
-    def __init__(
-        self,
-        add: Callable[[Volume, int], None],
-        renewed: Callable[[tuple[Part, ...], bytes], tuple[Part, ...]],
-    ) -> None:
-        self._add = add
-        self._renewed = renewed
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
-        self.dirty: dict[int, tuple[int, int]] = {}
-        """Of each socket, the counters that the ledger does not have yet."""
+        self.counters: dict[int, tuple[int, int]] = {}
+        """Of each socket, by cookie, the acked and received bytes that are counted; none where that is nothing."""
+        self.dirty: set[int] = set()
+        """Sockets whose counters the ledger does not have yet."""
         self.closed: set[int] = set()
-        """Sockets of which it need not have any."""
-        self._by_cookie: dict[int, Metered] = {}
-        self._ends: dict[End, Metered] = {}
-        self._departed: dict[End, Metered] = {}
-        """Subflows that lost their four-tuple before any sample of their socket, which is yet to report."""
-        self._restored: dict[int, Counters] = {}
-        """What the ledger knows of sockets that have not been metered since."""
-        self._looked_at: float | None = None
-        self._rows: set[int] = set()
-        """The sockets of which the ledger has counters."""
-        self._unmetered: set[int] = set()
-        """Those of them that nothing metered at the last look."""
-        self._done: set[int] = set()
-        self._expiring: deque[tuple[float, int]] = deque()
-        """Sockets that closed or lost their four-tuple, and when, monotonic."""
+        """Sockets whose counters it can forget."""
         self.now = 0.0
+        """Monotonic seconds."""
+        self._by_cookie: dict[int, Metered] = {}
+        self._by_end: dict[End, Metered] = {}
+        self._gone: deque[tuple[float, int]] = deque()
+        """Sockets that closed or lost their four-tuple, and when, monotonic."""
+        self._reported: set[int] = set()
+        """Those of them that closed: a sample from before is of no use."""
+        self._looked_at: float | None = None
+        self._unmetered: set[int] = set()
+        """Sockets with counters that nothing metered at the last look."""
 
-    def restore(self, counters: Mapping[int, Counters]) -> None:
+    def restore(self, counters: Mapping[int, tuple[int, int]]) -> None:
         """Take what the ledger knows of sockets, at the start."""
-        self._restored = dict(counters)
-        self._rows = set(counters)
+        self.counters = dict(counters)
 
     def take(self) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
-        """Return what the ledger is to hear, and begin anew."""
-        counters, closed = self.dirty, frozenset(self.closed)
-        self._rows |= counters.keys()
-        self._rows -= closed
-        self.dirty, self.closed = {}, set()
+        """Return the counters that the ledger is to have, and the sockets that it can forget; begin anew."""
+        counters, closed = {cookie: self.counters[cookie] for cookie in self.dirty}, frozenset(self.closed)
+        self.dirty, self.closed = set(), set()
         return counters, closed
 
-    def meter(self, four_tuple: FourTuple, token: int, parts: tuple[Part, ...], seen: bool) -> None:
+    def put_back(self, counters: Mapping[int, tuple[int, int]], closed: Set[int]) -> None:
+        """Take back what was taken and could not be written."""
+        self.dirty |= counters.keys() & self.counters.keys()
+        self.closed |= closed
+
+    def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
         """The verdicts on a subflow say where its bytes count. *seen*: it has had verdicts before, or could have."""
         metered = self.metered.get(four_tuple)
+        before = None
         if metered is not None and metered.token != token:
             # A client that reuses a port soon has the same four-tuple in a newer connection.
-            if metered.cookie is not None:
-                self._detach(metered)
-            elif not metered.reported:
-                metered.missing_since = self.now
-                self._departed[metered.end] = metered
+            if metered.cookie is None and not metered.reported:
+                before = metered
+            metered.active = False
+            self._lose(metered)
             self._drop(metered)
             metered = None
-        if metered is not None and not metered.parts and metered.coming is None:
-            # Its metering ended in a sweep that is not over, and begins again.
-            self._drop(metered)
-            metered, seen = None, True
         if metered is not None:
             metered.active = True
-            metered.coming = None if parts == metered.parts else parts
-        elif parts:
-            metered = self.metered[four_tuple] = Metered(four_tuple, token, () if seen else parts)
-            metered.coming = parts if seen else None
-            self._ends[metered.end] = metered
+            metered.next_accounts = None if accounts == metered.accounts else accounts
+        elif accounts:
+            metered = self.metered[four_tuple] = Metered(four_tuple, token, before)
+            self._by_end[metered.end] = metered
+            if seen:
+                metered.next_accounts = accounts
+            else:
+                metered.accounts = accounts
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
         """The subflow has no verdict any more; its socket may still be there, and carry."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.active = False
-            if metered.reported and metered.cookie is None:
+            if metered.reported:
                 self._drop(metered)
 
     def end_all(self) -> None:
         """Nothing is metered any more, and of no subflow anybody will say that it has ended."""
         for metered in list(self.metered.values()):
-            metered.coming, metered.active = (), False
-            if metered.reported and metered.cookie is None:
-                self._drop(metered)
+            metered.next_accounts = ()
+            self.release(metered.four_tuple, metered.token)
 
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
         """Count what *sockets* have more than before, and yield after every slice. *now* is monotonic."""
         self.now = now
-        if complete:
-            missing = []
-            for number, (four_tuple, metered) in enumerate(list(self.metered.items()), 1):
-                if not number % (2 * SLICE):
-                    yield
-                if self.metered.get(four_tuple) is not metered:
-                    continue  # it ended between two slices
-                socket = sockets.get(four_tuple)
-                if socket is None:
-                    missing.append(metered)
-                elif socket.token != metered.token:
-                    continue  # the socket of a connection before it, which had its four-tuple when the sweep read it
-                elif self._sample(metered, socket):
-                    self._drop(metered)
-            self._forget_missing(missing)
-        else:
-            for four_tuple, socket in sockets.items():
-                found = self.metered.get(four_tuple)
-                if found is not None and socket.token == found.token and self._sample(found, socket):
-                    self._drop(found)
+        for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
+            if not number % (2 * SLICE):
+                yield
+            metered, socket = self.metered.get(four_tuple), sockets.get(four_tuple)
+            if metered is None:
+                continue
+            if socket is None:
+                self._miss(metered, now)
+            elif socket.token == metered.token:  # else it is that of a connection before it, from before the sweep
+                self._sample(metered, socket)
         yield
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life."""
-        metered = self._by_cookie.get(cookie)
-        if metered is None:
-            metered = self._departed.pop(end, None) or self._ends.get(end)
-            if metered is not None and (metered.cookie is not None or not self._bind(metered, cookie)):
-                metered = None
+        metered = self._by_cookie.pop(cookie, None)
+        if metered is None and cookie not in self._reported:
+            metered = self._unsampled(end)
         if metered is not None:
-            self._count(metered, acked, received)
-            del self._by_cookie[cookie]
-            metered.cookie, metered.acked, metered.received, metered.reported = None, 0, 0, True
-            if metered.coming is not None:
-                metered.parts, metered.coming = metered.coming, None
-            if not metered.active:
-                self._drop(metered)
+            self._count(metered, cookie, acked, received)
+            if metered.cookie in (None, cookie):
+                metered.cookie, metered.reported = None, True
+                if metered.next_accounts is not None:
+                    metered.accounts, metered.next_accounts = metered.next_accounts, None
+                if not metered.active:
+                    self._drop(metered)
         self._forget_counters(cookie)
-        self._done.add(cookie)
-        self._expiring.append((self.now, cookie))
-
-    def _sample(self, metered: Metered, socket: KernelSubflow) -> bool:
-        """Count what *socket* has more than before; return whether the subflow is metered no more."""
-        if metered.cookie != socket.cookie and not self._bind(metered, socket.cookie):
-            return False
-        metered.missing_since = None
-        self._count(metered, socket.bytes_acked, socket.bytes_received)
-        if metered.coming is None:
-            return False
-        metered.parts, metered.coming = metered.coming, None
-        # Whatever was carried before: a daemon that comes back must not count it.
-        self.dirty[socket.cookie] = (metered.acked, metered.received)
-        return not metered.parts
-
-    def _count(self, metered: Metered, acked: int, received: int) -> None:
-        down, up = max(0, acked - metered.acked), max(0, received - metered.received)
-        metered.carried = down + up
-        if not metered.carried or metered.cookie is None:
-            return
-        metered.acked += down
-        metered.received += up
-        parts = metered.parts
-        if parts:
-            self.dirty[metered.cookie] = (metered.acked, metered.received)
-            # When a period ends, only what carries something is renewed, and when it does.
-            for part in parts:
-                if part[0].over:
-                    parts = metered.parts = self._renewed(parts, metered.four_tuple.remote)
-                    break
-        for volume, down_counts, up_counts in parts:
-            octets = (down if down_counts else 0) + (up if up_counts else 0)
-            if octets:
-                self._add(volume, octets)
-
-    def _bind(self, metered: Metered, cookie: int) -> bool:
-        """Take *cookie* as that of the subflow's socket; return whether it can be."""
-        if cookie in self._done:
-            return False
-        if metered.cookie is not None:
-            self._detach(metered)
-        metered.cookie = cookie
-        metered.acked, metered.received = self._restored.pop(cookie, (0, 0))
-        self._by_cookie[cookie] = metered
-        return True
-
-    def _detach(self, metered: Metered) -> None:
-        """Another socket has the four-tuple now; the one before is known by its cookie alone, and yet to report."""
-        assert metered.cookie is not None
-        left = Metered(metered.four_tuple, metered.token, metered.parts)
-        left.active, left.cookie = False, metered.cookie
-        left.acked, left.received = metered.acked, metered.received
-        self._by_cookie[metered.cookie] = left
-        self._expiring.append((self.now, metered.cookie))
-
-    def _drop(self, metered: Metered) -> None:
-        if self.metered.get(metered.four_tuple) is metered:
-            del self.metered[metered.four_tuple]
-        if self._ends.get(metered.end) is metered:
-            del self._ends[metered.end]
-        if metered.cookie is not None and self._by_cookie.get(metered.cookie) is metered:
-            del self._by_cookie[metered.cookie]
-
-    def _forget_counters(self, cookie: int) -> None:
-        """A socket is gone: the ledger need not know its counters. Whatever they say has been added to accounts, and is
-        written in the transaction that forgets them, or was before."""
-        if cookie in self._rows or cookie in self.dirty:
-            self.dirty.pop(cookie, None)
-            self.closed.add(cookie)
-        self._restored.pop(cookie, None)
-
-    def _forget_missing(self, missing: Iterable[Metered]) -> None:
-        now = self.now
-        for metered in missing:
-            if self.metered.get(metered.four_tuple) is not metered:
-                continue  # it ended between two slices; its socket may be one that is yet to report
-            if metered.missing_since is None:
-                metered.missing_since = now
-            elif not metered.active and now - metered.missing_since > FORGET_SECONDS:
-                self._drop(metered)
-                if metered.cookie is not None:
-                    self._forget_counters(metered.cookie)
+        self._reported.add(cookie)
+        self._gone.append((self.now, cookie))
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that are long gone. *now* is monotonic."""
         self.now = now
-        while self._expiring and now - self._expiring[0][0] > FORGET_SECONDS:
-            _, cookie = self._expiring.popleft()
-            self._done.discard(cookie)
-            gone = self._by_cookie.get(cookie)
-            if gone is not None and self.metered.get(gone.four_tuple) is not gone:
+        while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
+            _, cookie = self._gone.popleft()
+            self._reported.discard(cookie)
+            metered = self._by_cookie.get(cookie)
+            if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
                 self._forget_counters(cookie)
-        for end, metered in list(self._departed.items()):
-            if metered.missing_since is not None and now - metered.missing_since > FORGET_SECONDS:
-                del self._departed[end]
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, now and then, what the ledger knows of sockets that nothing meters and that are in no sweep: *listed*
-        returns the cookies of all that the last one found, None where that ended before the time that it is given. One
-        that nothing meters now may be metered later, and must not count anew then."""
+        """Forget, now and then, the counters of sockets that nothing meters and that are gone without a word: *listed*
+        returns the cookies of all that the last sweep found, None where that ended before the time that it is given.
+        One that nothing meters now may be metered later, and must not count anew then."""
         since = self._looked_at
         if since is not None and now - since <= LOOK_SECONDS:
             return
         self._looked_at = now
-        before, self._unmetered = self._unmetered, self._rows - self._by_cookie.keys()
+        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
         # Of a socket that began after a sweep, that sweep says nothing: these were there at the look before.
         known = before & self._unmetered
         there = None if since is None or not known else listed(since)
         for cookie in () if there is None else known - there:
             self._forget_counters(cookie)
+
+    def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
+        cookie = socket.cookie
+        if metered.cookie != cookie:
+            if cookie in self._reported:
+                return
+            self._lose(metered)
+            metered.cookie, metered.reported = cookie, False
+            self._by_cookie[cookie] = metered
+        metered.missing_since = None
+        self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
+        if metered.next_accounts is not None:
+            metered.accounts, metered.next_accounts = metered.next_accounts, None
+            if not metered.accounts:
+                self._drop(metered)
+
+    def _count(self, metered: Metered, cookie: int, acked: int, received: int) -> None:
+        acked_before, received_before = self.counters.get(cookie, (0, 0))
+        down, up = max(0, acked - acked_before), max(0, received - received_before)
+        metered.carried = down + up
+        if not metered.carried:
+            return
+        # Also of what counts nowhere: a daemon that comes back must not count it.
+        self.counters[cookie] = acked_before + down, received_before + up
+        self.dirty.add(cookie)
+        # When a period ends, only what carries something is renewed, and when it does.
+        for account in metered.accounts:
+            if account.over:
+                metered.accounts = self._accounts.renewed(metered.accounts, metered.four_tuple.remote)
+                break
+        for account in metered.accounts:
+            octets = (down if account.counts_down else 0) + (up if account.counts_up else 0)
+            if octets:
+                self._accounts.add(account, octets)
+
+    def _unsampled(self, end: End) -> Metered | None:
+        """Return the subflow at *end* whose socket no sample has shown; of several, the one before the last."""
+        metered = self._by_end.get(end)
+        if metered is None:
+            return None
+        if metered.before is not None:
+            before, metered.before = metered.before, metered.before.before
+            return before
+        return metered if metered.cookie is None else None
+
+    def _lose(self, metered: Metered) -> None:
+        """Its socket has its four-tuple no more: it is known by its cookie alone, and yet to report."""
+        if metered.cookie is not None:
+            self._gone.append((self.now, metered.cookie))
+            metered.cookie = None
+
+    def _miss(self, metered: Metered, now: float) -> None:
+        if metered.missing_since is None:
+            metered.missing_since = now
+        elif not metered.active and now - metered.missing_since > FORGET_SECONDS:
+            self._drop(metered)
+            if metered.cookie is not None:
+                self._forget_counters(metered.cookie)
+
+    def _drop(self, metered: Metered) -> None:
+        if self.metered.get(metered.four_tuple) is metered:
+            del self.metered[metered.four_tuple]
+        if self._by_end.get(metered.end) is metered:
+            del self._by_end[metered.end]
+        if metered.cookie is not None:
+            self._by_cookie.pop(metered.cookie, None)
+
+    def _forget_counters(self, cookie: int) -> None:
+        """A socket is gone: the ledger need not know its counters. Whatever they say has been added to accounts, and is
+        written in the transaction that forgets them, or was before."""
+        if self.counters.pop(cookie, None) is not None:
+            self.dirty.discard(cookie)
+            self.closed.add(cookie)

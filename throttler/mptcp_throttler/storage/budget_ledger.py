@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.trust import distrust
-from mptcp_throttler.policy.budget import Account, Counters
-from mptcp_throttler.stages.budget import Usage
+from mptcp_throttler.policy.budget import Account, Counters, Usage
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _WAIT_SECONDS = 5.0
