@@ -43,13 +43,13 @@ AMOUNT, PIECE = 300_000, 10_000
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
-from mptcp_throttler.policy.budget import Account, Counters, Usage
+from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
 
 directory = Path(sys.argv[1])
 ledger = Ledger(directory / "ledger.sqlite")
 account = Account("rule", "10.0.0.1", 0)
-counters = {number: Counters(number, number) for number in range(100)}
+counters = {number: (number, number) for number in range(100)}
 usage = Usage(added={account: 1000}, counters=counters, closed=frozenset())
 
 def write():

@@ -9,7 +9,7 @@ from policy_values import replace
 from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
-from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
@@ -202,7 +202,8 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
 def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
     host = Host()
     start = int(at("2026-11-01 00:00"))
-    host.stage.restore({Account("lte", "10.77.1.2", start): 900_000}, {1: Counters(5000, 10)})
+    host.stage.set_used((), {Account("lte", "10.77.1.2", start): 900_000})
+    host.stage.sockets.counters = {1: (5000, 10)}
     host.connect(1, "10.77.1.2")
     host.carry(1, 6000, upload=10)
     host.sweep()
@@ -217,7 +218,7 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
-    host.stage.restore({}, {1: Counters(4000, 0), 99: Counters(5000, 10)})
+    host.stage.sockets.counters = {1: (4000, 0), 99: (5000, 10)}
     host.sweep()
     host.sweep(LOOK_SECONDS + 1)
     assert host.stage.take_pending().closed == {99}
@@ -236,7 +237,7 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
 def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
-    host.stage.restore({}, {1: Counters(4000, 0)})
+    host.stage.sockets.counters = {1: (4000, 0)}
     host.close(1)
     assert host.stage.take_pending().closed == {1}
 
@@ -250,7 +251,7 @@ def test_a_reset_by_somebody_else_is_taken_over() -> None:
     host.used()
     host.carry(1, 100)
     host.sweep()
-    assert set(host.stage.refresh({})) == {1}
+    assert set(host.stage.set_used(host.stage.periods(), {})) == {1}
     assert host.decide(1)[0].throttle is None
     assert host.used() == {"lte": 2 * MB + 100}, "what came since is still to be written"
 
@@ -342,14 +343,14 @@ def test_no_byte_counts_twice_and_none_is_lost(actions: list[str]) -> None:
 def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_long(actions: list[str]) -> None:
     """Nobody reports sockets that close; daemons die after whatever write was their last."""
     host = Host(policy(HOURS))
-    rows: dict[int, Counters] = {}
+    rows: dict[int, tuple[int, int]] = {}
     token, sent, is_open = 1, 0, True
 
     def write() -> None:
         usage = host.stage.take_pending()
         for account, octets in usage.added.items():
             host.written[account] = host.written.get(account, 0) + octets
-        rows.update({cookie: Counters(*read) for cookie, read in usage.counters.items()})
+        rows.update(usage.counters)
         for cookie in usage.closed:
             rows.pop(cookie, None)
 
@@ -380,7 +381,8 @@ def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_
         elif action == "crash":
             host.stage = BudgetStage()
             host.stage.set_policy(host.policy)
-            host.stage.restore(host.written, rows)
+            host.stage.set_used((), host.written)
+            host.stage.sockets.counters = dict(rows)
             host.decide(token)
     for seconds in (1, 1, FORGET_SECONDS + 1, LOOK_SECONDS + 1, LOOK_SECONDS + 1):
         host.sweep(seconds)

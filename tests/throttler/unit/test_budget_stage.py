@@ -99,7 +99,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
     host.sweep()
-    host.stage.restore({Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
+    host.stage.set_used((), {Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
     today = host.now
     host.now = at("2026-12-15 12:00")
     assert host.stage.advance(host.now, host.clock) == {1}

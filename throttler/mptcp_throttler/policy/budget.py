@@ -22,13 +22,6 @@ class Account(NamedTuple):
     """Of the period, seconds since the epoch."""
 
 
-class Counters(NamedTuple):
-    """What one socket has carried, bytes of payload."""
-
-    acked: int = 0
-    received: int = 0
-
-
 class Usage(NamedTuple):
     """What the ledger is to hear, all of it or nothing."""
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
-from mptcp_throttler.policy.budget import Counters, period
+from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.stages.budget import BudgetStage
@@ -83,12 +83,11 @@ class Budgets(Component):
         now = self._clock()
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
-            counters = None if self._ledger is not None else await self._call(self._open)
-            ledger = self._ledger
-            assert ledger is not None
-            # What the stage holds back would else be missing from what is read.
-            await self._write(ledger)
-            self._stage.restore(await self._call(ledger.used, periods), counters)
+            if self._ledger is None:
+                opened = await self._call(self._open)
+                self._ledger, self._stage.sockets.counters = opened
+            await self._write(self._ledger)
+            await self._read_accounts(self._ledger, periods)
         except LedgerError as error:
             raise KernelError(str(error)) from error
         self._pass_on(self._stage.advance(now, time.monotonic()))
@@ -166,11 +165,15 @@ class Budgets(Component):
     async def _read_changes(self, ledger: Ledger) -> None:
         """Read accounts where somebody else has changed them or a period began. Raises LedgerError."""
         periods = self._stage.periods()
-        async with self._writing:
-            changed = await self._call(ledger.changed_by_others)
-            if periods and (changed or periods != self._read):
-                self._pass_on(self._stage.refresh(await self._call(ledger.used, periods)))
-        self._read = periods
+        if await self._call(ledger.changed_by_others):
+            self._read = ()
+        if periods != self._read:
+            await self._read_accounts(ledger, periods)
+            self._read = periods
+
+    async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
+        async with self._writing:  # what is being written would be missing from it
+            self._pass_on(self._stage.set_used(periods, await self._call(ledger.used, periods)))
 
     def _pass_on(self, tokens: Collection[int]) -> None:
         if tokens:
@@ -179,7 +182,7 @@ class Budgets(Component):
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _open(self) -> dict[int, Counters]:
+    def _open(self) -> tuple[Ledger, dict[int, tuple[int, int]]]:
         """Open the ledger, and return what it knows of sockets. In the thread."""
         ledger = Ledger(self._path)
         try:
@@ -189,5 +192,4 @@ class Budgets(Component):
         except LedgerError:
             ledger.close()
             raise
-        self._ledger = ledger
-        return counters
+        return ledger, counters

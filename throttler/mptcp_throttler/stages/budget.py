@@ -17,7 +17,7 @@ from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple
-from mptcp_throttler.policy.budget import Account, Counters, Usage
+from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.model import BEFORE, Cap, Policy, Rule, ScopeKey, Share, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
@@ -62,16 +62,10 @@ class BudgetStage(Stage):
         """Monotonic seconds: before that, a policy without budgets metered nothing."""
         self._urgent: tuple[FourTuple, ...] = ()
 
-    def restore(self, used: Mapping[Account, int], counters: Mapping[int, Counters] | None = None) -> None:
-        """Take what the ledger has of accounts and, at the start, of sockets."""
-        self._accounts.restore(used)
-        if counters is not None:
-            self.sockets.restore(counters)
-
-    def refresh(self, used: Mapping[Account, int]) -> Collection[int]:
-        """Take what the ledger has of all accounts of :meth:`periods`, which somebody else has changed. All that was
-        fetched is written, or put back. Return the connections whose verdicts are to be made anew."""
-        self._accounts.refresh(used)
+    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
+        """Take what the ledger has of all accounts of *periods*; what was fetched is written, or put back. Return the
+        connections whose verdicts are to be made anew."""
+        self._accounts.set_used(periods, used)
         return self._accounts.take_stale()
 
     def accounts(self) -> Mapping[Account, int]:

@@ -157,18 +157,15 @@ class Accounts:
         """Return how long the present period of *budget* lasts, for people."""
         return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
-    def restore(self, used: Mapping[Account, int]) -> None:
-        """Take what the ledger has; of an account that is in use, this object knows better."""
-        self._idle |= {key: octets for key, octets in used.items() if key not in self._open}
-
-    def refresh(self, used: Mapping[Account, int]) -> None:
-        """Take what the ledger has of all accounts of the present periods, which somebody else has changed."""
-        present = set(self.periods)
-        before = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in present}
-        self._idle = before | {key: octets for key, octets in used.items() if key not in self._open}
+    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> None:
+        """Take *used*, bytes, which is what the ledger has of all accounts of *periods*."""
+        read = set(periods)
+        others = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
+        self._idle = others | {key: octets for key, octets in used.items() if key not in self._open}
         for key, account in self._open.items():
-            account.used = used.get(key, 0) + self._added.get(key, 0)
-            self._settle_level(account)
+            if (key.budget, key.start) in read:
+                account.used = used.get(key, 0) + self._added.get(key, 0)
+                self._settle_level(account)
 
     def used(self) -> dict[Account, int]:
         """Return the bytes of every account that is known, some of the periods before."""

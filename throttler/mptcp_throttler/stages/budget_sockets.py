@@ -68,7 +68,8 @@ class MeteredSockets:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Of each socket, by cookie, the acked and received bytes that are counted; none where that is nothing."""
+        """Of each socket, by cookie, the acked and received bytes that are counted, none where that is nothing. At the
+        start, what the ledger has."""
         self.dirty: set[int] = set()
         """Sockets whose counters the ledger does not have yet."""
         self.closed: set[int] = set()
@@ -84,10 +85,6 @@ class MeteredSockets:
         self._looked_at: float | None = None
         self._unmetered: set[int] = set()
         """Sockets with counters that nothing metered at the last look."""
-
-    def restore(self, counters: Mapping[int, tuple[int, int]]) -> None:
-        """Take what the ledger knows of sockets, at the start."""
-        self.counters = dict(counters)
 
     def take(self) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
         """Return the counters that the ledger is to have, and the sockets that it can forget; begin anew."""

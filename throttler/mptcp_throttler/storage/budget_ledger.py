@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.trust import distrust
-from mptcp_throttler.policy.budget import Account, Counters, Usage
+from mptcp_throttler.policy.budget import Account, Usage
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _WAIT_SECONDS = 5.0
@@ -72,12 +72,12 @@ class Ledger:
                 found |= {Account(budget, client, start): octets for client, octets in rows}
         return found
 
-    def counters(self, boot: str) -> dict[int, Counters]:
-        """Return what the totals know of each socket of this *boot*; forget those of another."""
+    def counters(self, boot: str) -> dict[int, tuple[int, int]]:
+        """Return the acked and received bytes that the totals have of each socket of this *boot*; forget others."""
         with self._errors(), self._database as transaction:
             transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
             rows = transaction.execute("SELECT cookie, acked, received FROM counter")
-            return {cookie: Counters(acked, received) for cookie, acked, received in rows}
+            return {cookie: (acked, received) for cookie, acked, received in rows}
 
     def write(self, boot: str, usage: Usage) -> None:
         """Add to totals, take over the counters they come from, and forget sockets that have closed: all or nothing."""
