@@ -107,7 +107,7 @@ def quota(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_policy, read_settings
     from mptcp_throttler.mptcp.model import unmap
     from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
-    from mptcp_throttler.views.budget_table import as_json, names, print_quotas, quotas
+    from mptcp_throttler.views.budget_table import ledger_accounts, names, print_accounts
 
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
@@ -120,24 +120,24 @@ def quota(options: argparse.Namespace) -> int:
         raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
     try:
         ledger = Ledger(settings.ledger, create=False)
-        found = [
-            each
-            for each in quotas(ledger, policy, time.time())
-            if (options.rule is None or each.goes_by(options.rule)) and client in (None, each.client)
-        ]
+        found = {
+            account: row
+            for account, row in ledger_accounts(ledger, policy, time.time()).items()
+            if options.rule in (None, row["budget"], *row["rules"]) and client in (None, row["client"])
+        }
         if options.action == "reset":
-            gone = ledger.reset([each.account for each in found])
+            gone = ledger.reset(found)
             if not gone:
                 complain("nothing to reset: nothing was used in the present period")
                 return FAILED
             print(f"reset: {counted(gone, 'volume')}")
             return DONE
         if options.json:
-            print(json.dumps(as_json(found), indent=2))
+            print(json.dumps(list(found.values()), indent=2))
         else:
             width = None if sys.stdout.isatty() else 120
             # Within an address of IPv6 ":a:" would be a picture.
-            print_quotas(found, Console(width=width, markup=False, emoji=False, highlight=False))
+            print_accounts(found.values(), Console(width=width, markup=False, emoji=False, highlight=False))
     except LedgerError as error:
         complain(error)
         return FAILED
