@@ -116,7 +116,7 @@ POLICIES = st.builds(
                 remote_ids=maybe(st.frozensets(st.integers(0, 3), min_size=1)),
                 subflow=maybe(st.sampled_from(["initial", "joined"])),
                 backup=maybe(st.booleans()),
-            )
+            ).filter(lambda path: path.model_fields_set)
             for name in NAMES
         )
     ),
