@@ -206,6 +206,10 @@ class TcpInfo(NamedTuple):
     """Segments that arrived behind one that did not, of those unacknowledged."""
 
 
+NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)
+"""Of a subflow that a capture shows: that has no sockets."""
+
+
 class KernelSubflow(NamedTuple):
     """One MPTCP subflow as a socket-diagnostics dump shows it (tcp diag with INET_ULP_INFO_MPTCP)."""
 
@@ -224,7 +228,7 @@ class KernelSubflow(NamedTuple):
     interface: str | None = None
     cookie: int = 0
     """The kernel's number of the socket, never used twice while the host is up; 0 while unknown."""
-    tcp: TcpInfo | None = None
+    tcp: TcpInfo = NOTHING_SENT
     made_backup: bool = False
     """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
@@ -233,7 +237,7 @@ class KernelSubflow(NamedTuple):
     @property
     def delivered(self) -> int:
         """Bytes that arrived, in order or not."""
-        return self.bytes_acked + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
+        return self.bytes_acked + self.tcp.sacked * self.tcp.mss
 
 
 class ClosedSocket(NamedTuple):

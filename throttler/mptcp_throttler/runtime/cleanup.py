@@ -87,7 +87,7 @@ async def _limits(settings: Settings) -> str:
         try:
             pacing = BpfSocketPacing(settings.ownership, for_accepted=False)
         except KernelError as error:
-            limited = [each for piece in sockets.pieces() for each in piece if _limit(each) is not None]
+            limited = [each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None]
             if limited:
                 log.error("%s", error)
             count, kept = len(limited), limited
@@ -99,12 +99,8 @@ async def _limits(settings: Settings) -> str:
     return f"sockets: the pacing limit of {counted(count, 'subflow')} lifted" if count else ""
 
 
-def _limit(subflow: KernelSubflow) -> int | None:
-    return None if subflow.tcp is None else subflow.tcp.max_pacing_rate
-
-
 def _keeps(subflow: KernelSubflow) -> str:
-    rate = (_limit(subflow) or 0) / 1e6
+    rate = (subflow.tcp.max_pacing_rate or 0) / 1e6
     return f"connection {subflow.token:08x}: {subflow.four_tuple} keeps its limit of {rate:g} Mbit/s until it closes"
 
 

@@ -253,7 +253,10 @@ def _classes(births: Mapping[Network, Birth]) -> set[int]:
 
 
 async def lift_all(
-    pacing: SocketPacing, sockets: Sockets, seconds: float, instead: Mapping[int, SocketLimit] = MappingProxyType({})
+    pacing: SocketPacing,
+    sockets: Sockets,
+    seconds: float,
+    instead: Mapping[int, SocketLimit] = MappingProxyType({}),
 ) -> tuple[int, Collection[KernelSubflow]]:
     """Take everything back from all sockets; return how many had a pacing limit, and those that keep it.
 
@@ -261,7 +264,7 @@ async def lift_all(
     trip later: it waits for them *seconds* at the most. Raises KernelError.
     """
     found = await _listed(sockets)
-    waiting = {each.four_tuple: each for each in found if _limit(each) is not None}
+    waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
     limited = len(waiting)
     pacing.limit({each.cookie: instead.get(each.cookie, NO_LIMIT) for each in found})
     await asyncio.to_thread(pacing.limit_at_once)
@@ -278,7 +281,7 @@ async def lift_births(pacing: SocketPacing, sockets: Sockets) -> None:
 
     Those with one are known by it, and adopted with it.
     """
-    begun = [each.cookie for each in await _listed(sockets) if _limit(each) is None]
+    begun = [each.cookie for each in await _listed(sockets) if each.tcp.max_pacing_rate is None]
     if not begun:
         return
     pacing.limit(dict.fromkeys(begun, NO_LIMIT))
@@ -294,12 +297,8 @@ async def _listed(sockets: Sockets) -> list[KernelSubflow]:
     return found
 
 
-def _limit(subflow: KernelSubflow) -> int | None:
-    return None if subflow.tcp is None else subflow.tcp.max_pacing_rate
-
-
 def _still(waiting: dict[FourTuple, KernelSubflow], sockets: Sockets) -> dict[FourTuple, KernelSubflow]:
     """Return those of *waiting* that have their limit yet, as they are now."""
     now = sockets.look_up(list(waiting))
     same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
-    return {four_tuple: each for four_tuple, each in same.items() if _limit(each) is not None}
+    return {four_tuple: each for four_tuple, each in same.items() if each.tcp.max_pacing_rate is not None}

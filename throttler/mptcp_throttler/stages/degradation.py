@@ -46,7 +46,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Guard, ScopeKey
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import ahead
@@ -269,9 +269,10 @@ class DownloadEvidence:
     def forget(self, connection: GuardedConnection) -> None:
         """It has ended."""
 
-    def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
+    def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
         # As KernelSubflow.delivered, which costs more.
+        tcp = sample.tcp
         delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
         return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
@@ -279,7 +280,8 @@ class DownloadEvidence:
         """Return on how many of the uncapped subflows that are *present* data seem to wait."""
         return waiting
 
-    def sample_of(self, there: KernelSubflow, tcp: TcpInfo) -> Sample:
+    def sample_of(self, there: KernelSubflow) -> Sample:
+        tcp = there.tcp
         return Sample(there.read, there.delivered, tcp.not_sent, tcp.unacked, tcp.receive_window_limited)
 
     def is_backlogged(self, connection: GuardedConnection, now: float) -> bool:
@@ -328,7 +330,7 @@ class UploadEvidence(DownloadEvidence):
         if not flow.path.flows:
             self.shared.pop(scope, None)
 
-    def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
+    def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow) -> bool:
         if flow.take(sample.read, sample.bytes_received):
             demand = self._demands[connection.token]
             demand.progressed = max(demand.progressed, sample.read)
@@ -341,7 +343,7 @@ class UploadEvidence(DownloadEvidence):
         for flow, cap in demand.caps:
             sample = samples.sockets.get(flow.four_tuple)
             history = None if candidate is None else candidate.histories.get(flow.four_tuple)
-            if sample is None or sample.tcp is None or sample.backup or relaxed:
+            if sample is None or sample.backup or relaxed:
                 if samples.complete or sample is not None:
                     flow.pause()
                 full |= relaxed and history is not None and history.rate >= FULL * cap.ceil
@@ -375,7 +377,7 @@ class UploadEvidence(DownloadEvidence):
         if demand.missing(there, top) >= least and behind >= least:
             demand.owed = samples.time
 
-    def sample_of(self, there: KernelSubflow, tcp: TcpInfo) -> Sample:
+    def sample_of(self, there: KernelSubflow) -> Sample:
         return Sample(there.read, there.bytes_received)
 
     def is_backlogged(self, connection: GuardedConnection, now: float) -> bool:
@@ -528,7 +530,7 @@ class DegradationDetector:
             if sample is not None and sample.token != connection.token:
                 present += flow.present
                 continue  # of a connection before it, which had its four-tuple when the sweep read the socket
-            if sample is None or sample.tcp is None or sample.backup:
+            if sample is None or sample.backup:
                 if flow.present and (complete or sample is not None):
                     flow.pause()
                     flow.path.disturbed = now
@@ -540,7 +542,7 @@ class DegradationDetector:
                 sampled[path] = None
             present += 1
             path.reads.append(sample.read)
-            waiting += self._evidence.take(connection, flow, sample, sample.tcp)
+            waiting += self._evidence.take(connection, flow, sample)
         return present, waiting
 
     def _record(self, connection: GuardedConnection, candidate: Candidate, samples: Samples) -> None:
@@ -548,8 +550,8 @@ class DegradationDetector:
         histories = candidate.histories
         for four_tuple in (*connection.uncapped, *connection.capped):
             there = samples.sockets.get(four_tuple)
-            if there is not None and there.tcp is not None and not there.backup:
-                histories.setdefault(four_tuple, History()).add(self._evidence.sample_of(there, there.tcp))
+            if there is not None and not there.backup:
+                histories.setdefault(four_tuple, History()).add(self._evidence.sample_of(there))
             elif there is not None or samples.complete:
                 histories.pop(four_tuple, None)
         for flow in connection.flows:

@@ -270,7 +270,7 @@ def _is_down(verdict: Verdict) -> bool:
 
 
 def _waits(subflow: KernelSubflow | None) -> bool:
-    return subflow is not None and subflow.tcp is not None and subflow.tcp.not_sent + subflow.tcp.unacked > 0
+    return subflow is not None and subflow.tcp.not_sent + subflow.tcp.unacked > 0
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:

@@ -116,7 +116,7 @@ class _Steered:
             if there is None:
                 return False
             tcp = there.tcp
-            if tcp is None or tcp.not_sent or tcp.sacked:
+            if tcp.not_sent or tcp.sacked:
                 return False
             moved = there.bytes_acked - subflow.delivered
             if moved > 0:
@@ -145,7 +145,7 @@ class _Steered:
         flowing = False
         for subflow in self.subflows:
             there = samples.sockets.get(subflow.four_tuple)
-            if there is None or there.tcp is None:
+            if there is None:
                 subflow.present = False
                 continue
             delivered, tcp = there.delivered, there.tcp

@@ -92,7 +92,6 @@ class _Socket:
 
 def _sent(sample: KernelSubflow) -> int:
     """Return how many bytes have left, retransmissions aside."""
-    assert sample.tcp is not None
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
@@ -149,7 +148,7 @@ class DownloadOnsets:
         """Take over limits that a killed daemon left on sockets: those that no cap explains are lifted."""
         self._now = now
         for subflow in subflows:
-            if subflow.tcp is not None and subflow.tcp.max_pacing_rate is not None:
+            if subflow.tcp.max_pacing_rate is not None:
                 self._await_sample(subflow.four_tuple)
                 known = self._sockets[subflow.four_tuple]
                 known.cookie, known.limited = subflow.cookie, True
@@ -243,7 +242,7 @@ class DownloadOnsets:
         """Note the demand of a subflow, and go on with its transition; return its cap, if the level of that counts."""
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if self._planner.drains(four_tuple):
-            busy = sample is not None and sample.tcp is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
+            busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
             return None
         if cap is None:
@@ -253,7 +252,7 @@ class DownloadOnsets:
         pending = known is not None and known.state is State.PENDING
         if known is not None and pending and sample is not None and sample.read < known.since:
             return None  # it came to the cap since then, and is looked up soon
-        if sample is None or sample.tcp is None:
+        if sample is None:
             self._complete(four_tuple)
             if known is not None:
                 self._drop(four_tuple, known)
@@ -275,7 +274,7 @@ class DownloadOnsets:
         """Go on with one that has no cap: it comes to rest, is released, or may be forgotten."""
         if known.state not in (State.PENDING, State.RELEASING):
             return
-        if sample is None or sample.tcp is None or known.cookie not in (0, sample.cookie):
+        if sample is None or known.cookie not in (0, sample.cookie):
             self._drop(four_tuple, known)
         elif known.state is State.PENDING:
             known.cookie = sample.cookie
@@ -301,7 +300,7 @@ class DownloadOnsets:
         """Have a pending subflow settle, at once or after a transition."""
         member, known = self._planner.member(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
-        if member is None or cap is None or sample.tcp is None or known is None or known.cookie != sample.cookie:
+        if member is None or cap is None or known is None or known.cookie != sample.cookie:
             return  # it changed between two slices
         if known.state is not State.PENDING:
             return
@@ -334,7 +333,6 @@ class DownloadOnsets:
         """Make a step of a transition."""
         transition = known.transition
         assert transition is not None
-        assert sample.tcp is not None
         if not transition.capped:
             sent = _sent(sample)
             octets, known.sent = max(0, sent - known.sent), sent

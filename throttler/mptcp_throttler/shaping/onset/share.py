@@ -102,8 +102,6 @@ class Demand:
     def count(self, sample: KernelSubflow, now: float, turn: float) -> None:
         """Take a sample; *turn*: seconds in which the cap sends a segment of each subflow that waits."""
         tcp = sample.tcp
-        if tcp is None:
-            return
         if self.counted is None or sample.delivered != self.delivered:
             self.delivered, self.progressed = sample.delivered, now
         if self.counted is None or now - self.counted >= COUNT_SECONDS:
