@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, Map, Settings
+from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, Map, ProgramConstants
 from mptcp_throttler.kernel.sockets import pacing
 
 _MAP_INFO = struct.Struct("=6I16s")
@@ -70,7 +70,7 @@ def not_sent_of_all() -> dict[int, int]:
     bpf = Bpf()
     try:
         table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
-        bpf.iterate(bpf.tcp_iterator(str(_TEST_PROGRAM), Settings(), {"found": table}))
+        bpf.iterate(bpf.tcp_iterator(str(_TEST_PROGRAM), ProgramConstants(), {"found": table}))
         return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
     finally:
         bpf.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.bpf import Bpf, Map, Settings
+from mptcp_throttler.kernel.bpf import Bpf, Map, ProgramConstants
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
 from mptcp_throttler.shaping.model import SocketLimit
@@ -16,7 +16,7 @@ MOST = 8 << 20
 
 
 def test_every_listening_port_is_asked_for() -> None:
-    packed = Settings([3128, 8080, 65535]).packed()[20 : 20 + 8192]
+    packed = ProgramConstants([3128, 8080, 65535]).packed()[20 : 20 + 8192]
     assert [port for port in range(1 << 16) if packed[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
 
 
@@ -30,10 +30,10 @@ def test_what_the_map_has_for_a_socket() -> None:
 def test_a_program_that_was_not_compiled_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpf, "PROGRAMS", tmp_path)
     with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build makes: No such"):
-        Bpf().tcp_iterator("mptcp_thr_all", Settings(), {})
+        Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {})
 
 
 def test_a_program_of_another_version_is_an_error_in_words() -> None:
     table = Map(-1, "none", 8, 4, 1)
     with pytest.raises(KernelError, match=r"mptcp_thr_all\.o is of another version; .*/build makes it anew"):
-        Bpf().tcp_iterator("mptcp_thr_all", Settings(), {"unknown": table})
+        Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {"unknown": table})

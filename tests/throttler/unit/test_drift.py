@@ -13,7 +13,7 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, running, until
 
-from mptcp_throttler.kernel.notices import UNKNOWN, Change
+from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
@@ -26,18 +26,18 @@ class Source:
     def __init__(self) -> None:
         self._ends = os.pipe()
         os.set_blocking(self._ends[0], False)
-        self.changes: list[Change] = []
+        self.changes: list[KernelChange] = []
         self.fails = False
         self.closed = False
 
     def tell(self, what: str, who: str = "process 7 (tc)") -> None:
-        self.changes.append(Change(what, who))
+        self.changes.append(KernelChange(what, who))
         os.write(self._ends[1], b".")
 
     def fileno(self) -> int:
         return self._ends[0]
 
-    def read(self) -> Iterator[Change]:
+    def read(self) -> Iterator[KernelChange]:
         with suppress(BlockingIOError):
             os.read(self._ends[0], 1)
         if self.fails:

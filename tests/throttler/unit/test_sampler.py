@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from mptcp_throttler.kernel.ports import KernelError, Sockets
+from mptcp_throttler.kernel.ports import KernelError, KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopGauge
@@ -82,7 +82,7 @@ async def both(sampler: Sampler) -> None:
 
 
 def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
-    return Sampler(cast(Sockets, sockets), consumers, lambda: len(sockets.there), lambda outcome: None)
+    return Sampler(cast(KernelSockets, sockets), consumers, lambda: len(sockets.there), lambda outcome: None)
 
 
 def test_nobody_watches_and_nothing_is_looked_at() -> None:

@@ -16,13 +16,13 @@ from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_st
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
-from mptcp_throttler.kernel.notices import Change, LinkNotices, NftablesNotices
+from mptcp_throttler.kernel.notices import KernelChange, LinkNotices, NftablesNotices
 from mptcp_throttler.kernel.ports import (
     EgressTrafficControl,
+    KernelSockets,
     Netfilter,
     SocketMeter,
     SocketPacing,
-    Sockets,
     TrafficControl,
 )
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
@@ -51,7 +51,7 @@ class Source(Protocol):
 class NoticeSource(Source, Protocol):
     """What others change of ours."""
 
-    def read(self) -> Iterator[Change]:
+    def read(self) -> Iterator[KernelChange]:
         """Yield what waits. Raises OSError."""
 
 
@@ -96,7 +96,7 @@ class KernelAccess:
     """What shaping uploads lacks on this host, for people; None where it can be done."""
     upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]
     upload_netfilter: Callable[[Settings], Netfilter]
-    sockets: Callable[[Settings], Sockets]
+    sockets: Callable[[Settings], KernelSockets]
     pacing: Callable[[Settings], SocketPacing | None]
     meter: Callable[[Settings], SocketMeter | None]
     """None where this kernel has none."""

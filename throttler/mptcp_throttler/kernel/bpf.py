@@ -57,7 +57,7 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProgramConstants:
     """What a program is told when it is loaded; it concerns sockets of the network namespace that this is made in."""
 
     ports: Iterable[int] = ()
@@ -171,13 +171,13 @@ class Bpf:
             )
             before = position
 
-    def attach_sock_ops(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> CgroupProgram:
+    def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> CgroupProgram:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
 
         *maps*: by their names in the program. It goes when this object is closed, or its process ends. Raises
         KernelError.
         """
-        loaded = CgroupProgram(program, self._load(program, settings, maps))
+        loaded = CgroupProgram(program, self._load(program, told, maps))
         self._attach(loaded)
         return loaded
 
@@ -201,12 +201,12 @@ class Bpf:
         self._attach(program)
         return [f"the BPF program {program.name} was detached"]
 
-    def tcp_iterator(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> int:
+    def tcp_iterator(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load a program that :meth:`iterate` runs once for each TCP socket; return what that takes.
 
         Raises KernelError: it takes Linux 5.16 that knows its own types (BTF), and CAP_PERFMON.
         """
-        descriptor = self._load(program, settings, maps)
+        descriptor = self._load(program, told, maps)
         return self._made(
             self._library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
@@ -223,9 +223,9 @@ class Bpf:
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
 
-    def _load(self, program: str, settings: Settings, maps: Mapping[str, Map]) -> int:
+    def _load(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load the program of ``programs/*program*.o`` and return its descriptor."""
-        library, path, data = self._library, PROGRAMS / f"{program}.o", settings.packed()
+        library, path, data = self._library, PROGRAMS / f"{program}.o", told.packed()
         opened = library.bpf_object__open_file(os.fsencode(path), None)
         if not opened:
             raise KernelError(f"open {path}, which {PROGRAMS / 'build'} makes: {os.strerror(ctypes.get_errno())}")

@@ -47,7 +47,7 @@ UNKNOWN = "somebody whom the kernel does not name"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KernelChange:
     """Something that is ours, or that we stand on, and who changed it, in words."""
 
     what: str
@@ -80,16 +80,16 @@ class _Listener:
     def close(self) -> None:
         self._socket.close()
 
-    def read(self) -> Iterator[Change]:
+    def read(self) -> Iterator[KernelChange]:
         """Yield what was changed by others; a loss is told as a change of everything."""
         for data in datagrams(self._socket, _LIMIT):
             if data is None:
-                yield Change("more than there was room to hear of", UNKNOWN)
+                yield KernelChange("more than there was room to hear of", UNKNOWN)
                 continue
             for kind, _, _, port, body in messages(data):
                 yield from self._changes(kind, port, body)
 
-    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         raise NotImplementedError
 
     def _is_ours(self, port: int) -> bool:
@@ -111,7 +111,7 @@ class LinkNotices(_Listener):
         """Of those of the interfaces that there were, by index: they may be renamed."""
         self._major = htb_major
 
-    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             called = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"")
             name = called.rstrip(b"\0").decode(errors="replace")  # any bytes
@@ -135,7 +135,7 @@ class LinkNotices(_Listener):
         else:
             return
         if name in self._interfaces and not self._is_ours(port):
-            yield Change(what, process_of(port))
+            yield KernelChange(what, process_of(port))
 
 
 class NftablesNotices(_Listener):
@@ -146,14 +146,14 @@ class NftablesNotices(_Listener):
         self._changed: dict[int, str] = {}
         """What transactions changed that are not over, by port id."""
 
-    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
             what = self._changed.pop(port, None)
             if what is not None:
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
                 name = fields.get(_GEN_NAME, b"").rstrip(b"\0").decode(errors="replace")
-                yield Change(what, f"process {number} ({name})" if name else process_of(port))
+                yield KernelChange(what, f"process {number} ({name})" if name else process_of(port))
         elif kind >> 8 == _NFT >> 8 and port not in self._changed:
             table = dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE, b"").rstrip(b"\0").decode(errors="replace")
             if table == NFT_TABLE and not self._is_ours(port):

@@ -107,7 +107,7 @@ class Netfilter(Protocol):
         """Release sockets and libraries; nothing in the kernel changes."""
 
 
-class Sockets(Protocol):
+class KernelSockets(Protocol):
     """The MPTCP subflows of our listening ports, as their sockets are now."""
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:

@@ -18,7 +18,7 @@ from functools import partial
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import Sockets
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
@@ -65,7 +65,7 @@ class Engine:
         settings: Settings,
         kernel: KernelAccess,
         policy: Policy,
-        sockets: Sockets,
+        sockets: KernelSockets,
         path_manager: UserspacePathManager,
     ) -> None:
         """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Sockets
+from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, KernelSockets
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
@@ -82,7 +82,7 @@ class Observers:
         settings: Settings,
         kernel: KernelAccess,
         engine: Engine,
-        sockets: Sockets,
+        sockets: KernelSockets,
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
         self.counters = ObserverCounters()

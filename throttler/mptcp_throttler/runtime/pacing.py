@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
-from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
+from mptcp_throttler.kernel.ports import KernelError, KernelSockets, SocketPacing
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
@@ -55,7 +55,7 @@ class SocketLimiter(Component, Consumer):
         self,
         planner: Planner,
         open_pacing: Callable[[], SocketPacing | None],
-        sockets: Sockets,
+        sockets: KernelSockets,
         planned: Callable[[], None],
     ) -> None:
         """*planned* is called when samples, or the time that goes by, have changed the plan."""
@@ -254,7 +254,7 @@ def _classes(births: Mapping[Network, Birth]) -> set[int]:
 
 async def lift_all(
     pacing: SocketPacing,
-    sockets: Sockets,
+    sockets: KernelSockets,
     seconds: float,
     instead: Mapping[int, SocketLimit] = MappingProxyType({}),
 ) -> tuple[int, Collection[KernelSubflow]]:
@@ -276,7 +276,7 @@ async def lift_all(
     return limited, waiting.values()
 
 
-async def lift_births(pacing: SocketPacing, sockets: Sockets) -> None:
+async def lift_births(pacing: SocketPacing, sockets: KernelSockets) -> None:
     """Take back what sockets without a pacing limit began with under a daemon that was killed. Raises KernelError.
 
     Those with one are known by it, and adopted with it.
@@ -289,7 +289,7 @@ async def lift_births(pacing: SocketPacing, sockets: Sockets) -> None:
         pacing.forget(begun)
 
 
-async def _listed(sockets: Sockets) -> list[KernelSubflow]:
+async def _listed(sockets: KernelSockets) -> list[KernelSubflow]:
     found: list[KernelSubflow] = []
     for piece in sockets.pieces():
         found += (each for each in piece if each.cookie)
@@ -297,7 +297,7 @@ async def _listed(sockets: Sockets) -> list[KernelSubflow]:
     return found
 
 
-def _still(waiting: dict[FourTuple, KernelSubflow], sockets: Sockets) -> dict[FourTuple, KernelSubflow]:
+def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:
     """Return those of *waiting* that have their limit yet, as they are now."""
     now = sockets.look_up(list(waiting))
     same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}

@@ -18,7 +18,7 @@ from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
-from mptcp_throttler.kernel.ports import KernelError, Sockets
+from mptcp_throttler.kernel.ports import KernelError, KernelSockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
@@ -181,7 +181,7 @@ async def end_keeper(state_directory: Path) -> bool:
     return keeper is not None
 
 
-def take_flags_back(state_directory: Path, sockets: Sockets) -> int:
+def take_flags_back(state_directory: Path, sockets: KernelSockets) -> int:
     """Make regular again what a killed daemon has made backup, where its note says that it did; remove the note, and
     return how many subflows that were. Raises KernelError."""
     note = FlagsNote(state_directory)

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
 from contextlib import asynccontextmanager
 
-from mptcp_throttler.kernel.ports import KernelError, Sockets
+from mptcp_throttler.kernel.ports import KernelError, KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -72,7 +72,7 @@ class Sampler:
 
     def __init__(
         self,
-        sockets: Sockets,
+        sockets: KernelSockets,
         consumers: Sequence[Consumer],
         tracked: Callable[[], int],
         take: Callable[[Outcome], None],

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 
-from mptcp_throttler.kernel.bpf import Bpf, Settings
+from mptcp_throttler.kernel.bpf import Bpf, ProgramConstants
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, unmap
 from mptcp_throttler.shaping.model import MAX_ENTRIES
@@ -31,7 +31,7 @@ class BpfSocketMeter:
         self._bpf = Bpf()
         try:
             self._map = self._bpf.hash_map(NAME, _COOKIE.size, _CLOSED.size, MAX_ENTRIES)
-            self._program = self._bpf.attach_sock_ops(NAME, Settings(listen_ports), {"closed": self._map})
+            self._program = self._bpf.attach_sock_ops(NAME, ProgramConstants(listen_ports), {"closed": self._map})
         except BaseException:
             self._bpf.close()
             raise

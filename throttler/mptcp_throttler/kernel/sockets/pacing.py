@@ -39,7 +39,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv6Network
 
-from mptcp_throttler.kernel.bpf import Bpf, MirroredMap, Settings
+from mptcp_throttler.kernel.bpf import Bpf, MirroredMap, ProgramConstants
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.values import Network
@@ -75,7 +75,7 @@ class BpfSocketPacing:
         if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
-        self._settings = Settings(ports, user_timeout, ownership.htb_major, births=True)
+        self._constants = ProgramConstants(ports, user_timeout, ownership.htb_major, births=True)
         self._iterator: int | None = None
         self._bpf = bpf = Bpf()
         try:
@@ -84,18 +84,18 @@ class BpfSocketPacing:
             self._limits, self._births = MirroredMap(bpf, limits), MirroredMap(bpf, births)
             self._maps = {"limits": limits, "births": births}
             try:
-                self._program = bpf.attach_sock_ops(NAME, self._settings, self._maps)
+                self._program = bpf.attach_sock_ops(NAME, self._constants, self._maps)
             except KernelError as error:
                 # Linux before 5.19 does not tell a subflow from plain TCP.
-                self._settings = replace(self._settings, births=False)
-                self._program = bpf.attach_sock_ops(NAME, self._settings, self._maps)
+                self._constants = replace(self._constants, births=False)
+                self._program = bpf.attach_sock_ops(NAME, self._constants, self._maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
         except BaseException:
             bpf.close()
             raise
 
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        if not self._settings.births:
+        if not self._constants.births:
             return False
         given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
         self._births.update({key: value for key, value in given.items() if self._births.get(key) != value})
@@ -144,7 +144,7 @@ class BpfSocketPacing:
 
     def _open_iterator(self) -> int:
         if self._iterator is None:
-            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._settings, {"limits": self._maps["limits"]})
+            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._maps["limits"]})
         return self._iterator
 
     def close(self) -> None:

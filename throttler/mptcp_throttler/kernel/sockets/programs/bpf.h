@@ -35,7 +35,7 @@ long load_header_option(struct bpf_sock_ops *socket, void *option, __u32 bytes, 
 void *to_mptcp_socket(void *socket) HELPER(skc_to_mptcp_sock);
 void *to_tcp_socket(void *socket) HELPER(skc_to_tcp_sock);
 
-/* Settings of kernel/bpf.py. Constant once a program is loaded: the verifier leaves out what cannot happen. */
+/* ProgramConstants of kernel/bpf.py. Constant once a program is loaded: the verifier leaves out what cannot happen. */
 struct settings {
     __u64 namespace;     /* cookie of the network namespace whose sockets count */
     __u32 user_timeout;  /* TCP_USER_TIMEOUT of a socket that retransmits, ms */
