@@ -18,8 +18,7 @@ from test_policy_evaluate import NOW, connection, subflow
 
 from mptcp_throttler.policy.evaluate import CompiledPolicy
 from mptcp_throttler.policy.model import Share
-from mptcp_throttler.policy.prefixes import Prefixes
-from mptcp_throttler.policy.values import Network
+from mptcp_throttler.policy.values import Network, Prefixes
 
 CAP = a_throttle(5_000_000, 5_000_000, None, Share.PATH)
 # Few bits differ, so that one is in another often.

@@ -15,9 +15,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from mptcp_common.fields import Section, between
 from mptcp_common.units import counted
-from mptcp_throttler.policy.prefixes import Prefixes
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
-from mptcp_throttler.policy.values import Days, Hours, Network, Prefix
+from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
 MOST_SUBFLOWS = 255
 """There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""

@@ -46,12 +46,12 @@ from mptcp_common.problems import KeyPath, shown
 from mptcp_common.units import format_rate, format_size
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.conditions import Condition, Subject, When
-from mptcp_throttler.policy.prefixes import Prefixes
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
     Interface,
     Prefix,
+    Prefixes,
     Rate,
     ResetDay,
     ResetTime,

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
-from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.other_ports import without_other_ports
+from mptcp_throttler.policy.model import BEFORE, Policy, Verdict
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
 from mptcp_throttler.runtime.logs import about
@@ -162,7 +162,7 @@ class Decisions:
         """Yield the verdicts of the policy, then what each stage makes of them."""
         wall = time.time()
         verdicts = evaluate(self.policy, connection, wall, self.expected(connection))
-        verdicts = without_other_ports(verdicts, self._listen_ports)
+        verdicts = _without_other_ports(verdicts, self._listen_ports)
         yield verdicts
         for stage in self._stages:
             verdicts = stage.apply(connection, verdicts, wall)
@@ -182,3 +182,31 @@ def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
     if not connection.seen_from_start:
         return ()
     return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
+
+
+def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
+    """Return *verdicts* with neither cap, budget nor steering where the local port is none of *listen_ports*.
+
+    A client joins at such a port where the proxy announced it (ADD_ADDR with a port, RFC 8684, 3.4.1), and a proxy may
+    open a subflow to its client from any port. They count as active subflows of their connection; but sets, rules, BPF
+    programs and dumps of sockets are for the listening ports alone.
+    """
+    if all(each.four_tuple.local_port in listen_ports for each in verdicts):
+        return verdicts
+    return tuple([each if each.four_tuple.local_port in listen_ports else _left_alone(each) for each in verdicts])
+
+
+def _left_alone(verdict: Verdict) -> Verdict:
+    port = verdict.four_tuple.local_port
+    reason = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
+    return replace(
+        verdict,
+        rule=None,
+        scope=None,
+        throttle=None,
+        reason=reason,
+        budget=None,
+        steer=None,
+        steer_path=None,
+        beside=None,
+    )
