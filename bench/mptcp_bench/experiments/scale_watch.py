@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from mptcp_common.status_client import ask_text
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter import ipset
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.ports import KernelError
 
 from .working_thread import WorkingThread
@@ -23,6 +24,12 @@ _GIVE_UP = 60.0
 _WHOLE = b'{"query": "status"}\n'
 """Asked for at once: the daemon waits 0.2 s for a client that asks for nothing."""
 
+_FLAGS, _LIST_HEADER = 6, 1 << 2
+"""IPSET_ATTR_FLAGS and the flag for a listing without entries, linux/netfilter/ipset/ip_set.h."""
+_DATA, _ELEMENTS = 7, 24
+"""IPSET_ATTR_DATA, and IPSET_ATTR_ELEMENTS in it."""
+_NFGENMSG_BYTES = 4
+
 
 class Entries:
     """The number of entries of the proxy's IPv4 set, as ``ipset list -t`` has it, without listing any."""
@@ -30,7 +37,8 @@ class Entries:
     def __init__(self, node: LiveNode) -> None:
         with node.entered():
             self._netlink = NetlinkSocket(NETLINK_NETFILTER)
-        self._request = ipset.header_alone(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False)
+        flags = attribute(_FLAGS | NLA_NET_BYTEORDER, struct.pack("!I", _LIST_HEADER))
+        self._request = ipset.header(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False) + flags
 
     def close(self) -> None:
         self._netlink.close()
@@ -38,7 +46,7 @@ class Entries:
     def count(self) -> int:
         """Return the number; 0 where there is no such set."""
         try:
-            return sum(map(ipset.count, self._netlink.dump(ipset.CMD_LIST, self._request, "count set entries")))
+            return sum(map(_count, self._netlink.dump(ipset.CMD_LIST, self._request, "count set entries")))
         except KernelError:
             return 0
 
@@ -115,3 +123,9 @@ class Asking(WorkingThread):
     def silences(self) -> tuple[float, ...]:
         """Seconds, one for each time that it was asked."""
         return tuple(self._silences)
+
+
+def _count(list_message: bytes) -> int:
+    """Return the number of entries that one message of the listing gives."""
+    data = dict(attributes(list_message, _NFGENMSG_BYTES)).get(_DATA, b"")
+    return int.from_bytes(dict(attributes(data)).get(_ELEMENTS, b""), "big")

@@ -58,7 +58,7 @@ def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tupl
         scene.run(0.1, now + 100)
         now += 200
     onsets = scene.transitions
-    assert (onsets._sockets, onsets._urgent, onsets.releasing, scene.limits) == ({}, {}, 0, {})
+    assert (onsets._sockets, onsets._urgent, onsets._first_looks, onsets._later_looks, scene.limits) == ({},) * 5
 
 
 def is_consistent(scene: Scene) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
 from ipaddress import ip_network
 from typing import cast
 
@@ -15,8 +14,8 @@ from fake_kernel import FakePacing, FakeSockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mptcp_throttler.kernel import scheduling
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
@@ -132,7 +131,7 @@ def test_a_client_that_is_forgotten_while_the_births_go_is_not_left_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: it kept what it had, and began outside of the cap when the births came again."""
-    monkeypatch.setattr(pacing_module, "in_turns", partial(in_turns, seconds=0.0))
+    monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
     async def go() -> None:
         scene.know(3)

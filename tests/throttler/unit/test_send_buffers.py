@@ -88,11 +88,11 @@ def test_a_socket_whose_cap_has_gone_has_the_most_and_counts_until_it_is_closed(
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(2.0, start=5.0)
     assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
-    assert scene.transitions.releasing, "it is asked for until it is gone"
+    assert scene.transitions._sockets, "it is asked for until it is gone"
     del scene.tcp[subflow(1)]
     scene.run(40.0, start=7.0)
     assert scene.limits == {}
-    assert not scene.transitions.releasing
+    assert not scene.transitions._sockets
 
 
 def test_a_stop_leaves_sockets_with_a_larger_buffer_the_most() -> None:

@@ -71,17 +71,17 @@ def _prefer_session() -> None:
             _AUTOGROUP.write_text(str(NICE))
 
 
-async def in_turns(items: Iterable[T], seconds: float = TURN_SECONDS) -> AsyncIterator[T]:
-    """Yield *items*, giving way to the rest of the loop whenever *seconds* have been spent since the last time.
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield *items*, giving way to the rest of the loop whenever ``TURN_SECONDS`` have been spent since the last time.
 
     So that a new subflow does not wait for ten thousand entries.
     """
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + TURN_SECONDS
     for item in items:
         yield item
         if time.perf_counter() > end:
             await asyncio.sleep(0)
-            end = time.perf_counter() + seconds
+            end = time.perf_counter() + TURN_SECONDS
 
 
 class Respite:

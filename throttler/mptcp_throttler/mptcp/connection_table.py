@@ -132,10 +132,10 @@ class ConnectionTable:
         subflow.changed()
         return True
 
-    def enter(self, subflow: SubflowRecord, signal: Signal, time: float, detail: str = "") -> list[Event]:
+    def enter(self, subflow: SubflowRecord, signal: Signal, time: float) -> list[Event]:
         """Track a new subflow, whose four-tuple must be free, from *signal* on."""
         self.subflows[subflow.four_tuple] = subflow
-        return self.apply(subflow, signal, time, detail)
+        return self.apply(subflow, signal, time)
 
     def make_room_for_handshake(self) -> None:
         """Forget the oldest handshake if there are too many. To be called before a new one is made."""

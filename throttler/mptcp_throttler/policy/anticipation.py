@@ -169,10 +169,10 @@ class Anticipation:
             if young.began >= young.known.last:
                 self._missed(young, SHORT_MISS, now)
 
-    def expire(self, now: float, limit: int = MAX_FORGOTTEN) -> None:
-        """Forget clients that were not seen for long, the one first that was seen longest ago; *limit* at a time."""
+    def expire(self, now: float) -> None:
+        """Forget clients that were not seen for long, the one first that was seen longest ago; some at a time."""
         gone = []
-        for client, known in islice(self._clients.items(), limit):
+        for client, known in islice(self._clients.items(), MAX_FORGOTTEN):
             if not known.is_forgotten(now):
                 break
             if not known.young:

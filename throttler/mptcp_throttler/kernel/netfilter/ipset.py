@@ -32,9 +32,7 @@ CMD_LIST, CMD_ADD, CMD_DEL, CMD_TYPE = (NFNL_SUBSYS_IPSET << 8 | number for numb
 SET_TYPE = "hash:ip,port,ip"
 _PROTOCOL = 6
 _ATTR_TYPENAME, _ATTR_FAMILY = 3, 5
-_ATTR_PROTOCOL, _ATTR_SETNAME, _ATTR_FLAGS, _ATTR_DATA, _ATTR_ADT = 1, 2, 6, 7, 8
-_FLAG_LIST_HEADER = 1 << 2
-_DATA_ELEMENTS = 24
+_ATTR_PROTOCOL, _ATTR_SETNAME, _ATTR_DATA, _ATTR_ADT = 1, 2, 7, 8
 _DATA_IP, _DATA_PORT, _DATA_PROTO, _DATA_IP2 = 1, 4, 7, 20
 _DATA_SKBMARK, _DATA_SKBPRIO = 27, 28
 _ADDRESS_IPV4, _ADDRESS_IPV6 = 1, 2
@@ -66,23 +64,9 @@ def type_request(is_ipv6: bool) -> bytes:
     )
 
 
-def header_alone(set_name: str, is_ipv6: bool) -> bytes:
-    """Return the request of a listing that has what is to be said of the set, without its entries."""
-    flags = attribute(_ATTR_FLAGS | NLA_NET_BYTEORDER, struct.pack("!I", _FLAG_LIST_HEADER))
-    return header(set_name, is_ipv6) + flags
-
-
 def name_of(list_message: bytes) -> str:
     """Return the name of the set of which one message of a listing is."""
     return dict(attributes(list_message, _NFGENMSG.size)).get(_ATTR_SETNAME, b"").rstrip(b"\0").decode(errors="replace")
-
-
-def count(list_message: bytes) -> int:
-    """Return the number of entries that one message of such a listing gives."""
-    for kind, payload in attributes(list_message, _NFGENMSG.size):
-        if kind == _ATTR_DATA:
-            return int.from_bytes(dict(attributes(payload)).get(_DATA_ELEMENTS, b""), "big")
-    return 0
 
 
 def _address(kind: int, packed: bytes) -> bytes:

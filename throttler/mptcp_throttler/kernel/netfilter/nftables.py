@@ -247,7 +247,7 @@ class NftablesNetfilter:
         targets = {target for _, target in part} - {_FOREIGN}
         lines = [line for target in targets for line in self._table.chain(target)]
         # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
-        lines += self._elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
+        lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
         fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
         for is_ipv6 in (False, True):
             texts = [f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6]
@@ -273,7 +273,7 @@ class NftablesNetfilter:
         gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
         for start in range(0, len(gone), _CHUNK):
             part = gone[start : start + _CHUNK]
-            await self._run(self._elements("delete", part), f"remove {len(part)} map entries")
+            await self._run(self._deletions(part), f"remove {len(part)} map entries")
             left = {self._targets[ft] for ft in part}
             for ft in part:
                 self._no_longer(ft)
@@ -304,12 +304,12 @@ class NftablesNetfilter:
         finally:
             self._changes += 1
 
-    def _elements(self, verb: str, four_tuples: Iterable[FourTuple]) -> list[str]:
+    def _deletions(self, four_tuples: Iterable[FourTuple]) -> list[str]:
         keys: dict[int, list[str]] = {4: [], 6: []}
         for four_tuple in four_tuples:
             keys[6 if four_tuple.is_ipv6 else 4].append(nft_key(four_tuple))
         return [
-            f"{verb} element {self._table.name} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts
+            f"delete element {self._table.name} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts
         ]
 
     async def _drop_unused_chains(self, candidates: Iterable[Target]) -> None:

@@ -121,11 +121,6 @@ class DownloadOnsets:
         self._now = 0.0
         planner.soft_caps = True
 
-    @property
-    def releasing(self) -> int:
-        """How many sockets have not taken their limit back."""
-        return len(self._first_looks) + len(self._later_looks)
-
     def follow(self, now: float) -> SocketChanges:
         """Take some of the planner's moves; return what is to be done to sockets, as the methods below do."""
         self._now = now
