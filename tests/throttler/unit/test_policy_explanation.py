@@ -14,8 +14,7 @@ from policy_values import replace
 from test_policy_evaluate import ETHERNET, LTE, NOW, PATHS, WIFI, connection, policy, subflow
 
 from mptcp_throttler.mptcp.model import Subflow
-from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.explanation import ExplainedPolicy
+from mptcp_throttler.policy.evaluate import ExplainedPolicy, evaluate
 from mptcp_throttler.policy.model import Direction, Kind, Policy
 from mptcp_throttler.policy.schedule import is_open
 
