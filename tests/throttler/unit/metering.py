@@ -12,7 +12,8 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.stage import Samples
 

@@ -7,7 +7,8 @@ from test_rate_transition import FULL_FLIGHT, IDLE
 from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
-from mptcp_throttler.policy.model import ScopeKey, Share
+from mptcp_throttler.policy.model import Share
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR, Target
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner

@@ -11,7 +11,8 @@ from policy_values import replace
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Budget, Policy, ScopeKey, Share
+from mptcp_throttler.policy.model import Budget, Policy, Share
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS

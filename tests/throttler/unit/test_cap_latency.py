@@ -11,7 +11,8 @@ from test_daemon import CAPPED, UNCAPPED, running, scenario, until
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_status_answers import LTE, WIFI
 
-from mptcp_throttler.policy.model import Onset, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Onset, Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.decision import without_caps

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
-from mptcp_throttler.policy.model import Guard, ScopeKey, Share
+from mptcp_throttler.policy.model import Guard, Share
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.baseline import MIN_UNUSED
 from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, Capped, DegradationDetector, Relaxation
 

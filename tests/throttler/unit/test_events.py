@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from policy_values import a_rule, a_throttle
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
-from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.telemetry import events
 from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.events import (

@@ -13,7 +13,8 @@ from sampling import MBIT, Flow, capped, connection_of, free, sampled
 
 from mptcp_throttler.policy.evaluate import _compiled, evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Direction, Policy, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Direction, Policy, Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages import baseline, degradation
 from mptcp_throttler.stages.guard import GuardStage, Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect

@@ -17,7 +17,7 @@ from policy_values import a_policy
 from test_reconcile import CAP, NOW, uncapped, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Verdict
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner

@@ -18,7 +18,8 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import egress, root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.link import Link
-from mptcp_throttler.policy.model import ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import ClassSpec, Ownership

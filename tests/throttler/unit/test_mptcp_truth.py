@@ -49,7 +49,8 @@ from mptcp_throttler.mptcp.options import (
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.evaluate import CompiledPolicy
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.verdict import Verdict
 
 LIMITS = TrackerLimits(
     max_connections=4, max_subflows_per_connection=3, max_half_open=6, max_refused=3, half_open_timeout=8.0

@@ -8,7 +8,8 @@ from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, ve
 from test_transitions import Scene, soft_planner
 
 from mptcp_throttler.mptcp.model import TcpInfo
-from mptcp_throttler.policy.model import Direction, ScopeKey, Share
+from mptcp_throttler.policy.model import Direction, Share
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit

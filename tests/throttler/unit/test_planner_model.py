@@ -16,7 +16,8 @@ from policy_values import a_rule, a_throttle, replace
 from test_shaping_plan import NOW, PROXY, policy
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.cap import Member, PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership

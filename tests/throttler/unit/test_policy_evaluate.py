@@ -13,7 +13,8 @@ from policy_values import a_throttle, replace
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.model import Policy, Rule, Share
+from mptcp_throttler.policy.verdict import ScopeKey
 
 PROXY = ip_address("10.77.0.1").packed
 NOW = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Athens")).timestamp()  # a Wednesday

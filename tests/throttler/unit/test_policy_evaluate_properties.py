@@ -17,8 +17,9 @@ from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, subflow
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share
+from mptcp_throttler.policy.model import Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window, is_open
+from mptcp_throttler.policy.verdict import ScopeKey
 
 # A second implementation, straight from the words of docs/policy.md, to compare with.
 

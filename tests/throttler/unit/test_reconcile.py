@@ -13,7 +13,8 @@ from policy_values import a_policy, a_rule, a_throttle
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership, Target

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.cap import PlanError

@@ -14,7 +14,8 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.budget import next_step
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.baseline import Path

@@ -9,7 +9,8 @@ from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, four_tuple, f
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.backup_flags import UNDECIDED_SECONDS, SetBackup
 from mptcp_throttler.stages.steering import URGENT_SECONDS, SteeringStage
 from mptcp_throttler.steering.mode import Mode

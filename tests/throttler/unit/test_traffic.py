@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from policy_values import a_rule, a_throttle, replace
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
-from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.telemetry import traffic
 from mptcp_throttler.telemetry.cap_totals import CapKey

@@ -9,7 +9,8 @@ import pytest
 from sampling import IDLE, MBIT, NOW, four_tuple, sampled
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction, Guard, ScopeKey, Share
+from mptcp_throttler.policy.model import Direction, Guard, Share
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.degradation import (
     LASTING_SECONDS,
     OWED_BYTES,

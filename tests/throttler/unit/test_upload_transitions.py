@@ -10,7 +10,8 @@ from policy_values import a_rule, a_throttle
 from test_shaping_plan import NOW, policy, rule, subflow, throttle
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Rule, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import (

@@ -24,21 +24,9 @@ from typing import Final, NamedTuple
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.conditions import Condition, OfSubflow, OpenHours, Seen, Subject
-from mptcp_throttler.policy.model import (
-    BEFORE,
-    NO_RULE,
-    Direction,
-    Kind,
-    PathMatch,
-    Policy,
-    Rule,
-    ScopeKey,
-    Share,
-    Throttle,
-    Verdict,
-    joined,
-)
+from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
+from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
 
 _REMEMBERED_SUBFLOWS: Final = 65_536
 """Subflows of which it is kept what the policy can say of them alone: as many as there are, for a reload asks for each

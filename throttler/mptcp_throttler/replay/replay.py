@@ -36,8 +36,9 @@ from mptcp_throttler.mptcp.options import Dss, MpPrio
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerCounters
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
-from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.values import Network
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples

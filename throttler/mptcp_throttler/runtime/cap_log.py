@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.telemetry.decision import Decision
 

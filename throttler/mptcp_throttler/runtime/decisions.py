@@ -15,7 +15,8 @@ from dataclasses import replace
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
-from mptcp_throttler.policy.model import BEFORE, Policy, Verdict
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
 from mptcp_throttler.runtime.logs import about

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, ScopeKey, Throttle
+from mptcp_throttler.policy.model import Direction, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
 MIN_RATE = 8_000

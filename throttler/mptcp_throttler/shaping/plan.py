@@ -1,6 +1,6 @@
 """From verdicts to the HTB classes and set entries they need. Pure: no kernel, and no clock but the one it is given.
 
-A cap (:class:`~mptcp_throttler.policy.model.ScopeKey`) has one class. The classes of caps shared by a whole path
+A cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The classes of caps shared by a whole path
 are made as soon as the policy is known, so that a connection that comes later pays nothing for them; those of a
 client or a connection are made when first needed and go when nobody has used them for a while.
 
@@ -22,7 +22,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.delta import DeltaTracker
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, Ownership, Target

@@ -18,7 +18,8 @@ from typing import Final
 from mptcp_common.units import approximate_size, format_rate
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple
 from mptcp_throttler.policy.budget import Account, Usage
-from mptcp_throttler.policy.model import BEFORE, Cap, Policy, Rule, ScopeKey, Share, Verdict, joined
+from mptcp_throttler.policy.model import Policy, Rule, Share
+from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage

@@ -47,7 +47,8 @@ from math import inf
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Guard, ScopeKey
+from mptcp_throttler.policy.model import Guard
+from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import ahead
 from mptcp_throttler.stages.baseline import (

@@ -15,7 +15,8 @@ from typing import Final
 
 from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import BEFORE, Direction, Policy, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Direction, Policy, Share
+from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import (
     Capped,
     DegradationDetector,

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from typing import NamedTuple, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.verdict import Verdict
 
 SLICE = 64
 """Connections that a stage observes at a time: a third of a millisecond, or three where all of them are backlogged."""

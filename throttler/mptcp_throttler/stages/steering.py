@@ -14,17 +14,8 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import (
-    Direction,
-    Policy,
-    Rule,
-    ScopeKey,
-    Share,
-    Steer,
-    Throttle,
-    Verdict,
-    joined,
-)
+from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering.mode import Action, Crowd, SubflowSample

@@ -3,14 +3,15 @@
 A rule's cap on one path is as many classes as there are who have one each: clients, connections, steps of a budget that
 some have reached and others not. And one class may hold subflows on several paths: a cap that the rule's paths share,
 or that of a client or a connection that is on several. So classes are counted by their scope
-(``policy.model.ScopeKey``), with each decision: who asks goes through none of them.
+(``policy.verdict.ScopeKey``), with each decision: who asks goes through none of them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle
+from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey
 
 
 class CapKey(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.policy.model import Verdict
+from mptcp_throttler.policy.verdict import Verdict
 
 Verdicts = tuple[Verdict, ...]
 

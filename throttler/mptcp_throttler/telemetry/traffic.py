@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
 from mptcp_throttler.telemetry.decision import Decision

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import Direction, Policy, Verdict, joined
+from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import Ownership, Target, gso_limit

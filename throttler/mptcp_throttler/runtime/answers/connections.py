@@ -13,7 +13,7 @@ from typing import Any, Final
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import Verdict
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views.answers import (

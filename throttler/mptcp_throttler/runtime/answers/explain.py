@@ -9,7 +9,8 @@ from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.evaluate import ExplainedPolicy, Tried
-from mptcp_throttler.policy.model import BEFORE, Direction, Kind, Verdict
+from mptcp_throttler.policy.model import Direction, Kind
+from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds

@@ -15,7 +15,8 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
-from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor

@@ -16,7 +16,8 @@ from typing import Final
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.config.files import accept_policy
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle, Verdict
+from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle
+from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
 from mptcp_throttler.views.answers import Answer, Difference, WhatIfAnswer
