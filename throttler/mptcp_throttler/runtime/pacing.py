@@ -112,7 +112,7 @@ class SocketLimiter(Component, Consumer):
         What is as it was is left alone: there may be ten thousand prefixes, and 65,536 single clients, whom it concerns
         only where the first births come, or the last ones go. Many are set in turns with the loop; :meth:`set_clients`,
         or another call of this, may come meanwhile. What begins meanwhile may begin as under the policy before: the
-        program takes that back after its first segments (``kernel/sockets/birth.py``), and a rest the first sample.
+        program takes that back after its first segments (``programs/mptcp_throttler.c``), and a rest the first sample.
         """
         if not self.possible:
             return
