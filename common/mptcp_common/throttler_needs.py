@@ -75,8 +75,9 @@ _FEATURES = {
     BY_IPTABLES: _Feature(
         "iptables",
         _FINDS,
-        "-a iptable_mangle ip6table_mangle xt_set ip_set_hash_ipportip",
-        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET or CONFIG_IP_SET_HASH_IPPORTIP",
+        "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
+        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
+        "CONFIG_IP_SET_HASH_IPPORTIP",
         "iptables",
         works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
     ),

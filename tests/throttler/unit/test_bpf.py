@@ -10,6 +10,7 @@ from mptcp_throttler.kernel import bpf
 from mptcp_throttler.kernel.bpf import Bpf, Map, ProgramConstants
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
+from mptcp_throttler.shaping.birth import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 
 MOST = 8 << 20
@@ -18,6 +19,10 @@ MOST = 8 << 20
 def test_every_listening_port_is_asked_for() -> None:
     packed = ProgramConstants([3128, 8080, 65535]).packed()[20 : 20 + 8192]
     assert [port for port in range(1 << 16) if packed[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
+
+
+def test_the_programs_have_the_bound_of_the_plan() -> None:
+    assert f"#define LARGE_BOUND {LARGE_BOUND} " in (bpf.PROGRAMS / "mptcp_throttler.c").read_text()
 
 
 def test_what_the_map_has_for_a_socket() -> None:
