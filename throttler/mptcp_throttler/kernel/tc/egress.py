@@ -116,6 +116,10 @@ class HtbTrafficControl:
             if not self._tree.is_ours(netlink, link):
                 before = [saved._asdict() for saved in root_qdisc.save(netlink, link.index, link.name)]
         if before is not None:
+            # Each time that an interface is made anew it has another index.
+            for index, noted in list(self._noted.items()):
+                if noted["name"] == link.name and find(int(index)) is None:
+                    del self._noted[index]
             self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": before}
             self._write_notes()
         try:
