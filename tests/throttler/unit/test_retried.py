@@ -122,7 +122,9 @@ def test_a_repair_that_fails_is_tried_again_though_nothing_else_is_to_be_done() 
     with_a_running_reconciler(scenario)
 
 
-def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it() -> None:
+def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen = []
 
     class Owner(Component):
@@ -134,9 +136,13 @@ def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
             if self.fails:
                 raise KernelError("no")
 
-    assert not asyncio.run(verify_all([Owner(True), Owner(False)]))
-    assert len(seen) == 2
-    assert asyncio.run(verify_all([Owner(False)]))
+    owners, refused = [Owner(True), Owner(False)], dict[Component, str]()
+    for _ in range(2):
+        assert not asyncio.run(verify_all(owners, refused))
+    assert len(seen) == 4
+    assert caplog.messages == ["verify: no"], "it is said once"
+    owners[0].fails = False
+    assert asyncio.run(verify_all(owners, refused))
 
 
 class FakeMap:

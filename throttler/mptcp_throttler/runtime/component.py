@@ -62,16 +62,18 @@ async def prepare_all(components: Sequence[Component], wanted: Policy, present: 
         raise
 
 
-async def verify_all(owners: Iterable[Component]) -> bool:
+async def verify_all(owners: Iterable[Component], refused: dict[Component, str]) -> bool:
     """Have all *owners* verified; one that cannot put its objects right does not keep the others from it.
 
-    Return whether all could.
+    Return whether all could. *refused* has for each of the others what was last said of it, so that it is said once.
     """
-    done = True
     for owner in owners:
         try:
             await owner.verify()
         except KernelError as error:
-            log.error("verify: %s", error)
-            done = False
-    return done
+            if refused.get(owner) != str(error):
+                log.error("verify: %s", error)
+            refused[owner] = str(error)
+        else:
+            refused.pop(owner, None)
+    return not refused

@@ -84,6 +84,8 @@ class DriftMonitor:
         self._due = math.inf
         """When to compare because of that, time.monotonic(); infinite where nothing was changed."""
         self._noticed = asyncio.Event()
+        self._refused: dict[Component, str] = {}
+        """What could not be put right when it was last compared, and why."""
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
@@ -105,7 +107,7 @@ class DriftMonitor:
     async def verify(self) -> bool:
         """Compare everything and put it right; return whether that could be done."""
         async with self._turn:
-            return await verify_all(self._owners)
+            return await verify_all(self._owners, self._refused)
 
     async def run(self, afterwards: Callable[[], Awaitable[None]]) -> None:
         """Compare forever; *afterwards* is done after each periodic comparison.
@@ -128,7 +130,7 @@ class DriftMonitor:
                 periodic = ended + max(self._interval, rest)
                 await afterwards()
             if not done:
-                periodic = min(periodic, time.monotonic() + AGAIN_SECONDS)
+                periodic = min(periodic, max(rest_until, time.monotonic() + AGAIN_SECONDS))
 
     async def _compare(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf

@@ -108,10 +108,10 @@ class UserspacePathManager(Component):
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
                     problems.append("the keeper of the path manager is gone, without which a kill costs joins")
-                for problem in problems:
-                    log.warning("%s; putting it right", problem)
                 if problems:
                     await self._hold()
+                for problem in problems:
+                    log.warning("%s; put right", problem)
                 self.repairs += len(problems)
 
     async def close(self) -> None:
