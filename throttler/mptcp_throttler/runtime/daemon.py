@@ -32,7 +32,7 @@ from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
-from mptcp_throttler.runtime.engine import Engine, ahead_of_monotonic
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
@@ -237,7 +237,6 @@ class Daemon:
         """Yield the answer to a request in pieces, from what is stored; called in a child."""
         snapshot = Snapshot(
             now=time.time(),
-            ahead=ahead_of_monotonic(),
             started=self._started,
             pid=self._pid,
             settings=self._settings,

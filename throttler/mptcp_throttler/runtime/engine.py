@@ -47,14 +47,10 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 MAX_SLEEP_SECONDS = 1.0
 """The wall clock may be set while the engine waits for a window of the policy: nobody reports that."""
+CLOCK_SET_SECONDS = 0.01
+"""By less the two clocks differ because one is read after the other; both are slewed alike, clock_gettime(2)."""
 MOST_LINES = 20
 """In a minute, of joins that were refused, and of disagreements: anybody can cause them."""
-
-
-def ahead_of_monotonic() -> float:
-    """Return how many seconds the wall clock is ahead of the monotonic one: times are kept by this one, and shown by
-    that one. Rounded, so that a time which is shown twice is the same twice."""
-    return round(time.time() - time.monotonic(), 4)
 
 
 class Engine:
@@ -73,8 +69,11 @@ class Engine:
         connections = self.tracker.connections
         self.downloads, self.uploads = Downloads(settings, kernel), Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
+        self.ahead = time.time() - time.monotonic()
+        """How many seconds the wall clock is ahead of the monotonic one: times are kept by this one, and shown by that
+        one. Taken anew only when the clock was set: a time that is shown twice is the same twice."""
         self.traffic = Traffic(time.monotonic, self._sweep_seconds)
-        self.events = EventRecorder(self.traffic, ahead_of_monotonic)
+        self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
             planner.told = partial(self._entries_told, planner.direction)
@@ -146,6 +145,8 @@ class Engine:
     def tick(self) -> None:
         """Forget what has ended, and what was anticipated and did not come."""
         now = time.monotonic()
+        if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
+            self.ahead = time.time() - now
         events = self.tracker.expire(now)
         if events:
             self.take_events(events)
@@ -191,7 +192,7 @@ class Engine:
     def follow(self) -> None:
         """Have the kernel follow the plan: limits on sockets, then entries and classes; then have samples taken."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
-        if planner.has_moved:
+        if self.paced.possible and planner.has_moved:
             # At once, so that the next sample finds it; what is left of many comes in turns with the loop.
             self.paced.follow()
             if planner.has_moved:

@@ -77,7 +77,7 @@ class _SubflowAnswers:
         """Return the subflows of *connection*."""
         down, up = by_direction(self._snapshot.verdicts(connection.token))
         found: list[SubflowAnswer] = []
-        ahead = self._snapshot.ahead
+        ahead = self._snapshot.engine.ahead
         for subflow in connection.subflows:
             four_tuple = subflow.four_tuple
             local, local_port, remote, remote_port = four_tuple

@@ -37,8 +37,6 @@ class Snapshot:
 
     now: float
     """Seconds since the epoch."""
-    ahead: float
-    """How many seconds the wall clock is ahead of the monotonic one, by which the daemon goes."""
     started: float
     pid: int
     """The daemon's."""
@@ -55,7 +53,7 @@ class Snapshot:
 
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""
-        return time + self.ahead
+        return time + self.engine.ahead
 
     @property
     def policy(self) -> Policy:
