@@ -403,7 +403,7 @@ class Planner:
     def _retune(self, cap: LiveCap, throttle: Throttle) -> None:
         """Give *cap* another throttle: now, or when the onsets of those on which it falls are complete."""
         before = cap.wanted
-        if before == throttle:
+        if before is throttle or before == throttle:  # they are compared field by field
             return
         cap.wanted = throttle
         self._mark_moved(cap.users)

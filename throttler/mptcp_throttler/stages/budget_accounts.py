@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -20,6 +21,11 @@ MAX_REACHED: Final = 1024
 """Accounts that are told of at a time: the latest."""
 NEAR_SECONDS: Final = 3.0
 """An account is near its next step when it would reach it within that time at its present rate."""
+
+
+@lru_cache(256)
+def _until(end: int, zone: ZoneInfo | None) -> str:
+    return f"until {datetime.fromtimestamp(end, zone):%Y-%m-%d %H:%M %Z}"
 
 
 class OpenAccount:
@@ -155,7 +161,7 @@ class Accounts:
 
     def until(self, budget: Budget) -> str:
         """Return how long the present period of *budget* lasts, for people."""
-        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
+        return _until(self._present[budget.name][1], self._zone)
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> None:
         """Take *used*, bytes, which is what the ledger has of all accounts of *periods*."""
@@ -232,6 +238,8 @@ class Accounts:
     def depend(self, token: int, basis: set[OpenAccount]) -> None:
         """The verdicts of connection *token* were made with *basis*."""
         before = set(self._basis.get(token, ()))
+        if before == basis:
+            return
         for account in before - basis:
             account.tokens.discard(token)
         for account in basis - before:

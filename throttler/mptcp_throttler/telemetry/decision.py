@@ -96,7 +96,7 @@ def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
     """Most often nothing changes, and so it is by the same objects."""
     return (
         had.throttle is verdict.throttle
-        and had.scope == verdict.scope
+        and (had.scope is verdict.scope or had.scope == verdict.scope)
         and (verdict.scope is None or (had.four_tuple == verdict.four_tuple and had.direction is verdict.direction))
     )
 

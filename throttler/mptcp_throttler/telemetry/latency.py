@@ -62,7 +62,7 @@ class CapLatency:
 
 
 class JoinLatency:
-    """From the last packet of a join's handshake, as it was captured, to the entry in the kernel. Epoch seconds.
+    """From the last packet of a join's handshake, as it was captured, to the entry in the kernel. Monotonic seconds.
 
     The kernel's event may be read before the packet is, and the entry made by then: both are remembered for a while.
     """

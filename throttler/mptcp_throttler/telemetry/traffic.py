@@ -74,13 +74,13 @@ class _Standing(NamedTuple):
 class _Carried:
     """One subflow."""
 
-    __slots__ = ("acked", "cookie", "place", "received", "received_rate", "sampled", "sent_rate", "standings", "token")
+    __slots__ = ("acked", "cookie", "down", "place", "received", "received_rate", "sampled", "sent_rate", "token", "up")
 
     def __init__(self, token: int, place: PathTotal, now: float) -> None:
         self.token = token
         self.place = place
         place.subflows += 1
-        self.standings = [_Standing(now)] * 2
+        self.down = self.up = _Standing(now)
         """Of what is sent, and of what is received."""
         self.cookie: int | None = None
         """None before its first sample."""
@@ -95,9 +95,19 @@ class _Carried:
         self.received += got
         self.place.sent += sent
         self.place.received += got
-        for standing, more in zip(self.standings, (sent, got), strict=True):
-            if standing.cap is not None:
-                standing.cap.bytes += more
+        if self.down.cap is not None:
+            self.down.cap.bytes += sent
+        if self.up.cap is not None:
+            self.up.cap.bytes += got
+
+    def standing(self, direction: Direction) -> _Standing:
+        return self.up if direction is Direction.UP else self.down
+
+    def stand(self, direction: Direction, standing: _Standing) -> None:
+        if direction is Direction.UP:
+            self.up = standing
+        else:
+            self.down = standing
 
     def move(self, place: PathTotal) -> None:
         """It is on another path now."""
@@ -107,8 +117,7 @@ class _Carried:
 
     @property
     def is_capped(self) -> bool:
-        down, up = self.standings
-        return down.of_class is not None or up.of_class is not None
+        return self.down.of_class is not None or self.up.of_class is not None
 
 
 _UNKNOWN = Rates(None, None)
@@ -157,14 +166,14 @@ class Traffic(Consumer):
         """Return since when the subflow has had the cap that it has, at its rate, or none, or has been named by a dry
         run as one that would have it; None for one that is not known."""
         known = self._subflows.get(four_tuple)
-        return None if known is None else known.standings[direction is Direction.UP].since
+        return None if known is None else known.standing(direction).since
 
     def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
         """Return the token, the path, and the rule whose cap it has, of a subflow; None for one that is not known."""
         known = self._subflows.get(four_tuple)
         if known is None:
             return None
-        cap = known.standings[direction is Direction.UP].cap
+        cap = known.standing(direction).cap
         return known.token, known.place.key.path, None if cap is None else cap.key.rule
 
     def under(self, rule: str) -> int:
@@ -295,28 +304,28 @@ class Traffic(Consumer):
             cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
             of_class = self._classes.of(verdict.scope, verdict.throttle)
             limits = None if verdict.scope.balances else of_class.limits
-        before = subflow.standings[verdict.direction is Direction.UP]
+        before = subflow.standing(verdict.direction)
         if cap is not before.cap or of_class is not before.of_class or limits != before.limits:
             self._set(subflow, verdict.direction, _Standing(now, cap, of_class, limits))
 
     def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
-        up = direction is Direction.UP
-        before, was_capped = subflow.standings[up], subflow.is_capped
+        before, was_capped = subflow.standing(direction), subflow.is_capped
         if standing.cap is not None and standing.of_class is not None:
             self._classes.enter(standing.cap, standing.of_class)
         if before.cap is not None and before.of_class is not None:
             self._classes.leave(before.cap, before.of_class)
-        subflow.standings[up] = standing
+        subflow.stand(direction, standing)
         self.capped += subflow.is_capped - was_capped
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
         """It is no subflow any more; what it carried last may still come."""
         subflow.place.subflows -= 1
         self.capped -= subflow.is_capped
-        for up, (since, cap, of_class, _) in enumerate(subflow.standings):
+        for direction in Direction:
+            since, cap, of_class, _ = subflow.standing(direction)
             if cap is not None and of_class is not None:
                 self._classes.leave(cap, of_class)
-                subflow.standings[up] = _Standing(since, cap)
+                subflow.stand(direction, _Standing(since, cap))
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         report = self._reported.get(end)
         if report is not None and subflow.cookie in (None, report[0]):
