@@ -228,7 +228,9 @@ class UploadDemand:
 class GuardedConnection:
     """One connection with guarded caps."""
 
-    __slots__ = ("candidate", "capped", "flows", "token", "uncapped")
+    __slots__ = ("candidate", "capped", "demand", "flows", "token", "uncapped")
+    demand: UploadDemand
+    """Of uploads only."""
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -263,6 +265,9 @@ class DownloadEvidence:
 
     samples_all = False
     """All subflows are in every sweep, not only the uncapped ones."""
+
+    def begin(self, connection: GuardedConnection) -> None:
+        """It is observed from now on."""
 
     def watch(self, connection: GuardedConnection) -> None:
         """Other subflows, or other caps, are those of *connection*."""
@@ -306,11 +311,12 @@ class UploadEvidence(DownloadEvidence):
     def __init__(self) -> None:
         self.shared: dict[ScopeKey, Path] = {}
         """What comes under each cap."""
-        self._demands: dict[int, UploadDemand] = {}
-        """By token."""
+
+    def begin(self, connection: GuardedConnection) -> None:
+        connection.demand = UploadDemand()
 
     def watch(self, connection: GuardedConnection) -> None:
-        demand = self._demands.setdefault(connection.token, UploadDemand())
+        demand = connection.demand
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in demand.caps}
         caps = []
         for four_tuple, cap in connection.capped.items():
@@ -323,7 +329,7 @@ class UploadEvidence(DownloadEvidence):
             self._leave(flow, scope)
 
     def forget(self, connection: GuardedConnection) -> None:
-        for flow, cap in self._demands.pop(connection.token).caps:
+        for flow, cap in connection.demand.caps:
             self._leave(flow, cap.scope)
 
     def _leave(self, flow: Flow, scope: ScopeKey) -> None:
@@ -333,12 +339,11 @@ class UploadEvidence(DownloadEvidence):
 
     def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow) -> bool:
         if flow.take(sample.read, sample.bytes_received):
-            demand = self._demands[connection.token]
-            demand.progressed = max(demand.progressed, sample.read)
+            connection.demand.progressed = max(connection.demand.progressed, sample.read)
         return False
 
     def wanting(self, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
-        demand, candidate = self._demands[connection.token], connection.candidate
+        demand, candidate = connection.demand, connection.candidate
         relaxed = candidate is not None and candidate.relaxation is not None
         full = False
         for flow, cap in demand.caps:
@@ -382,7 +387,7 @@ class UploadEvidence(DownloadEvidence):
         return Sample(there.read, there.bytes_received)
 
     def is_backlogged(self, connection: GuardedConnection, now: float) -> bool:
-        since = self._demands[connection.token].wanted_since
+        since = connection.demand.wanted_since
         return (
             since is not None
             and now - since >= MIN_SPAN
@@ -393,7 +398,7 @@ class UploadEvidence(DownloadEvidence):
         return 0.0  # A client wants more for a while before anything shows that it does.
 
     def is_proven(self, connection: GuardedConnection, now: float) -> bool:
-        return self._demands[connection.token].proves(now)
+        return connection.demand.proves(now)
 
 
 class DegradationDetector:
@@ -417,6 +422,7 @@ class DegradationDetector:
         connection = self.connections.get(token)
         if connection is None:
             connection = self.connections[token] = GuardedConnection(token)
+            self._evidence.begin(connection)
         elif connection.uncapped == uncapped and connection.capped == capped:
             return
         self._sampled.remove(token, (*connection.uncapped, *connection.capped))
