@@ -81,6 +81,8 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
+        # First, for a period that turns has the stage forget what was read of budgets that it does not have yet.
+        self._pass_on(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
             if self._ledger is None:
@@ -90,7 +92,6 @@ class Budgets(Component):
             await self._read_accounts(self._ledger, periods)
         except LedgerError as error:
             raise KernelError(str(error)) from error
-        self._pass_on(self._stage.advance(now, time.monotonic()))
 
     async def run(self) -> None:
         """Follow the calendar and write, until cancelled."""
