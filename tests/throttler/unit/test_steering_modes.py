@@ -344,6 +344,11 @@ rules:
             "cannot duplicate them on another; write active-standby, priority-based, load-balancing, smallest-delay or "
             "waterfall",
         ),
+        (
+            "    steer: {mode: [waterfall]}",
+            "7: rules[0].steer.mode: a list is not allowed; write active-standby, priority-based, load-balancing, "
+            "smallest-delay or waterfall",
+        ),
         ("    steer: {mode: active-standby, active: wifi}", "7: rules[0].steer: mode active-standby needs standby"),
         (
             "    steer: {mode: priority-based, order: [wifi, lan]}",

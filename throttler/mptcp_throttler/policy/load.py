@@ -139,7 +139,7 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
             foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
-        mode = BY_NAME.get(steer.get("mode", "")) if isinstance(steer, dict) else None
+        mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None
         if isinstance(steer, dict) and (mode is None or mode.spreads):
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
         for key, message in foreign.items():
