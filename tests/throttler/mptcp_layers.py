@@ -69,6 +69,11 @@ def _head(subtype: int) -> list[Any]:
     return [ByteField("kind", KIND), ByteField("length", None), BitEnumField("subtype", subtype, 4, SUBTYPES)]
 
 
+def _flagged(subtype: int, flag: str) -> list[Any]:
+    """Return how an option begins that has one flag, and the identifier of an address."""
+    return [*_head(subtype), BitField("reserved", 0, 3), BitField(flag, 0, 1), ByteField("address_id", 0)]
+
+
 def _if(name: str, *lengths: int) -> Callable[[Packet], bool]:
     """Return the condition of an optional field: the length includes it; without a length, that it was given."""
 
@@ -108,10 +113,7 @@ class MpJoinSyn(MptcpOption):
 
     name = "MpJoinSyn"
     fields_desc = (
-        *_head(1),
-        BitField("reserved", 0, 3),
-        BitField("backup", 0, 1),
-        ByteField("address_id", 0),
+        *_flagged(1, "backup"),
         XIntField("token", 0),
         XIntField("nonce", 0),
     )
@@ -122,10 +124,7 @@ class MpJoinSynAck(MptcpOption):
 
     name = "MpJoinSynAck"
     fields_desc = (
-        *_head(1),
-        BitField("reserved", 0, 3),
-        BitField("backup", 0, 1),
-        ByteField("address_id", 0),
+        *_flagged(1, "backup"),
         XLongField("hmac", 0),
         XIntField("nonce", 0),
     )
@@ -194,10 +193,7 @@ class AddAddr(MptcpOption):
 
     name = "AddAddr"
     fields_desc = (
-        *_head(3),
-        BitField("reserved", 0, 3),
-        BitField("echo", 0, 1),
-        ByteField("address_id", 0),
+        *_flagged(3, "echo"),
         _ADDRESS,
         ConditionalField(ShortField("port", None), _if("port", 10, 18, 22, 30)),
         ConditionalField(XLongField("hmac", None), _if("hmac", 16, 18, 28, 30)),

@@ -7,7 +7,7 @@ Stages, each in its own package, dependencies pointing one way (later stages kno
 - ``shaping``: verdicts to the kernel objects they need, and the difference from what is there (pure);
 - ``kernel``: the ports to the kernel and their adapters: capture, path-manager events, socket
   diagnostics, traffic control, netfilter;
-- ``reconcile``, ``daemon``, ``cli``: apply, wire, talk to people.
+- ``runtime``, ``cli``: apply, wire, talk to people; docs/design.md has the other packages.
 
 Words: a *connection* is an MPTCP connection (RFC 8684), named by its local *token*; a *subflow* is one of
 its TCP connections, named by its *four-tuple*. *Local* is the proxy's end, *remote* the client's.

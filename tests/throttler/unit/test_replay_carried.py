@@ -1,4 +1,4 @@
-"""Replay counts once what TCP sends again, or what was captured on two interfaces."""
+"""Replay counts once what TCP sends again."""
 
 from __future__ import annotations
 

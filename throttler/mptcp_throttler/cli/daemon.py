@@ -70,7 +70,12 @@ def reload_outcome(path: Path) -> list[str]:
     Raises Unanswered where it does not answer, or not in time.
     """
     before = ask_daemon(path, {"query": "head"}, "reloads")
-    os.kill(before["pid"], signal.SIGHUP)
+    try:
+        os.kill(before["pid"], signal.SIGHUP)
+    except PermissionError as error:
+        raise Unanswered("only root and the throttler's user may have it reload") from error
+    except ProcessLookupError as error:
+        raise Unanswered(f"the daemon at {path} has just ended") from error
     deadline = time.monotonic() + RELOAD_SECONDS
     while True:
         now = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]

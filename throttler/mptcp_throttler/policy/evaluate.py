@@ -325,7 +325,8 @@ class CompiledPolicy:
         """Return in words why a *rule* did not decide although it catches the subflow."""
         seen = self._seen(kind, situation)
         failed = rule.failed(seen)
-        return f"rule {rule.rule.name} does not apply: {failed.why_not(seen) if failed is not None else ''}"
+        assert failed is not None
+        return f"rule {rule.rule.name} does not apply: {failed.why_not(seen)}"
 
     def _path(self, path_bits: int, situation: Situation) -> str:
         """Return, of several paths by which a rule catches a subflow, the first."""

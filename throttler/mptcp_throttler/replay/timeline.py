@@ -27,6 +27,7 @@ from mptcp_throttler.mptcp.options import (
     UnknownSubtype,
 )
 from mptcp_throttler.replay.replay import Entry, Replay
+from mptcp_throttler.views.words import end_text
 
 _FLAGS: Final = ((TcpFlag.SYN, "SYN"), (TcpFlag.FIN, "FIN"), (TcpFlag.RST, "RST"), (TcpFlag.ACK, "ACK"))
 _BY_TIME: Final = ("clock", "budget")
@@ -87,7 +88,7 @@ def as_json(entry: Entry) -> str:
         shown["token"] = f"{entry.token:08x}"
     if entry.four_tuple is not None:
         shown["remote"] = _remote_end(entry)
-        shown["local"] = _end(entry.four_tuple.local, entry.four_tuple.local_port)
+        shown["local"] = end_text(entry.four_tuple.local, entry.four_tuple.local_port)
     for key in ("path", "rule", "rate", "ceil"):
         if (value := getattr(entry, key)) is not None:
             shown[key] = value
@@ -138,7 +139,7 @@ def notes(replay: Replay) -> Iterator[str]:
 def _remote_end(entry: Entry) -> str:
     """Return the client's end of the subflow of *entry*."""
     assert entry.four_tuple is not None
-    return _end(entry.four_tuple.remote, entry.four_tuple.remote_port)
+    return end_text(entry.four_tuple.remote, entry.four_tuple.remote_port)
 
 
 def _end(address: bytes, port: int | None) -> str:

@@ -91,7 +91,6 @@ class Uploads(Component, Consumer):
 
     by_request = True
     interval, period = MEASURE_SECONDS, float("inf")
-    urgent_share = 0.1
 
     def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
         """*connections* are those that are tracked, by token."""

@@ -26,7 +26,7 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 RATIO: Final = 32
 """Of the rate of the other subflows to what the cap leaves it: from there on it rests. Below half of that no longer."""
 RATIO_WITHOUT_BUFFERS: Final = 12
-"""Where the kernel allows capped sockets no larger send buffers (``shaping.send_buffers``)."""
+"""Where the kernel allows capped sockets no larger send buffers (``shaping.onset.share``)."""
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. From here on one piece leaves within 0.1 s, which the connection's buffers bridge."""
 WAKE_WINDOWS: Final = 2

@@ -116,7 +116,7 @@ class _Explained:
     def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
         """Yield what each stage added to the reason, or put in its place."""
         reasons = [step[four_tuple, direction].reason for step in self.steps]
-        for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons, reasons[1:], strict=False):
+        for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
             if before != after and added:
                 since = self._since(stage, step[four_tuple, direction], tried)

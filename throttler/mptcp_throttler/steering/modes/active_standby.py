@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from mptcp_common.fields import Name
-from mptcp_throttler.steering.mode import Action, Mode
+from mptcp_throttler.steering.mode import Action, Mode, PathLoad
 
 
 class ActiveStandby(Mode):
@@ -90,5 +90,5 @@ class ActiveStandby(Mode):
         del path
         return Action(False, None, "the ones before are full")
 
-    def _before(self, name: str) -> list[Any]:
+    def _before(self, name: str) -> list[PathLoad]:
         return [self._paths[each] for each in self._order[: self._order.index(name)]]
