@@ -194,3 +194,19 @@ def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: 
     with link.entered():
         asyncio.run(start())
     assert dump(link) == before
+
+
+def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: each of its indices had one, until the file was too long to be read."""
+
+    async def start() -> None:
+        tc = HtbTrafficControl(["u0"], Ownership(), tmp_path)
+        async with tc.opened():
+            for _ in range(3):
+                link.run(["ip", "link", "add", "u0", "type", "veth", "peer", "u1"])
+                await tc.prepare()
+                assert len(json.loads((tmp_path / "replaced.json").read_text())) == 1
+                link.run(["ip", "link", "del", "u0"])
+
+    with link.entered():
+        asyncio.run(start())

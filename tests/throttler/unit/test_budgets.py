@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_values import replace
 from sampling import observed
-from short_budgets import at, policy
+from short_budgets import POLICY, at, policy
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow, SubflowState
@@ -203,6 +203,26 @@ def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_dae
         await host.count(86_400 - 3600 - 1)
         assert old not in ledger.used(periods)
         ledger.close()
+
+    played(path, play)
+
+
+def test_what_is_read_for_a_new_budget_stays_where_a_period_has_just_turned(path: Path) -> None:
+    """Defect: the period of the policy before turned after the reading, and the new budget's accounts were dropped."""
+
+    async def play(host: Host) -> None:
+        host.now = at("2026-11-22 00:00") + 0.3
+        ledger = Ledger(path)
+        ledger.write(BOOT, usage({Account("lte", "10.77.1.2", int(at("2026-11-22 00:00"))): 3_000_000}))
+        ledger.close()
+        other = load_policy((POLICY % "period: day").replace("name: lte", "name: other"), "p")
+        host.stage.set_policy(other)
+        host.stage.advance(at("2026-11-21 12:00"), 0.0)
+        await host.budgets.prepare(host.policy)
+        host.stage.set_policy(host.policy)
+        await host.budgets.commit(host.policy)
+        host.decide()
+        assert host.verdict.throttle is not None
 
     played(path, play)
 

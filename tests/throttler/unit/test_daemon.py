@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime import daemon as daemon_module
+from mptcp_throttler.runtime import engine as engine_module
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
 from mptcp_throttler.runtime.engine import Engine
@@ -101,6 +104,42 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
         asyncio.run(test(tmp_path))  # type: ignore[arg-type]
 
     return wrapped
+
+
+@scenario
+async def test_what_began_once_began_then_in_each_answer(tmp_path: Path) -> None:
+    """Defect: each answer read both clocks, one after the other, and a restart was seen that was none."""
+    late = iter((0.0, 0.0005) * 20)
+    async with running(tmp_path, CAPPED) as scene:
+        with pytest.MonkeyPatch.context() as patched:
+            jitters = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() - next(late))
+            for module in (daemon_module, engine_module):
+                patched.setattr(module, "time", jitters)
+            shown = [scene.ask(query="summary") for _ in range(4)]
+        assert len({(each["started"], each["policy"]["since"]) for each in shown}) == 1
+
+
+@scenario
+async def test_a_stop_with_onsets_outstanding_calls_nothing_again_and_again(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        planner = scene.engine.downloads.planner
+        planner._mark_moved(list(planner._members))
+        assert planner.has_moved
+        scene.engine.paced.possible = False
+        loop, soon = asyncio.get_running_loop(), list[object]()
+        call_soon = loop.call_soon
+
+        def noted(callback: Callable[..., object], *args: Any, **context: Any) -> asyncio.Handle:
+            soon.append(callback)
+            return call_soon(callback, *args, **context)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(loop, "call_soon", noted)
+            scene.engine.follow()
+        scene.engine.paced.possible = True
+        assert scene.engine.follow not in soon
 
 
 @scenario

@@ -213,6 +213,17 @@ def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing:
     assert backlog < 3 * 15
 
 
+def test_the_overflow_keeps_its_cap_while_the_first_path_carries_all_it_can() -> None:
+    """Defect: where buffers are the limit nothing waits for a moment; the cap fell then, and grew slowly."""
+    scene = Scene(PRIORITY, links(100, 15))
+    scene.run(1)
+    opened = scene.actions[ETHERNET].rate
+    assert opened is not None
+    scene.carry, scene.waiting = lambda _: {ETHERNET: 0.8 * opened, WIFI: 15.0 * MBIT}, 0
+    scene.run(2)
+    assert scene.actions[ETHERNET].rate == opened
+
+
 def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothing_is_carried() -> None:
     """Defect: an upload has nothing to carry this way, and the second path stayed open for good."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
