@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.questions import MAX_WAITING
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE
 
 SMALL = TrackerLimits(
-    max_connections=12, max_subflows_per_connection=4, max_half_open=16, max_refused=8, closed_linger=5.0
+    max_connections=12, max_subflows_per_connection=4, max_remembered=16, max_refused=8, closed_linger=5.0
 )
 
 
@@ -20,49 +19,26 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     """Every table is within its bound, and the tables agree with each other."""
     table, size = tracker._table, tracker.table_sizes
     assert size["connections"] <= limits.max_connections
-    assert size["half_open"] <= limits.max_half_open
+    assert size["handshakes"] <= limits.max_remembered
     assert size["refused"] <= limits.max_refused
-    assert size["ended"] <= limits.max_half_open
-    assert size["turned_away"] <= limits.max_half_open
-    assert size["live"] + size["closing"] <= limits.max_connections * limits.max_subflows_per_connection
-    assert size["subflows"] == size["half_open"] + size["live"] + size["closing"]
-    assert size["tokens"] <= limits.max_connections + limits.max_half_open
+    assert size["ended"] <= limits.max_remembered
+    assert size["turned_away"] <= limits.max_remembered
+    assert size["questions"] <= MAX_WAITING
     attached = 0
-    for token, connection in table.tokens.items():
+    for token, connection in table.connections.items():
         assert connection.token == token
-        assert connection.opened is (token in table.opened)
-        assert 0 < len(connection.subflows) <= limits.max_subflows_per_connection or token in table.lingering
-        assert (token in table.lingering) is (connection.opened and not connection.has_live())
+        assert (token in table.lingering) is (not connection.subflows)
+        assert len(connection.subflows) <= limits.max_subflows_per_connection
         attached += len(connection.subflows)
-        real = any(each.known_to_kernel for each in connection.subflows)
-        assert real <= connection.confirmed
-        assert connection.confirmed is (connection.holder is not None)
         for subflow in connection.subflows:
             assert table.subflows[subflow.four_tuple] is subflow
             assert subflow.connection is connection
-    assert table.opened.keys() <= table.tokens.keys()
-    live = 0
-    active = [subflow for subflow in table.subflows.values() if subflow.state is SubflowState.ACTIVE]
-    unconfirmed = {subflow.four_tuple for subflow in active if not subflow.known_to_kernel}
-    assert size["unconfirmed"] == len(unconfirmed)
-    assert all(four_tuple in table.unconfirmed for four_tuple in unconfirmed)
-    doubtful = {token for token, connection in table.opened.items() if not connection.confirmed}
-    assert len(table.unconfirmed_connections) == len(doubtful)
-    assert all(token in table.unconfirmed_connections for token in doubtful)
-    holders = Counter(each.holder for each in table.tokens.values() if each.holder is not None)
+    assert attached == size["subflows"]
+    holders = Counter(each.holder for each in table.connections.values())
     assert (table.shares.taken, table.shares.clients) == (holders.total(), len(holders))
-    lingering = Counter(each.holder for token, each in table.tokens.items() if token in table.lingering and each.holder)
+    lingering = Counter(each.holder for token, each in table.connections.items() if token in table.lingering)
     assert all(table.lingering.number_of(client) == count for client, count in lingering.items())
     assert table.lingering._of.keys() == lingering.keys()
-    assert size["questions"] <= MAX_WAITING
-    for four_tuple, subflow in table.subflows.items():
-        closing = subflow.state is SubflowState.CLOSING
-        live += subflow.state is SubflowState.ACTIVE
-        assert (table.closing.get(four_tuple) is subflow) is closing
-        assert (table.half_open.get(four_tuple) is subflow) is (subflow.state in HALF_OPEN)
-        attached += subflow.connection is None
-    assert attached == size["subflows"]
-    assert live == size["live"]
 
 
 class Subscriber:
@@ -92,6 +68,6 @@ class Subscriber:
 
     def agrees_with(self, tracker: Tracker) -> None:
         assert self.live == {
-            token: {subflow.four_tuple for subflow in connection.subflows if subflow.state in LIVE}
+            token: {subflow.four_tuple for subflow in connection.subflows}
             for token, connection in tracker.connections.items()
         }

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
-from typing import NoReturn
+from typing import Generic, TypeVar
 
 from fakes import FakeNetfilter, FakeTrafficControl
 
@@ -17,12 +17,21 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.link import Routes
-from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
+from mptcp_throttler.mptcp.model import (
+    ClosedSocket,
+    FourTuple,
+    KernelEvent,
+    KernelSubflow,
+    Segment,
+    SocketDetails,
+    TcpInfo,
+)
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed
+T = TypeVar("T")
 IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
 
 
@@ -159,37 +168,50 @@ class FakePacing:
         self.closed = True
 
 
-class FakeCapture:
-    """Sees what it is given; its descriptor is a pipe's."""
+class FakeSource(Generic[T]):
+    """Has what it is given; its descriptor is a pipe's."""
 
-    def __init__(self, interface: str) -> None:
-        self.interface = interface
+    def __init__(self) -> None:
         self._ends = os.pipe()
-        self._segments: list[Segment] = []
+        self._given: list[T] = []
 
-    def give(self, segment: Segment) -> None:
-        self._segments.append(segment)
+    def give(self, item: T) -> None:
+        self._given.append(item)
         os.write(self._ends[1], b".")
 
     @property
     def waits(self) -> bool:
         """Whether something was given and is not read yet."""
-        return bool(self._segments)
+        return bool(self._given)
 
     def fileno(self) -> int:
         return self._ends[0]
 
-    def read(self, limit: int) -> Iterator[Segment]:
-        given, self._segments = self._segments, []
+    def read(self, limit: int) -> Iterator[T]:
+        given, self._given = self._given, []
         os.read(self._ends[0], len(given))
         return iter(given)
-
-    def read_statistics(self) -> int:
-        return 0
 
     def close(self) -> None:
         for end in self._ends:
             os.close(end)
+
+
+class FakeEvents(FakeSource[KernelEvent]):
+    """The path manager's."""
+
+    lost = 0
+
+
+class FakeCapture(FakeSource[Segment]):
+    """Segments."""
+
+    def __init__(self, interface: str) -> None:
+        super().__init__()
+        self.interface = interface
+
+    def read_statistics(self) -> int:
+        return 0
 
 
 class FakeKernel:
@@ -206,6 +228,8 @@ class FakeKernel:
         self.subflows = FakeSubflows()
         self.meter = FakeMeter()
         self.captures: dict[str, FakeCapture] = {}
+        self.events: FakeEvents
+        """Those of the daemon that runs."""
         self.class_counters: dict[int, ClassCounters] = {}
 
     @property
@@ -217,8 +241,9 @@ class FakeKernel:
         async def nothing_left(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
 
-        def no_events() -> NoReturn:
-            raise KernelError("no path-manager events here")
+        def events() -> FakeEvents:
+            self.events = FakeEvents()
+            return self.events
 
         return replace(
             REAL,
@@ -232,7 +257,7 @@ class FakeKernel:
             pacing=lambda _: self.pacing,
             meter=lambda _: self.meter,
             capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
-            events=no_events,
+            events=events,
             routes=lambda s: Routes(s.interfaces[:1]),
             prefer_event_loop=lambda: None,
             notices=lambda _: (),

@@ -346,6 +346,6 @@ def shown(status: Mapping[str, Any]) -> int:
     prefixes = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 
     def active(subflows: Sequence[Mapping[str, Any]]) -> int:
-        return sum(1 for each in subflows if each["state"] == "active" and each["remote"].startswith(prefixes))
+        return sum(1 for each in subflows if each["remote"].startswith(prefixes))
 
     return sum(1 for connection in status.get("connections", ()) if active(connection["subflows"]) >= 2)

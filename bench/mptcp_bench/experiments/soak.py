@@ -171,7 +171,7 @@ def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
     """
     found = {}
     for connection in status["connections"]:
-        remotes = [each["remote"] for each in connection["subflows"] if each["state"] == "active"]
+        remotes = [each["remote"] for each in connection["subflows"]]
         if len(remotes) >= 2 and remotes[0].startswith(CROWD):
             # As ss(8) writes it.
             found[f"{int(connection['token'], 16):04x}"] = [

@@ -56,7 +56,7 @@ _TRACKER = (
     ("fallbacks", "fallbacks", "Connections that asked for MPTCP and were answered in plain TCP."),
     ("version_0", "version_0", "SYNs that asked for MPTCP version 0, which Linux answers in plain TCP."),
     ("joins_refused", "joins_refused", "Joins with an unknown token or a wrong HMAC, or that the proxy refused."),
-    ("observer_disagreements", "disagreements", "Subflows of which packets and kernel said different things."),
+    ("observer_disagreements", "disagreements", "Subflows of which two records of the kernel said different things."),
     ("tracker_overflows", "overflows", "Connections and joins not tracked because a table was full."),
     (
         "connections_refused",

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from sampling import observed
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -72,7 +72,7 @@ class Host:
             self.cookies += 1
             name = four_tuple(remote, 40000 + token)
             self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, 0.0, cookie=self.cookies)
-            subflows.append(Subflow(name, SubflowState.ACTIVE, not subflows, 0, 0, False, None, self.clock))
+            subflows.append(Subflow(name, not subflows, 0, 0, False, None, self.clock))
         self.connections[token] = Connection(token, tuple(subflows), self.clock)
         return self.decide(token)
 

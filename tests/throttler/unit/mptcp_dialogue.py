@@ -19,7 +19,6 @@ from mptcp_throttler.mptcp.model import (
     KernelEventKind,
     KernelSubflow,
     Segment,
-    SubflowState,
 )
 from mptcp_throttler.mptcp.options import (
     MpCapable,
@@ -167,6 +166,11 @@ class Path:
     def handshake(self) -> list[Segment]:
         return [self.syn(), self.syn_ack(), self.ack()]
 
+    def established(self) -> list[Segment | KernelEvent]:
+        """The handshake, and the kernel's event after it."""
+        kind = KernelEventKind.CREATED if self.is_initial else KernelEventKind.SUBFLOW_ESTABLISHED
+        return [*self.handshake(), self.kernel(kind)]
+
     def kernel(self, kind: KernelEventKind, **changes: object) -> KernelEvent:
         event = KernelEvent(
             self.host.tick(), kind, self.host.token, self.four_tuple, self.local_id, self.remote_id, self.backup
@@ -195,7 +199,7 @@ def announced(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
 def opened(tracker: Tracker, host: Host) -> Path:
     """Open a connection; return its first subflow."""
     path = host.initial()
-    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
+    assert announced(tracker, *path.established()) == [OPENED, ACTIVE]
     return path
 
 
@@ -203,6 +207,6 @@ def kinds(events: Iterable[Event]) -> list[str]:
     return [event.kind.value for event in events]
 
 
-def states(tracker: Tracker, host: Host) -> dict[FourTuple, SubflowState]:
+def known(tracker: Tracker, host: Host) -> list[FourTuple]:
     connection = tracker.get(host.token)
-    return {s.four_tuple: s.state for s in connection.subflows} if connection else {}
+    return [subflow.four_tuple for subflow in connection.subflows] if connection else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState, TcpInfo
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, TcpInfo
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 MBIT = 1_000_000
@@ -72,8 +72,7 @@ def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True)
 
 def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
     subflows = tuple(
-        Subflow(each, SubflowState.ACTIVE, index == 0, index, index, False, "eth0", 0.0)
-        for index, each in enumerate(four_tuples)
+        Subflow(each, index == 0, index, index, False, "eth0", 0.0) for index, each in enumerate(four_tuples)
     )
     return Connection(token, subflows, 0.0)
 

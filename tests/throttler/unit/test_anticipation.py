@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy import anticipation
 from mptcp_throttler.policy.anticipation import (
     KEPT_SECONDS,
@@ -26,9 +26,7 @@ OTHER = b"\x0a\x00\x00\x02"
 
 
 def subflow(remote: bytes, port: int, initial: bool, since: float) -> Subflow:
-    return Subflow(
-        FourTuple(b"\x0a\x00\x00\x09", 3128, remote, port), SubflowState.ACTIVE, initial, 0, 0, False, None, since
-    )
+    return Subflow(FourTuple(b"\x0a\x00\x00\x09", 3128, remote, port), initial, 0, 0, False, None, since)
 
 
 class Clients:
@@ -61,8 +59,7 @@ class Clients:
 
     def subflows(self, token: int, now: float) -> int:
         connection = self.open[token]
-        active = sum(each.state is SubflowState.ACTIVE for each in connection.subflows)
-        return self.anticipation.paths(connection, active, now)
+        return self.anticipation.paths(connection, len(connection.subflows), now)
 
     def pass_by(self, now: float) -> list[int]:
         """Decide anew what is due, as the daemon does."""
@@ -313,11 +310,10 @@ def test_the_record_of_clients_is_bounded(clients: Clients, monkeypatch: pytest.
     assert not flips[(0).to_bytes(4, "big")], "one that gave way has lost what its socket options were for"
 
 
-def test_one_without_an_active_subflow_is_no_longer_one_of_many(clients: Clients) -> None:
+def test_one_without_a_subflow_is_no_longer_one_of_many(clients: Clients) -> None:
     for number in range(100):
         token = clients.begin(100.0 + number / 1000)
-        first = clients.open[token].subflows[0]
-        clients.open[token] = replace(clients.open[token], subflows=(replace(first, state=SubflowState.CLOSED),))
+        clients.open[token] = replace(clients.open[token], subflows=())
         assert clients.subflows(token, 100.0 + number / 1000) == 0
     lone = clients.begin(101.0)
     assert clients.pass_by(101.0 + WINDOW_SECONDS) == [lone]

@@ -8,7 +8,7 @@ from metering import HOURS, LTE, MB, Host, at, four_tuple, policy
 from policy_values import replace
 from sampling import observed
 
-from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS
@@ -104,7 +104,7 @@ def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_re
     (old,) = host.sockets.values()
     assert host.used() == {"lte": 1000}
     host.close(1, report=False)
-    subflow = Subflow(old.four_tuple, SubflowState.ACTIVE, True, 0, 0, False, None, host.now)
+    subflow = Subflow(old.four_tuple, True, 0, 0, False, None, host.now)
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.sockets = {old.four_tuple: old._replace(token=2, cookie=77, bytes_acked=40)}
     host.decide(2)
@@ -163,18 +163,6 @@ def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
     assert asked == [first], "a sweep since then would have it"
 
 
-def test_a_subflow_that_is_half_closed_still_counts() -> None:
-    host = Host()
-    host.connect(1, "10.77.1.2")
-    connection = host.connections[1]
-    closing = tuple(replace(each, state=SubflowState.CLOSING) for each in connection.subflows)
-    host.connections[1] = replace(connection, subflows=closing)
-    host.decide(1)
-    host.carry(1, 4000)
-    host.sweep()
-    assert host.used() == {"lte": 4000}
-
-
 def test_a_port_that_is_used_again_is_another_socket() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
@@ -184,7 +172,7 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
     host.connections.clear()
     name = old.four_tuple
     host.sockets = {name: old._replace(token=2, cookie=77, bytes_acked=40)}
-    subflow = Subflow(name, SubflowState.ACTIVE, True, 0, 0, False, None, host.now)
+    subflow = Subflow(name, True, 0, 0, False, None, host.now)
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.decide(2)
     new, host.sockets = host.sockets, {name: old}

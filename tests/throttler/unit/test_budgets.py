@@ -22,7 +22,7 @@ from sampling import observed
 from short_budgets import POLICY, at, policy
 
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -73,7 +73,7 @@ class Host:
         self.budgets._thread.shutdown(wait=False)
 
     def decide(self) -> None:
-        subflow = Subflow(FT, SubflowState.ACTIVE, True, 0, 0, False, None, self.now)
+        subflow = Subflow(FT, True, 0, 0, False, None, self.now)
         connection = Connection(self.token, (subflow,), self.now)
         (self.verdict,) = self.stage.apply(connection, evaluate(self.policy, connection, self.now), self.now)
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, Scene, running, scenario
 from test_status_answers import LTE, WIFI, sampled
-
-from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.runtime.answers.connections import own_connection
-from mptcp_throttler.views.requests import parse_request
 
 MB = 1_000_000
 STEP = "steps: [{after: %d MB, throttle: {rate: 1 Mbit/s}}]"
@@ -72,21 +65,6 @@ async def test_the_owner_is_told_of_no_volume_that_others_use_up(tmp_path: Path)
         await sampled(scene)
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert [each["name"] for each in found] == ["mine"]
-
-
-@scenario
-async def test_ends_of_a_subflow_that_has_gone_are_nobodys(tmp_path: Path) -> None:
-    """Another client may have them by now, by plain TCP."""
-    kernel = FakeKernel()
-    kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, OF_EACH, kernel) as scene:
-        connection = scene.engine.tracker.connections[7]
-    request = parse_request(json.dumps({"query": "client", "endpoint": f"{LTE}:40000"}).encode())
-    for state, found in ((SubflowState.ACTIVE, True), (SubflowState.CLOSED, False)):
-        subflow = next(each for each in connection.subflows if each.four_tuple == four_tuple(LTE))
-        ends = [(connection, replace(subflow, state=state))]
-        snapshot = SimpleNamespace(connections_with=lambda _, ends=ends: ends)
-        assert (own_connection(snapshot, request) is not None) is found  # type: ignore[arg-type]
 
 
 @scenario

@@ -17,6 +17,7 @@ from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 
+from mptcp_throttler.mptcp.model import KernelEventKind, Segment
 from mptcp_throttler.runtime import decisions, engine, observe
 
 CLIENTS, BATCH = 8, 50
@@ -40,7 +41,7 @@ class Clock:
 
 async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
     """Have so many connections come and go, some at a time, each under a name that no other has."""
-    capture = scene.kernel.captures["w0"]
+    capture, events = scene.kernel.captures["w0"], scene.kernel.events
     for start in range(first, first + count, BATCH):
         dialogues = []
         for number in range(start, start + BATCH):
@@ -50,15 +51,15 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
             # As of one kind of phone: what is known of an address and its identifiers is remembered, within bounds.
             join.remote_id = 1
-            dialogues.append((host, initial, join))
-            for segment in (*initial.handshake(), *join.handshake()):
-                capture.give(segment)
+            dialogues.append((host, join))
+            for item in (*initial.established(), *join.established()):
+                (capture if isinstance(item, Segment) else events).give(item)  # type: ignore[arg-type]
             clock.now = max(clock.now, host.time)
         await until(lambda: len(scene.engine.tracker.connections) >= BATCH)
-        for host, initial, join in dialogues:
+        for host, join in dialogues:
             host.time = clock.now
-            for segment in (initial.fin(), initial.proxy_fin(), join.fin(), join.proxy_fin()):
-                capture.give(segment)
+            events.give(join.kernel(KernelEventKind.SUBFLOW_CLOSED))
+            events.give(host.closed())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
         # What lingers is let go in slices.
@@ -71,7 +72,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
 async def blocks(scene: Scene, clock: Clock) -> int:
     """Return how many blocks of memory Python has, when nothing is left to be done."""
     async with asyncio.timeout(60):
-        while scene.kernel.netfilter.entries or scene.engine.tracker.table_sizes["tokens"]:
+        while scene.kernel.netfilter.entries or scene.engine.tracker.table_sizes["connections"]:
             clock.now += 1.0
             scene.engine.tick()
             await asyncio.sleep(0.01)

@@ -15,6 +15,7 @@ from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, running, scenario, until
 
+from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime.engine import MOST_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
@@ -35,7 +36,8 @@ def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog
     async def flooded(tmp_path: Path) -> None:
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:
             for number in range(5 * MOST_LINES):
-                scene.kernel.captures["w0"].give(forged(number).syn())
+                for segment in (forged(number).syn(), forged(number).proxy_rst()):
+                    scene.kernel.captures["w0"].give(segment)
             await until(lambda: scene.engine.tracker.counters.joins_refused == 5 * MOST_LINES)
 
     flooded(tmp_path)
@@ -83,7 +85,7 @@ def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_becomes_active_allows_for_what_is_read_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its packets or by the kernel's event; else a thousand connections in a second would be read of too late."""
+    """Else a thousand connections in a second would be read of too late."""
     allowed = list[int]()
     monkeypatch.setattr(ReadingShare, "allow_for", lambda _, subflows: allowed.append(subflows))
     host = Host()
@@ -92,9 +94,10 @@ def test_what_becomes_active_allows_for_what_is_read_of_it(tmp_path: Path, monke
     async def two_subflows(tmp_path: Path) -> None:
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:
             capture = scene.kernel.captures["w0"]
-            for segment in (forged(1).syn(), *host.initial().handshake(), *host.join().handshake()):
-                capture.give(segment)
+            capture.give(forged(1).syn())
             await until(lambda: not capture.waits)
+            scene.kernel.events.give(host.initial().kernel(KernelEventKind.CREATED))
+            scene.kernel.events.give(host.join().kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
             await until(lambda: sum(allowed) == 2)
 
     two_subflows(tmp_path)

@@ -9,6 +9,7 @@ from examples import examples
 from mptcp_dialogue import PORT, Host, Path, kinds, opened
 from test_mptcp_fuzz import frame
 
+from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.mptcp.segment import parse_frame
 from mptcp_throttler.mptcp.tracker import Tracker
 
@@ -19,9 +20,8 @@ ETHERNET, IPV4 = 14, 20
 
 
 def exchanges(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
-    """Return the frames of one subflow's whole life, where the client's port stands in each, and who sent it."""
-    path = Path(host, address, 1, False)
-    sent = [*((each, each.source_port == PORT) for each in path.handshake()), (path.proxy_rst(), True)]
+    """Return the frames of one subflow's handshake, where the client's port stands in each, and who sent it."""
+    sent = [(each, each.source_port == PORT) for each in Path(host, address, 1, False).handshake()]
     return [(bytearray(frame(each)), ETHERNET + IPV4 + (2 if ours else 0), ours) for each, ours in sent]
 
 
@@ -33,13 +33,16 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
     lives = [exchanges(host, address) for address in CLIENTS]
     told: list[str] = []
     for number in range(count):
-        port = (1024 + number // 2).to_bytes(2, "big")
+        path = Path(host, CLIENTS[number % 2], 1024 + number // 2, False)
+        port = path.four_tuple.remote_port.to_bytes(2, "big")
         for data, place, ours in lives[number % 2]:
             data[place : place + 2] = port
             now += 0.00001
             segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
             assert segment is not None
             told += kinds(tracker.segment(segment))
+        for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
+            told += kinds(tracker.kernel_event(path.kernel(kind, time=now)))
     return told, now
 
 

@@ -28,13 +28,12 @@ def not_called(*_: object) -> bool:
 EXCESS = "subflow-excess"
 
 
-def crowded(*, events: bool = True) -> tuple[Tracker, Host]:
-    """Return a tracker of one connection that has as many subflows as there is room for; the kernel has all."""
+def crowded() -> tuple[Tracker, Host]:
+    """Return a tracker of one connection that has as many subflows as there is room for."""
     tracker, host = Tracker([PORT], SMALL), Host()
-    tracker.events_arrive = events
-    feed(tracker, *host.initial().handshake(), host.initial().kernel(KernelEventKind.CREATED))
+    feed(tracker, *host.initial().established())
     feed(tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MOST)))
-    assert len(tracker.connections[host.token].active) == MOST
+    assert len(tracker.connections[host.token].subflows) == MOST
     return tracker, host
 
 
@@ -51,7 +50,7 @@ def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
     assert announced(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], "then there is room"
 
 
-@pytest.mark.parametrize("why", ["a reset", "no events", "a dump is wanted"])
+@pytest.mark.parametrize("why", ["a reset", "a dump is wanted"])
 def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
     """Defect: one that the kernel has was closed for want of room beside others that it had not any more."""
     for ended in (True, False):
@@ -60,8 +59,6 @@ def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
         if why == "a reset":
             assert announced(tracker, paths[1].rst()) == []
             assert tracker.next_question(0.0) is not None
-        elif why == "no events":
-            tracker.events_arrive = False
         else:
             tracker._kernel.want_resync()
         assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
@@ -73,15 +70,8 @@ def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
         assert not tracker.wants_resync
 
 
-def test_nothing_that_packets_alone_show_is_reported() -> None:
-    tracker, host = crowded()
-    for port in range(100, 120):
-        assert announced(tracker, *host.join(port=port).handshake()) == []
-        check_tables(tracker, SMALL)
-
-
 def test_a_dump_reports_it_once_those_that_have_ended_are_gone() -> None:
-    tracker, host = crowded(events=False)
+    tracker, host = crowded()
     paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 2))]
     now = host.time + 10
     one_ended = [path.dumped() for path in paths[: MOST + 1] if path is not paths[2]]
@@ -101,7 +91,7 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
 ) -> None:
     tracker, host = Tracker([PORT], SMALL), Host()
     first = host.initial()
-    events = feed(tracker, *first.handshake(), first.kernel(KernelEventKind.CREATED))
+    events = feed(tracker, *first.established())
     there: dict[FourTuple, object] = {first.four_tuple: first}
     for action, port in actions:
         path = host.join(port=port)
@@ -118,7 +108,7 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
         if action == "dump" or tracker.wants_resync:
             host.time += 2 * SMALL.closed_linger
             events += tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
-        tracked = {each.four_tuple for each in tracker.connections[host.token].active}
+        tracked = {each.four_tuple for each in tracker.connections[host.token].subflows}
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 assert event.four_tuple in there

@@ -14,23 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mptcp_dialogue import (
     ACK,
-    ACTIVE,
     CHANGED,
     CLOSED,
+    ENDED,
     PORT,
     RST,
     Host,
-    Path,
     announced,
     feed,
     kinds,
-    states,
+    opened,
 )
 from test_daemon import CAPPED, running, until
 
-from mptcp_throttler.mptcp.connection_table import CONFIRMED_AFTER
-from mptcp_throttler.mptcp.model import FourTuple, KernelEventKind, Segment, SubflowState
-from mptcp_throttler.mptcp.options import MpFastclose, MpPrio
+from mptcp_throttler.mptcp.model import FourTuple, Segment
+from mptcp_throttler.mptcp.options import MpFastclose
 from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, SocketLookupQueue
 from mptcp_throttler.mptcp.tracker import Tracker
 
@@ -43,67 +41,57 @@ class Walk:
     """SocketLookupQueue without a bound on look-ups, by walks over all that wait."""
 
     def __init__(self) -> None:
-        self.waiting: dict[FourTuple, tuple[float, int]] = {}
+        self.waiting: dict[FourTuple, list[float]] = {}
+        """When each is due."""
 
-    def ask(self, four_tuple: FourTuple) -> None:
-        self.waiting.setdefault(four_tuple, (float("-inf"), 0))
+    def ask(self, four_tuple: FourTuple, now: float) -> None:
+        self.waiting.setdefault(four_tuple, [now + 0.1])
 
-    def drop(self, four_tuple: FourTuple) -> None:
+    def drop(self, four_tuple: FourTuple, now: float) -> None:
         self.waiting.pop(four_tuple, None)
 
     def take(self, now: float) -> list[FourTuple]:
-        due = [each for each, (time, _) in self.waiting.items() if time <= now]
-        for each in due:
-            times = self.waiting.pop(each)[1]
-            if times < 2:
-                self.waiting[each] = (now + (0.1, 0.9)[times], times + 1)
-        return due
+        found = [each for each, due in self.waiting.items() if due[-1] <= now]
+        for each in found:
+            self.waiting[each].append(now + 0.9)
+            if len(self.waiting[each]) > 2:
+                del self.waiting[each]
+        return found
 
 
 class TestQuestions:
-    def test_each_is_asked_three_times_however_often_it_is_wanted(self) -> None:
+    def test_each_is_asked_twice_however_often_it_is_wanted(self) -> None:
         questions, (one,) = SocketLookupQueue(), some(1)
         asked = []
-        for step in range(1000):
-            if step < 300:
-                questions.ask(one)
+        for step in range(2000):
+            if step < 900:
+                questions.ask(one, step / 1000)
             asked += [step for _ in questions.take(step / 1000)]
-        assert asked == [0, 100]
-        assert (questions.take(1.1), questions.pause(1.1)) == ((one,), None)
+        assert asked == [100, 1000]
+        assert questions.pause(2.0) is None
 
     def test_a_flood_costs_no_more_than_the_rate(self) -> None:
         questions, flood = SocketLookupQueue(), some(MAX_WAITING + 100)
         asked = 0
         for step in range(2000):
             for each in flood:
-                questions.ask(each)
+                questions.ask(each, step / 1000)
             assert len(questions) <= MAX_WAITING
             asked += len(questions.take(step / 1000))
         assert asked <= BURST + 2 * RATE
-        assert asked >= 2 * RATE - 1
+        assert asked >= 1.8 * RATE
 
     def test_it_says_when_to_come_again(self) -> None:
         questions = SocketLookupQueue()
         assert questions.pause(5.0) is None
         for each in some(2 * BURST):
-            questions.ask(each)
-        assert questions.pause(5.0) == 0
-        assert len(questions.take(5.0)) == BURST
-        pause = questions.pause(5.0)
+            questions.ask(each, 5.0)
+        assert questions.pause(5.0) == pytest.approx(0.1)
+        assert len(questions.take(5.2)) == BURST
+        pause = questions.pause(5.2)
         assert pause is not None
         assert pause == pytest.approx(1 / RATE)
-        assert len(questions.take(5.0 + pause + 1e-6)) == 1
-
-    def test_what_ended_is_not_asked(self) -> None:
-        questions, (one,) = SocketLookupQueue(), some(1)
-        questions.ask(one)
-        questions.drop(one)
-        assert questions.take(0.0) == ()
-        questions.ask(one)
-        assert questions.take(0.0) == (one,)
-        questions.drop(one)
-        questions.ask(one)
-        assert (questions.take(0.0), questions.take(0.05)) == ((one,), ()), "asked anew, not twice"
+        assert len(questions.take(5.2 + pause + 1e-6)) == 1
 
     @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.9)))))
     def test_each_comes_when_a_walk_over_all_would_find_it(self, claims: list[tuple[str, int, float]]) -> None:
@@ -114,20 +102,24 @@ class TestQuestions:
             now += after
             if what == "t":
                 assert sorted(questions.take(now)) == sorted(walked.take(now))
+            elif what == "a":
+                questions.ask(each[which], now)
+                walked.ask(each[which], now)
             else:
-                for one in (questions, walked):
-                    (one.ask if what == "a" else one.drop)(each[which])
+                questions.drop(each[which])
+                walked.drop(each[which], now)
             assert len(questions) == len(walked.waiting)
             pause = questions.pause(now)
-            assert pause == (max(0.0, min(due for due, _ in walked.waiting.values()) - now) if walked.waiting else None)
+            due = [times[-1] for times in walked.waiting.values()]
+            assert pause == (max(0.0, min(due) - now) if due else None)
 
     def test_what_waits_costs_a_look_up_nothing(self) -> None:
         """A thousand that wait took a walk of a thousand steps for each that was looked up."""
         questions = SocketLookupQueue()
         for each in some(MAX_WAITING):
-            questions.ask(each)
-        questions.take(0.0)
-        now, steps = 0.0, 0
+            questions.ask(each, 0.0)
+        now, steps = 0.2, 0
+        questions.take(now)
 
         def trace(frame: object, event: str, argument: object) -> Any:
             nonlocal steps
@@ -148,114 +140,39 @@ class TestQuestions:
     def test_what_was_dropped_is_not_kept(self) -> None:
         questions = SocketLookupQueue()
         for each in some(100 * MAX_WAITING):
-            questions.ask(each)
+            questions.ask(each, 0.0)
             questions.drop(each)
         assert len(questions._heap) <= 2 * BURST + 1
 
-    def test_those_asked_later_do_not_keep_one_from_its_turn(self) -> None:
-        questions, (first, *others) = SocketLookupQueue(), some(3000)
-        questions.ask(first)
-        asked, now = 0, 0.0
-        for each in others:
-            now += 1 / (2 * RATE)
-            questions.ask(each)
-            asked += first in questions.take(now)
-        while len(questions):
-            now += 1 / RATE
-            asked += first in questions.take(now)
-        assert asked == 3
 
-
-@pytest.fixture
-def tracker(host: Host) -> Tracker:
-    """One to which no events come, with a connection of two subflows that a dump has shown."""
-    made = Tracker([PORT])
-    made.events_arrive = False
-    made.resync([host.initial().dumped(), host.join().dumped()], host.time)
-    host.time += 5
-    return made
-
-
-CLAIMS = ("fin", "rst", "proxy_rst", "priority", "fast_close", "replacement")
-
-
-def claim(path: Path, kind: str) -> list[Segment]:
-    if kind == "priority":
-        return [path.from_client(ACK, MpPrio(True, None))]
-    if kind == "fast_close":
-        return [path.from_client(RST, MpFastclose(path.host.proxy_key))]
-    if kind == "replacement":
-        return [path.again().syn(), path.again().syn_ack()]
-    return [getattr(path, kind)()]
-
-
-@pytest.mark.parametrize("kind", CLAIMS)
-class TestWithoutEvents:
-    def test_what_the_kernel_has_stays(self, tracker: Tracker, host: Host, kind: str) -> None:
-        path = host.join()
-        assert announced(tracker, *claim(path, kind)) == []
-        assert tracker.questions(1.0) == (path.four_tuple,)
-        assert tracker.answer([path.four_tuple], {path.four_tuple: path.dumped()}, host.time) == []
-        assert set(states(tracker, host).values()) == {SubflowState.ACTIVE}
-
-    def test_what_it_has_no_longer_ends(self, tracker: Tracker, host: Host, kind: str) -> None:
-        path = host.join()
-        feed(tracker, *claim(path, kind))
-        assert kinds(tracker.answer(tracker.questions(1.0), {}, host.time)) == [CLOSED]
-        assert states(tracker, host) == {host.initial().four_tuple: SubflowState.ACTIVE}
-        assert tracker.next_question(1.0) is None
-
-
-def test_a_priority_that_the_kernel_took_is_learnt(tracker: Tracker, host: Host) -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_after_a_reset_the_kernel_is_asked(tracker: Tracker, host: Host, there: bool) -> None:
+    opened(tracker, host)
     path = host.join()
-    feed(tracker, *claim(path, "priority"))
-    asked = tracker.questions(1.0)
-    events = tracker.answer(asked, {path.four_tuple: path.dumped(backup=True)}, host.time)
-    assert [(each.kind.value, each.detail) for each in events] == [(CHANGED, "backup flag from the kernel")]
+    feed(tracker, *path.established())
+    assert announced(tracker, path.rst()) == []
+    asked = tracker.questions(host.time + 0.2)
+    assert asked == (path.four_tuple,)
+    found = {path.four_tuple: path.dumped(backup=True)} if there else {}
+    events = tracker.answer(asked, found, host.time + 0.2)
+    assert [(each.kind.value, each.detail) for each in events] == [
+        (CHANGED, "backup flag from the kernel") if there else (CLOSED, "the kernel has no such subflow")
+    ]
 
 
-@pytest.mark.parametrize("kind", CLAIMS)
-def test_where_events_arrive_nothing_is_asked_but_of_resets(tracker: Tracker, host: Host, kind: str) -> None:
-    """Of subflows that MP_FASTCLOSE ended the kernel tells nothing."""
-    tracker.events_arrive = True
-    path = host.join()
-    assert announced(tracker, *claim(path, kind)) == []
-    assert tracker.questions(1.0) == ((path.four_tuple,) if kind in ("rst", "proxy_rst", "fast_close") else ())
-    assert set(states(tracker, host).values()) == {SubflowState.ACTIVE}
-
-
-class TestUnconfirmed:
-    def test_the_kernel_is_asked_when_no_event_follows(self, host: Host) -> None:
-        tracker, path = Tracker([PORT]), host.initial()
-        feed(tracker, *path.handshake())
-        tracker.expire(host.time + CONFIRMED_AFTER / 2)
-        assert tracker.next_question(1.0) is None
-        tracker.expire(host.time + CONFIRMED_AFTER)
-        assert tracker.questions(1.0) == (path.four_tuple,)
-        later = host.time + CONFIRMED_AFTER
-        assert tracker.answer([path.four_tuple], {path.four_tuple: path.dumped()}, later) == []
-        assert tracker.connections[host.token].subflows[0].confirmed
-        tracker.expire(later + 5)
-        assert tracker.next_question(9.0) is not None, "the look-ups that were begun"
-        for now in (2.0, 4.0):
-            tracker.questions(now)
-        tracker.expire(later + 9)
-        assert tracker.next_question(9.0) is None
-
-    def test_what_the_kernel_never_had_ends(self, host: Host) -> None:
-        tracker, path, phantom = Tracker([PORT]), host.initial(), host.join()
-        feed(tracker, *path.handshake(), path.kernel(KernelEventKind.CREATED))
-        assert announced(tracker, *phantom.handshake()) == [ACTIVE]
-        assert [each.confirmed for each in tracker.connections[host.token].subflows] == [True, False]
-        at_once = tracker.answer([phantom.four_tuple], {}, host.time)
-        assert at_once == [], "the kernel may not have come to the third ACK yet"
-        tracker.expire(host.time + CONFIRMED_AFTER)
-        assert kinds(tracker.answer(tracker.questions(1.0), {}, host.time + CONFIRMED_AFTER)) == [CLOSED]
+def test_after_a_fastclose_it_is_asked_of_all_and_the_connection_ends_with_the_last(
+    tracker: Tracker, host: Host
+) -> None:
+    """It has lost its token, so that no event tells of its end."""
+    first, second = opened(tracker, host), host.join()
+    feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
+    asked = tracker.questions(host.time + 0.2)
+    assert set(asked) == {first.four_tuple, second.four_tuple}
+    assert kinds(tracker.answer(asked, {}, host.time + 0.2)) == [CLOSED, CLOSED, ENDED]
+    assert tracker.next_question(host.time + 0.2) is None
 
 
 def test_the_daemon_asks(tmp_path: File) -> None:
-    """Nobody listens to path-manager events here, so that each RST is a question."""
-
     async def scenario() -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

@@ -23,15 +23,15 @@ from mptcp_dialogue import (
     announced,
     feed,
     kinds,
+    known,
     opened,
-    states,
 )
 from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp import connection_table
 from mptcp_throttler.mptcp.from_kernel import Resync
 from mptcp_throttler.mptcp.limits import TrackerLimits
-from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow, SubflowState
+from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
 
 K = KernelEventKind
@@ -66,12 +66,12 @@ indexes = st.integers(0, len(PATHS) - 1)
 def test_any_cut_gives_the_same(
     known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
-    segments = [segment for index, count in known if index % 3 < 2 for segment in PATHS[index].handshake()[:count]]
-    time = max((segment.time for segment in segments), default=1000.0) + 5
+    told = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
+    time = max((item.time for item in told), default=1000.0) + 5
     dump = [PATHS[index].dumped(backup=backup) for index, backup in listed]
     whole, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
-    feed(whole, *segments)
-    feed(cut, *segments)
+    feed(whole, *told)
+    feed(cut, *told)
     expected = whole.resync(dump, time)
     resync = cut.begin_resync(time)
     edges = [0, *sorted(cuts), len(dump)]
@@ -193,7 +193,7 @@ class Kernel(RuleBasedStateMachine):
         assert {f for f in active if f.local_port == PORT} == {f for f in ours if f.local_port == PORT}
 
     def active(self) -> set[FourTuple]:
-        return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.active}
+        return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.subflows}
 
     @invariant()
     def nothing_is_lost_and_nothing_returns(self) -> None:
@@ -218,7 +218,7 @@ class TestInBetween:
         feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.wants_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
-        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert known(tracker, host) == [path.four_tuple]
         assert tracker.wants_resync, "a dump that failed has answered nothing"
         assert tracker.counters.resyncs == 0
 
@@ -248,7 +248,7 @@ class TestInBetween:
     def test_a_new_attempt_on_the_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), path.again().syn())
+        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.again().handshake())
         assert resync.add([path.dumped()]) == finished(resync) == []
 
     def test_one_that_was_accepted_meanwhile_is_not_replaced_by_its_own_handshake(
@@ -261,13 +261,13 @@ class TestInBetween:
         assert kinds(resync.add([path.dumped()], host.tick())) == [OPENED, ACTIVE]
         assert CLOSED not in announced(tracker, *handshake)
         assert finished(resync) == []
-        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert known(tracker, host) == [path.four_tuple]
 
     def test_what_opens_meanwhile_stays(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
         path = opened(tracker, host)
         assert resync.add([]) == finished(resync) == []
-        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert known(tracker, host) == [path.four_tuple]
 
     def test_a_request_that_comes_meanwhile_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
@@ -284,11 +284,11 @@ class TestInBetween:
         assert finished(older) == []
         assert tracker.counters.resyncs == 0
         assert finished(newer) == []
-        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert known(tracker, host) == [path.four_tuple]
         assert tracker.counters.resyncs == 1
 
     def test_a_later_dump_makes_void_what_is_being_finished(self, tracker: Tracker, host: Host) -> None:
-        feed(tracker, *host.initial().handshake(), *host.join().handshake())
+        feed(tracker, *host.initial().established(), *host.join().established())
         steps = tracker.begin_resync(host.time + 5).finish(1)
         assert kinds(next(steps)) == [DISAGREE, CLOSED]
         tracker.begin_resync(host.time + 6)
@@ -304,7 +304,7 @@ class TestInBetween:
     def test_what_is_missing_is_closed_in_steps(self, tracker: Tracker) -> None:
         hosts = [Host(f"host {number}") for number in range(10)]
         for number, host in enumerate(hosts):
-            feed(tracker, *host.initial(port=2000 + number).handshake())
+            feed(tracker, *host.initial(port=2000 + number).established())
         steps = [kinds(step) for step in tracker.begin_resync(hosts[0].time + 5).finish(4)]
         assert steps == [[DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 2]
 
@@ -336,13 +336,12 @@ class TestUnchanged:
 
 
 class TestCrowded:
-    """No events arrive, and the packets of a join and of an end are not captured: its connection seems to be full."""
+    """The events of a join and of an end are lost: their connection seems to be full."""
 
     @staticmethod
     def crowded() -> tuple[Tracker, list[Path], Path]:
         """Return a tracker, three subflows that it knows, and one that came when the second of them ended."""
         tracker, host = Tracker([PORT], LIMITS), Host()
-        tracker.events_arrive = False
         paths = [host.initial(), host.join(port=11), host.join(port=12)]
         tracker.resync([path.dumped() for path in paths], 1000.0)
         return tracker, paths, host.join(port=13)
@@ -353,8 +352,7 @@ class TestCrowded:
         resync = tracker.begin_resync(1010.0)
         assert not resync.add([new.dumped(), first.dumped(), third.dumped()])
         assert kinds(finished(resync, limit)) == [DISAGREE, CLOSED, ACTIVE]
-        there = states(tracker, first.host)
-        assert set(there) == {first.four_tuple, third.four_tuple, new.four_tuple}
+        assert set(known(tracker, first.host)) == {first.four_tuple, third.four_tuple, new.four_tuple}
         check_tables(tracker, LIMITS)
 
     def test_what_has_ended_before_the_dump_is_over_does_not_come_back(self) -> None:
@@ -364,39 +362,13 @@ class TestCrowded:
         tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finished(resync)) == [DISAGREE, CLOSED]
 
-    def test_the_kernel_is_asked_and_a_dump_is_wanted_where_one_has_ended(self) -> None:
-        tracker, (first, second, third), new = self.crowded()
-        tracker.resync([path.dumped() for path in (first, second, third)], 1005.0)
-        assert not tracker.wants_resync
-        new.host.time = 1010.0
-        for segment in new.handshake():
-            tracker.segment(segment)
-        asked = tracker.questions(1.0)
-        assert set(asked) == {first.four_tuple, second.four_tuple, third.four_tuple}
-        all_there = {path.four_tuple: path.dumped() for path in (first, second, third)}
-        assert not tracker.answer(asked, all_there, 1011.0)
-        assert not tracker.wants_resync, "they are all there: it is really full"
-        del all_there[second.four_tuple]
-        assert kinds(tracker.answer(tracker.questions(2.0), all_there, 1012.0)) == [CLOSED]
-        assert tracker.wants_resync
-        assert kinds(tracker.resync([path.dumped() for path in (first, third, new)], 1013.0)) == [ACTIVE]
-        assert not tracker.wants_resync
-
-    def test_where_events_arrive_nothing_is_asked(self) -> None:
-        tracker, _, new = self.crowded()
-        tracker.events_arrive = True
-        new.host.time = 1010.0
-        for segment in new.handshake():
-            tracker.segment(segment)
-        assert not tracker.questions(1.0)
-
 
 def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_table, "EXPIRY_STEP", 4)
     tracker = Tracker([PORT])
     hosts = [Host(f"host {number}") for number in range(10)]
     for number, host in enumerate(hosts):
-        feed(tracker, *host.initial(port=2000 + number).handshake())
+        feed(tracker, *host.initial(port=2000 + number).established())
 
     def closed() -> Iterator[int]:
         for _ in range(4):
@@ -410,10 +382,9 @@ def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_looked_idle_is_back_with_the_dump_that_follows(tracker: Tracker, host: Host) -> None:
     """Defect: that dump was taken for older than the ends, and all were without a cap until the next periodic one."""
     path = opened(tracker, host)
-    feed(tracker, path.kernel(K.CREATED))
     now = host.time + TrackerLimits().idle_timeout
     assert kinds(tracker.expire(now)).count(CLOSED) == 1
     assert tracker.wants_resync
     tracker.resync([path.dumped()], now + 0.2)
-    assert set(states(tracker, host)) == {path.four_tuple}
+    assert known(tracker, host) == [path.four_tuple]
     assert not tracker.wants_resync

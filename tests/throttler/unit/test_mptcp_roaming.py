@@ -9,7 +9,6 @@ from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, anno
 from mptcp_invariants import SMALL, Subscriber, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
-from mptcp_throttler.mptcp.options import MpFastclose
 from mptcp_throttler.mptcp.tracker import Tracker
 
 ROOM = SMALL.max_connections
@@ -42,20 +41,8 @@ def test_where_clients_have_all_the_room_one_that_roams_keeps_its_connection(cap
     events = feed(tracker, *(join.handshake() if captured else ()), join.kernel(JOINED))
     assert kinds(events) == [ACTIVE]
     connection = tracker.connections[roaming.host.token]
-    assert ([each.four_tuple for each in connection.active], connection.since) == ([join.four_tuple], before)
+    assert ([each.four_tuple for each in connection.subflows], connection.since) == ([join.four_tuple], before)
     check_tables(tracker, SMALL)
-
-
-def test_what_packets_alone_show_takes_no_place_of_a_connection_that_lingers() -> None:
-    """Defect: handshakes whose third ACK the kernel drops evicted connections that it has."""
-    tracker = Tracker([PORT], SMALL)
-    roaming = path_of(1)
-    feed(tracker, roaming.kernel(CREATED), roaming.kernel(ENDS))
-    for number in range(3 * ROOM):
-        feed(tracker, *path_of(2, number).handshake())
-        check_tables(tracker, SMALL)
-    assert tracker.counters.unconfirmed_evicted == 2 * ROOM + 1
-    assert announced(tracker, roaming.host.join().kernel(JOINED)) == [ACTIVE]
 
 
 def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> None:
@@ -64,9 +51,9 @@ def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> Non
     feed(tracker, roaming.kernel(ENDS))
     join = roaming.host.join("203.0.113.7")
     feed(tracker, join.syn(), join.syn_ack())
-    for number in range(2 * SMALL.max_half_open):
+    for number in range(2 * SMALL.max_remembered):
         feed(tracker, path_of(50, number).syn())
-    assert join.four_tuple not in tracker._table.subflows
+    assert join.four_tuple not in tracker._wire.handshakes
     assert announced(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
     check_tables(tracker, SMALL)
 
@@ -82,37 +69,6 @@ def test_a_client_whose_connections_all_linger_has_room_for_others_in_their_plac
     left = [path.host.token for path in paths if path.host.token in tracker.connections]
     assert left == [path.host.token for path in paths[1:]], "the one that lingers the longest, and no other"
     assert tracker.counters.lingering_evicted == 1
-    check_tables(tracker, SMALL)
-
-
-def test_a_connection_that_was_given_up_gives_way() -> None:
-    """The kernel tells of none of its ends but each subflow's: its place is that of the next one."""
-    tracker, paths = full()
-    first = paths[0]
-    feed(
-        tracker,
-        first.host.closed(),
-        *first.handshake(),
-        first.kernel(CREATED),
-        first.from_client(0x10, MpFastclose(first.host.proxy_key)),
-    )
-    assert first.host.token in tracker.connections, "the kernel has the last word"
-    assert kinds(tracker.answer([first.four_tuple], {}, first.host.time + 5)) == [CLOSED]
-    check_tables(tracker, SMALL)
-    assert announced(tracker, path_of(99).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
-    check_tables(tracker, SMALL)
-
-
-def test_an_answer_that_is_read_late_ends_no_connection_that_lingers() -> None:
-    """Defect: the SYN/ACK of the first subflow, captured on another interface, too, and read after that one's end."""
-    tracker = Tracker([PORT], SMALL)
-    path = path_of(1)
-    answer = path.syn_ack()
-    feed(tracker, *path.handshake(), path.kernel(CREATED), path.kernel(ENDS))
-    before = tracker.connections[path.host.token].since
-    assert announced(tracker, answer) == []
-    assert announced(tracker, *path.host.join().handshake()) == [ACTIVE], "the keys are known still"
-    assert tracker.connections[path.host.token].since == before
     check_tables(tracker, SMALL)
 
 
@@ -160,6 +116,6 @@ def test_whoever_roams_in_whatever_flood_keeps_the_connection(actions: list[tupl
         for token, (began, four_tuple) in there.items():
             connection = tracker.connections[token]
             assert connection.since == began
-            assert [each.four_tuple for each in connection.active] == ([] if four_tuple is None else [four_tuple])
+            assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])
         check_tables(tracker, SMALL)
         subscriber.agrees_with(tracker)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from policy_values import a_throttle, replace
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy, Rule, Share
@@ -35,14 +35,13 @@ def subflow(
     *,
     initial: bool = False,
     backup: bool = False,
-    state: SubflowState = SubflowState.ACTIVE,
     interface: str | None = "wan0",
     remote_id: int | None = None,
     port: int = 40000,
 ) -> Subflow:
     address = ip_address(remote).packed
     local = PROXY if len(address) == 4 else ip_address("fd77::1").packed
-    return Subflow(FourTuple(local, 3128, address, port), state, initial, 0, remote_id, backup, interface, 0.0)
+    return Subflow(FourTuple(local, 3128, address, port), initial, 0, remote_id, backup, interface, 0.0)
 
 
 def connection(*subflows: Subflow, token: int = 0xC0FFEE) -> Connection:
@@ -69,36 +68,6 @@ CAPPED = ("ethernet", True, "rule spare-ethernet caps path ethernet at 5 Mbit/s:
 
 def test_the_policy_of_the_demo() -> None:
     assert lines(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
-
-
-def test_what_the_kernel_has_not_confirmed_tightens_and_does_not_loosen() -> None:
-    seen = replace(subflow(WIFI), confirmed=False)
-    assert [capped for _, capped, _ in lines(SPARE, subflow(ETHERNET), seen)] == [True, False], "a join counts early"
-    few = policy("""\
-        - {name: few, paths: [ethernet], when: {max_subflows: 2}, throttle: {rate: 5 Mbit/s}}
-        - {name: many, paths: [ethernet], throttle: {rate: 9 Mbit/s}}
-        """)
-    two, third = (subflow(ETHERNET), subflow(WIFI)), subflow(LTE)
-    assert "few caps" in lines(few, *two, replace(third, confirmed=False))[0][2]
-    assert "many caps" in lines(few, *two, third)[0][2]
-    exempt = policy("""\
-        - {name: friends, when: {clients: [10.77.3.2]}, throttle: none}
-        - {name: all, throttle: {rate: 5 Mbit/s}}
-        """)
-    assert [capped for _, capped, _ in lines(exempt, *two, replace(third, confirmed=False))] == [True, True, False]
-    assert [capped for _, capped, _ in lines(exempt, *two, third)] == [False, False, False]
-
-
-def test_steering_begins_with_what_the_kernel_has_of_all_subflows() -> None:
-    """Defect: the subflow that joined was steered before the first one, as if it were alone."""
-    steer = policy("- {name: order, steer: {mode: priority-based, order: [ethernet, wifi]}}")
-    first, second = subflow(ETHERNET, initial=True), subflow(WIFI)
-
-    def paths(*subflows: Subflow) -> list[str | None]:
-        return [verdict.steer_path for verdict in evaluate(steer, connection(*subflows), NOW)]
-
-    assert paths(first, replace(second, confirmed=False)) == [None, None]
-    assert paths(first, second) == ["ethernet", "wifi"]
 
 
 def test_ipv6_alike() -> None:
@@ -145,14 +114,6 @@ def test_subflows_on_no_path_are_on_one_and_without_paths_each_counts() -> None:
     assert [capped for _, capped, _ in lines(policy(rule), *elsewhere)] == [False, False]
     assert [capped for _, capped, _ in lines(policy(rule), subflow(ETHERNET), subflow(LTE))] == [True, True]
     assert [capped for _, capped, _ in lines(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
-
-
-@pytest.mark.parametrize("state", [state for state in SubflowState if state is not SubflowState.ACTIVE])
-def test_only_active_subflows_count_and_get_a_verdict(state: SubflowState) -> None:
-    assert lines(SPARE, subflow(ETHERNET), subflow(WIFI, state=state)) == [
-        ("ethernet", False, "rule spare-ethernet does not apply: only 1 active subflow (needs 2)")
-    ]
-    assert lines(SPARE, subflow(ETHERNET, state=state)) == []
 
 
 def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, subflow
 
-from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window, is_open
@@ -132,7 +132,6 @@ SUBFLOWS = st.builds(
     st.sampled_from([ETHERNET, WIFI, LTE, "fd77:1::2", "fd77:2::2"]),
     initial=st.booleans(),
     backup=st.booleans(),
-    state=st.sampled_from([SubflowState.ACTIVE] * 5 + list(SubflowState)),
     interface=st.sampled_from(["eth0", "wan0", None]),
     remote_id=st.sampled_from([0, 1, 2, 3, None]),
 )
@@ -151,7 +150,7 @@ INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Connection, now: float) -> None:
     verdicts = evaluate(subject, whole, now)
-    active = whole.active
+    active = whole.subflows
     assert [verdict.four_tuple for verdict in verdicts] == [each.four_tuple for each in active]
     regular = [each for each in active if not each.backup]
     usable = regular or list(active)
@@ -181,8 +180,8 @@ def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy,
     """What lift_last promises: a capped subflow always has another usable one, on another path, beside it."""
     subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
     capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
-    usable = [each for each in whole.active if not each.backup] or whole.active
-    for each in whole.active:
+    usable = [each for each in whole.subflows if not each.backup] or whole.subflows
+    for each in whole.subflows:
         if each.four_tuple in capped and each in usable:
             assert any(plain_paths(subject, other) != plain_paths(subject, each) for other in usable)
 

@@ -49,7 +49,6 @@ def test_a_wide_terminal_has_bytes_class_and_reason() -> None:
         ({"rate": None, "ceil": None}, "lifting"),
         ({"rate": None, "ceil": None, "classid": None}, "-"),
         ({"rate": None, "ceil": None, "classid": None, "backup": True}, "backup"),
-        ({"state": "closing"}, "closing"),
     ],
 )
 def test_the_state_of_a_cap_is_told(changes: dict[str, Any], state: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_values import a_rule, a_throttle, replace
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.model import Direction, Onset, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Samples
@@ -34,7 +34,7 @@ def verdict(
 
 
 def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Connection:
-    there = [Subflow(each, SubflowState.ACTIVE, True, 0, 0, False, interface, 0.0) for each in subflows]
+    there = [Subflow(each, True, 0, 0, False, interface, 0.0) for each in subflows]
     return Connection(token, tuple(there), 0.0)
 
 

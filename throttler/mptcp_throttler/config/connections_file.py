@@ -21,7 +21,7 @@ from mptcp_common.fields import Parsed, Section, between
 from mptcp_common.problems import DocumentError
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document
-from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState, unmap
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, unmap
 
 
 def _parse_end(value: object) -> tuple[bytes, int]:
@@ -98,7 +98,6 @@ def _stranger(subflow: SubflowSection, listen_ports: Collection[int]) -> str | N
 def _subflow(section: SubflowSection, initial: bool, interface: str | None, now: float) -> Subflow:
     return Subflow(
         four_tuple=FourTuple(*section.local, *section.remote),
-        state=SubflowState.ACTIVE,
         initial=initial,
         local_id=None,
         remote_id=0 if initial and section.remote_id is None else section.remote_id,

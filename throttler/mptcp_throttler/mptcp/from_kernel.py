@@ -1,18 +1,17 @@
-"""From the kernel's own records to signals: path-manager events, and dumps of its sockets.
+"""From the kernel's own records to what is tracked: path-manager events, and dumps of its sockets.
 
 Sources: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps).
 
-The kernel is the endpoint, so its records overrule the packets: what it has, only its records end or change (see
-``questions`` for what it is asked). Packet and event may come in either order. Only what
-cannot both be true is a ``DISAGREEMENT``: another token or address identifier for the same subflow, an established join
-that failed its proof, a subflow that one observer has and the other closed.
+The kernel is the endpoint: it has checked each handshake, so that what it has is tracked, and nothing else is. An event
+may be lost, and a dump takes time. What two records of the kernel cannot both be right about is a ``DISAGREEMENT``:
+another token or address identifier for the same subflow, a subflow that a dump lists after its end or does not list.
 
 - The same socket reports MPTCP clients on this host. A subflow is ours if its local port is one
   we listen on, or if its token is tracked (a proxy, too, may open a subflow to its client).
-- CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED that of a join's HMAC; both prove.
+- CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED that of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- A dump takes time: what changed since shortly before it began is left alone. It lists established sockets of the
-  listening ports, so that the absence of a subflow of another local port means nothing.
+- What changed since shortly before a dump began is left alone. It lists established sockets of the listening ports, so
+  that the absence of a subflow of another local port means nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ from mptcp_throttler.mptcp.model import (
     KernelEvent,
     KernelEventKind,
     KernelSubflow,
-    SubflowState,
     unmapped,
 )
 from mptcp_throttler.mptcp.records import SubflowRecord
-from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE, Signal
 
 InterfaceOf = Callable[[FourTuple], str | None]
-"""Says by which interface a subflow leaves whose packets did not show it; None where it does not know."""
+"""Says by which interface a subflow leaves; None where it does not know."""
 
 _ESTABLISHING = frozenset({KernelEventKind.CREATED, KernelEventKind.ESTABLISHED, KernelEventKind.SUBFLOW_ESTABLISHED})
 
@@ -44,10 +41,10 @@ _ESTABLISHING = frozenset({KernelEventKind.CREATED, KernelEventKind.ESTABLISHED,
 class KernelObserver:
     """Applies the kernel's records of the connections to *listen_ports* to *table*."""
 
-    def __init__(self, table: ConnectionTable, listen_ports: frozenset[int]) -> None:
+    def __init__(self, table: ConnectionTable, listen_ports: frozenset[int], interface_of: InterfaceOf) -> None:
         self.table = table
         self.ports = listen_ports
-        self.interface_of: InterfaceOf = lambda _: None
+        self._interface_of = interface_of
         self._resyncs_wanted = self._resyncs_served = 0
         self._older_known = False
         """A dump was finished, so that the connections older than the daemon are known."""
@@ -61,29 +58,30 @@ class KernelObserver:
         self._resyncs_wanted += 1
 
     def event(self, event: KernelEvent) -> list[Event]:
-        self.table.counters.kernel_events += 1
-        connection = self.table.tokens.get(event.token)
+        table, four_tuple = self.table, event.four_tuple
+        table.counters.kernel_events += 1
+        connection = table.connections.get(event.token)
         if event.kind is KernelEventKind.CLOSED:
-            self.table.remember_end(event.token, event.time)
+            table.remember_end(event.token, event.time)
             if connection is None:
                 return self._ignore()
-            return self.table.close(connection, event.time, "closed by the kernel")
-        if event.four_tuple is None:
+            return table.close(connection, event.time, event.detail or "closed by the kernel")
+        if four_tuple is None:
             return self._ignore()
-        four_tuple = unmapped(event.four_tuple)
+        four_tuple = unmapped(four_tuple)
         if event.kind in _ESTABLISHING:
             if connection is None and four_tuple.local_port not in self.ports:
                 return self._ignore()
             if event.kind is KernelEventKind.CREATED:
-                self.table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
+                table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
             return self._established(event, four_tuple)
-        subflow = self.table.subflows.get(four_tuple)
-        if subflow is None or subflow.connection is None or subflow.connection.token != event.token:
+        subflow = table.subflows.get(four_tuple)
+        if subflow is None or subflow.connection is not connection:
             if subflow is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
-                self.table.remember_end(four_tuple, event.time)
+                table.remember_end(four_tuple, event.time)
             return self._ignore()
         if event.kind is KernelEventKind.SUBFLOW_CLOSED:
-            return self.table.apply(subflow, Signal.KERNEL_CLOSED, event.time)
+            return table.remove(subflow, event.time, event.detail or "closed by the kernel")
         return self._prioritise(subflow, event.backup, event.time)
 
     def begin_resync(self, time: float) -> Resync:
@@ -102,19 +100,15 @@ class KernelObserver:
         events: list[Event] = []
         for four_tuple in asked:
             subflow, entry = table.subflows.get(four_tuple), found.get(four_tuple)
-            if subflow is None or subflow.state is SubflowState.CLOSED:
+            if subflow is None:
                 continue
-            if subflow.state is not SubflowState.ACTIVE and entry is None:
-                continue  # a handshake that is not over, or a SYN that nobody answers
             if entry is not None:
                 events += self.listed(four_tuple, entry, time, time)
-            # A frame may be read before the kernel has acted on it.
-            elif subflow.known_to_kernel or subflow.since <= time - table.limits.resync_grace:
-                connection = subflow.connection
-                events += table.apply(subflow, Signal.KERNEL_CLOSED, time, "the kernel has no such subflow")
-                if connection is not None and connection.crowded:
-                    connection.crowded = False
-                    self.want_resync()  # a dump lists the one that had no room
+                continue
+            events += table.remove(subflow, time, "the kernel has no such subflow")
+            if not subflow.connection.subflows:
+                # No event told of the end: the connection had lost its token before.
+                events += table.close(subflow.connection, time, "no subflow left")
         return events
 
     def _ignore(self) -> list[Event]:
@@ -122,73 +116,83 @@ class KernelObserver:
         return []
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
-        table, joined = self.table, event.kind is KernelEventKind.SUBFLOW_ESTABLISHED
-        known = table.subflows.get(four_tuple)
-        # The proxy's answer shows where the four-tuple leaves, whatever became of the subflow; a SYN may be anyone's.
-        interface = None if known is None or known.proxy_sequence is None else known.interface
-        subflow, events = self._ours(four_tuple, event.token, not joined, event.time)
-        if joined and event.token not in table.tokens:
+        initial = event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+        if not initial and event.token not in self.table.connections:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
+        subflow, events = self._ours(four_tuple, event.token, initial, event.time)
         if subflow is None:
-            new = table.new_subflow(four_tuple, not joined, event.time)
-            new.backup, new.prioritised = event.backup, event.time
-            new.interface = interface or self.interface_of(four_tuple)
-            _set_ids(new, event.local_id, event.remote_id)
-            return events + self._enter(new, event.token, Signal.KERNEL_ESTABLISHED, event.time)
-        events += self._attach_and_apply(subflow, event.token, Signal.KERNEL_ESTABLISHED, event.time)
-        if subflow.state is SubflowState.CLOSED:
-            return events
+            subflow, more = self._enter(four_tuple, event.token, initial, event.time, dumped=False)
+            events += more
+            if subflow is None:
+                return events
+            subflow.backup = event.backup
+            subflow.interface = self._interface_of(four_tuple)
+            _set_ids(subflow, event.local_id, event.remote_id)
+            return events + self.table.add(subflow, event.time, event.detail or "established by the kernel")
         events += self._identify(subflow, event.local_id, event.remote_id, event.time)
-        if joined:
-            if subflow.backup is not event.backup and subflow.syn_seen and subflow.prioritised is None:
-                events.append(table.disagree(subflow, event.time, f"backup is {event.backup} in the kernel"))
-            events += self._prioritise(subflow, event.backup, event.time)
-        return events
+        return events if initial else events + self._prioritise(subflow, event.backup, event.time)
 
     def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
         """Take in one socket that differs from what is tracked: *read* then, of a dump that began at *time*."""
         table = self.table
-        settled = time - table.limits.resync_grace
         subflow = table.subflows.get(four_tuple)
         ended = table.ended.get(four_tuple)
-        if subflow is None or subflow.state in HALF_OPEN:
+        if subflow is None:
+            settled = time - table.limits.resync_grace
             connection_ended = table.ended.get(entry.token)
             if (ended is not None and ended > settled) or (connection_ended is not None and connection_ended > settled):
                 return []
-        elif subflow.since > (time if subflow.state is SubflowState.ACTIVE else settled):
+        elif subflow.since > time:
             subflow.touch(time)
             return []
         subflow, events = self._ours(four_tuple, entry.token, entry.initial, time)
         if subflow is None:
-            new = table.new_subflow(four_tuple, entry.initial, read)
-            new.backup, new.prioritised = entry.backup, read
-            new.interface = entry.interface or self.interface_of(four_tuple)
-            _set_ids(new, entry.local_id, entry.remote_id)
-            events += self._enter(new, entry.token, Signal.DUMPED, read)
-            if ended is not None and new.state is SubflowState.ACTIVE:
-                events.append(table.disagree(new, time, "closed by its packets, but the kernel has it"))
-            return events
-        events += self._attach_and_apply(subflow, entry.token, Signal.DUMPED, read)
-        if subflow.state is SubflowState.CLOSED:
+            subflow, more = self._enter(four_tuple, entry.token, entry.initial, read, dumped=True)
+            events += more
+            if subflow is None:
+                return events
+            subflow.backup = entry.backup
+            subflow.interface = entry.interface or self._interface_of(four_tuple)
+            _set_ids(subflow, entry.local_id, entry.remote_id)
+            events += table.add(subflow, read, "listed by the kernel")
+            if ended is not None:
+                events.append(table.disagree(subflow, time, "its end was told, but the kernel has it"))
             return events
         if subflow.interface is None:
-            subflow.interface = entry.interface or self.interface_of(four_tuple)
+            subflow.interface = entry.interface or self._interface_of(four_tuple)
             if subflow.interface is not None:
                 events += table.change(subflow, time, f"leaves by {subflow.interface}")
         events += self._identify(subflow, entry.local_id, entry.remote_id, time)
-        if subflow.prioritised is None or subflow.prioritised <= time:
+        if subflow.prioritised <= time:
             events += self._prioritise(subflow, entry.backup, time)
         subflow.touch(time)
         return events
 
-    def _no_room(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
+    # Room
+
+    def _enter(
+        self, four_tuple: FourTuple, token: int, initial: bool, time: float, *, dumped: bool
+    ) -> tuple[SubflowRecord | None, list[Event]]:
+        """Return a new record for a subflow that is not tracked, and the events; None where there is no room for it."""
+        table, events = self.table, list[Event]()
+        if token not in table.connections:
+            # One that is joined and unknown is older than the daemon, as what is dumped may be.
+            if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
+                return None, self._without_share(four_tuple, token, time, dumped=dumped)
+            events += table.make_share_for(four_tuple.remote, time)
+            events += table.open(token, four_tuple, time, seen_from_start=initial and not dumped)
+        connection = table.connections[token]
+        if len(connection.subflows) >= table.limits.max_subflows_per_connection:
+            table.counters.overflows += 1
+            return None, events if dumped else events + self._no_room(four_tuple, token, time)
+        return table.new_subflow(four_tuple, connection, initial, time), events
+
+    def _no_room(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report a subflow for which there was no room, unless one of the others may have ended without anybody
         noticing: the next dump decides then. Of what a dump lists it is not known before the dump's end."""
-        if signal is Signal.DUMPED:
-            return []
-        table, connection = self.table, self.table.tokens.get(token)
-        others = () if connection is None else connection.subflows
-        if not table.events_arrive or self.wants_resync or any(each.four_tuple in table.questions for each in others):
+        table = self.table
+        others = table.connections[token].subflows
+        if self.wants_resync or any(each.four_tuple in table.questions for each in others):
             self.want_resync()
             return []
         return self.excess(four_tuple, token, time)
@@ -198,125 +202,66 @@ class KernelObserver:
 
         What the first dump lists was there before the daemon, and may have had room as it came: then it stays.
         """
-        connection = self.table.tokens.get(token)
-        if connection is not None and connection.holder is not None:
+        table = self.table
+        if token in table.connections:
             return False
-        if token in self.table.turned_away:
+        if token in table.turned_away:
             return True
-        if self.table.has_share_for(four_tuple.remote):
+        if table.has_share_for(four_tuple.remote):
             return False
-        return not dumped or self._older_known or not self.table.shares.had_room(four_tuple.remote)
-
-    def _take_share(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event] | None:
-        """See that there is a share for the connection of *subflow*, and return the events; None where it has none.
-        One that is joined and unknown is older, too."""
-        connection, four_tuple = self.table.tokens.get(token), subflow.four_tuple
-        older = signal is Signal.DUMPED or not (subflow.initial or connection is not None)
-        if self.lacks_share(four_tuple, token, dumped=older):
-            return None
-        has_one = connection is not None and connection.holder is not None
-        return [] if has_one else self.table.make_share_for(four_tuple.remote, time)
+        if not dumped or self._older_known or len(table.connections) >= table.limits.max_connections:
+            return True
+        return not table.shares.had_room(four_tuple.remote)
 
     def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
         """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
         and of a joined subflow the first one, which says whose the connection is, may be listed later."""
-        connection = self.table.tokens.get(entry.token)
-        if connection is not None and connection.holder is not None:
+        if entry.token in self.table.connections:
             return False
         return not entry.initial or self.lacks_share(four_tuple, entry.token, dumped=True)
 
-    def _without_share(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
+    def _without_share(self, four_tuple: FourTuple, token: int, time: float, *, dumped: bool) -> list[Event]:
         """Report a connection that is more than its client may have, when an event tells of it; one that was looked up
         stays as it is until the next dump, which says whether its client has all the others."""
-        if signal is Signal.DUMPED:
+        if dumped:
             self.want_resync()
             return []
         return self.refuse_connection(four_tuple, token, time)
 
     def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Forget a connection of which the kernel has *four_tuple*, and report what of it is to be closed."""
+        """Report that a connection which is not tracked is to be closed: the kernel has *four_tuple* of it."""
         table = self.table
         table.counters.connections_refused += table.turn_away(token, time)
-        events: list[Event] = []
-        there = [four_tuple]
-        connection = table.tokens.get(token)
-        if connection is not None:
-            live = (each.four_tuple for each in connection.subflows if each.state in LIVE)
-            there += [each for each in live if each != four_tuple]
-            events += table.close(connection, time, "too many connections of its client")
-        kind, words = EventKind.CONNECTION_EXCESS, table.shares.words
-        return events + [Event(kind, time, token, each, words(each.remote)) for each in there]
+        return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, table.shares.words(four_tuple.remote))]
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
         table = self.table
-        connection = table.tokens.get(token)
+        connection = table.connections.get(token)
         if connection is None or four_tuple in table.subflows:
             return []
-        others = connection.subflows
-        if len(others) < table.limits.max_subflows_per_connection or not all(each.known_to_kernel for each in others):
+        others = len(connection.subflows)
+        if others < table.limits.max_subflows_per_connection:
             return []
-        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {len(others)} others")]
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} others")]
+
+    # Differences
 
     def _ours(
         self, four_tuple: FourTuple, token: int, initial: bool, time: float
     ) -> tuple[SubflowRecord | None, list[Event]]:
-        """Return the tracked subflow; one that belongs to another connection is closed first, and so is an attempt at
-        a connection where the kernel has a join, or the reverse."""
+        """Return the tracked subflow; one that belongs to another connection, or is a join where the kernel has a first
+        subflow or the reverse, has ended without an event."""
         table = self.table
         subflow = table.subflows.get(four_tuple)
         if subflow is None:
             return None, []
-        same_connection = subflow.connection is None or subflow.connection.token == token
-        if same_connection and subflow.initial is initial:
-            return subflow, []
         events = []
-        if not same_connection and subflow.state not in HALF_OPEN and subflow.successor is None:
+        if subflow.connection.token != token:
             events.append(table.disagree(subflow, time, f"its token is {token:#010x} in the kernel"))
-        return None, events + table.apply(subflow, Signal.REPLACED, time)
-
-    def _enter(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
-        """Track a subflow of which no packet was seen, or none that counted."""
-        table = self.table
-        events = self._take_share(subflow, token, signal, time)
-        if events is None:
-            return self._without_share(subflow.four_tuple, token, signal, time)
-        subflow.known_to_kernel = True
-        new = token not in table.tokens
-        connection = table.connection(token, time)
-        if new and signal is Signal.DUMPED:
-            connection.seen_from_start = False
-        events += table.make_room_in(connection, time)
-        if not table.attach(subflow, connection):
-            return events + self._no_room(subflow.four_tuple, token, signal, time)
-        events += table.enter(subflow, signal, time)
-        return events + self._was_refused(subflow, time)
-
-    def _attach_and_apply(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
-        table = self.table
-        events = self._take_share(subflow, token, signal, time)
-        if events is None:
-            events = self._without_share(subflow.four_tuple, token, signal, time)
-            return events if signal is Signal.DUMPED else events + table.apply(subflow, Signal.EXPIRED, time)
-        if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:
-            # The proxy's answer was not captured, and the SYN may be anyone's.
-            subflow.interface = self.interface_of(subflow.four_tuple) or subflow.interface
-        if subflow.connection is None:
-            connection = table.connection(token, time)
-            events += table.make_room_in(connection, time)
-            if not table.attach(subflow, connection):
-                events += table.apply(subflow, Signal.EXPIRED, time)
-                return events + self._no_room(subflow.four_tuple, token, signal, time)
-        events += table.confirm(subflow, time)
-        events += table.apply(subflow, signal, time)
-        subflow.client_fin = subflow.proxy_fin = False
-        return events + self._was_refused(subflow, time)
-
-    def _was_refused(self, subflow: SubflowRecord, time: float) -> list[Event]:
-        by_hmac = self.table.refused.pop(subflow.four_tuple)
-        if not by_hmac or subflow.state is not SubflowState.ACTIVE:
-            return []
-        return [self.table.disagree(subflow, time, "established by the kernel, though its HMAC was wrong")]
+        elif subflow.initial is initial:
+            return subflow, []
+        return None, events + table.remove(subflow, time, "the kernel has another on its addresses and ports")
 
     def _identify(
         self, subflow: SubflowRecord, local_id: int | None, remote_id: int | None, time: float
@@ -389,7 +334,7 @@ class Resync:
         """
         if self._is_void():
             return []
-        subflows, ports, tokens = self._table.subflows, self._observer.ports, self._table.tokens
+        subflows, ports, connections = self._table.subflows, self._observer.ports, self._table.connections
         time, number = self.time, self._number
         events: list[Event] = []
         for entry in piece:
@@ -405,7 +350,7 @@ class Resync:
                 if subflow.last_seen < time:
                     subflow.last_seen = time
                 subflow.listed = number
-            elif four_tuple.local_port in ports or entry.token in tokens:
+            elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
             else:
                 self._unassigned.append(entry)
@@ -415,7 +360,7 @@ class Resync:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
         unassigned, self._unassigned = iter(self._unassigned), []
         while (batch := list(islice(unassigned, limit))) and not self._is_void():
-            known = [entry for entry in batch if entry.token in self._table.tokens]
+            known = [entry for entry in batch if entry.token in self._table.connections]
             yield [event for entry in known for event in self._take(entry, self.time)]
         subflows = iter(list(self._table.subflows.values()))
         while (records := list(islice(subflows, limit))) and not self._is_void():
@@ -440,7 +385,7 @@ class Resync:
         subflow = self._table.subflows.get(four_tuple)
         if subflow is not None:
             subflow.listed = self._number
-        if waits or (subflow is None and entry.token in self._table.tokens):
+        if waits or (subflow is None and entry.token in self._table.connections):
             self._crowded_out.append((entry, read))
         return events
 
@@ -457,11 +402,12 @@ class Resync:
     def _is_missing(self, subflow: SubflowRecord) -> bool:
         """Return whether *subflow* should have been listed and was not."""
         return (
-            subflow.state is SubflowState.ACTIVE
+            self._table.subflows.get(subflow.four_tuple) is subflow
             and subflow.listed != self._number
             and subflow.since <= self.time - self._table.limits.resync_grace
             and subflow.four_tuple.local_port in self._observer.ports
         )
 
     def _close(self, subflow: SubflowRecord) -> list[Event]:
-        return self._table.apply(subflow, Signal.NOT_DUMPED, self.time)
+        disagreement = self._table.disagree(subflow, self.time, "no end was told, but the kernel does not list it")
+        return [disagreement, *self._table.remove(subflow, self.time, "not listed by the kernel")]

@@ -18,25 +18,23 @@ class TrackerLimits:
     """
 
     max_connections: int = 65_536
-    """Opened connections, those without a subflow included. At the bound one is given up that the kernel has not
-    confirmed. Where it has confirmed all, what packets alone show is not tracked (counted as an overflow). What the
-    kernel has beyond its client's share (:class:`Shares`) is reported, to be closed (``CONNECTION_EXCESS``), unless
-    another of that client lingers, which goes in its place: closing an older one would lift its cap in mid-transfer."""
+    """Those without a subflow included. What the kernel has beyond its client's share (:class:`Shares`) is reported, to
+    be closed (``CONNECTION_EXCESS``), unless another of that client lingers, which goes in its place: closing an older
+    one would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
     manager takes 8 beside the first at the most; only under the one in user space there may be more."""
-    max_half_open: int = 16_384
-    """Handshakes under way. At the bound the oldest is evicted: a flood of SYNs then costs no live connection."""
+    max_remembered: int = 16_384
+    """Handshakes under way, and each of what has ended or was turned away lately. At the bound the oldest goes: a flood
+    of SYNs costs no connection."""
     max_refused: int = 1_024
-    """Refused joins remembered, and so the most ``JOIN_REFUSED`` events in one ``half_open_timeout``; every refusal
+    """Refused joins remembered, and so the most ``JOIN_REFUSED`` events in one ``handshake_timeout``; every refusal
     is counted."""
-    half_open_timeout: float = 10.0
-    closing_timeout: float = 120.0
-    """From one side's FIN; when it passes, the other's FIN is taken to be lost."""
+    handshake_timeout: float = 10.0
     closed_linger: float = 10.0
     """How long a connection without a subflow is kept for a join to find (break before make), unless the
-    kernel closed it. It counts for its client meanwhile, unless it was given up (MP_FASTCLOSE). Endings of subflows are
-    remembered as long, so that a dump begun before them does not bring them back."""
+    kernel closed it. It counts for its client meanwhile. Endings of subflows are remembered as long, so that a dump
+    begun before them does not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0
     """A subflow that became active less than this before a dump may be missing from it."""
@@ -53,13 +51,11 @@ class TrackerCounters:
 
     segments: int = 0
     ignored: int = 0
-    """Segments that concern no tracked subflow: plain TCP, unknown subflows, stale answers."""
+    """Segments that say nothing of a handshake or of a subflow that is tracked."""
     misdirected: int = 0
     """Segments that came in with the proxy's address, or went out with a client's: forged, or of somebody else."""
     malformed: int = 0
     """MPTCP options that break their format."""
-    duplicates: int = 0
-    """Segments that repeat what is known: retransmissions, and frames captured twice."""
     fallbacks: int = 0
     """Connections that asked for MPTCP and were answered in plain TCP."""
     version_0: int = 0
@@ -69,19 +65,15 @@ class TrackerCounters:
     subflows_activated: int = 0
     subflows_closed: int = 0
     joins_refused: int = 0
-    """Joins with an unknown token or a wrong HMAC, or that the proxy refused."""
-    unproven_joins: int = 0
-    """Joins whose HMAC could not be checked when it came, for want of the connection's keys."""
+    """Joins that the proxy refused: an unknown token, a wrong HMAC, too many."""
     kernel_events: int = 0
     kernel_events_ignored: int = 0
     resyncs: int = 0
     disagreements: int = 0
-    half_open_evicted: int = 0
+    handshakes_evicted: int = 0
     lingering_evicted: int = 0
-    unconfirmed_evicted: int = 0
-    """Connections and subflows shown by packets alone, given up where there was no room for others."""
     overflows: int = 0
-    """Connections and joins not tracked because a table was full."""
+    """Subflows not tracked because their connection has too many."""
     connections_refused: int = 0
     """Connections reported to be closed, because their client has as many as there is room left for."""
     expired: int = 0

@@ -90,31 +90,11 @@ class Segment:
     """This host sent it; None where that cannot be told (the loopback interface)."""
 
 
-class SubflowState(enum.Enum):
-    """The state of a subflow. Only ACTIVE counts for a policy."""
-
-    # Members are singletons; the hash of their names is computed in Python each time.
-    __hash__ = object.__hash__
-
-    SYN = "syn"
-    """The client's SYN was seen, not yet the answer."""
-    SYN_ACK = "syn-ack"
-    """The proxy answered; for a join, the third ACK has yet to prove that it knows the keys (RFC 8684, 3.2)."""
-    UNPROVEN = "unproven"
-    """The third ACK of a join came, but its HMAC could not be checked; the kernel decides."""
-    ACTIVE = "active"
-    CLOSING = "closing"
-    """A FIN was seen from one side."""
-    CLOSED = "closed"
-    """Both FINs, a RST, expiry, or a failed join: about to be forgotten."""
-
-
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One subflow of a connection, as of its last change."""
+    """One subflow that the kernel has, as of its last change."""
 
     four_tuple: FourTuple
-    state: SubflowState
     initial: bool
     """True for the subflow that opened the connection (MP_CAPABLE), False for a joined one (MP_JOIN)."""
     local_id: int | None
@@ -123,11 +103,9 @@ class Subflow:
     backup: bool
     """The peer asked that this subflow be used only when no other is left (MP_JOIN 'B' bit, MP_PRIO)."""
     interface: str | None
-    """The proxy's interface that carries the subflow; None while unknown (learnt from the kernel only)."""
+    """The proxy's interface that carries the subflow; None while unknown."""
     since: float
-    """When the present state began."""
-    confirmed: bool = True
-    """The kernel has it; else packets alone have shown it."""
+    """When it became known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +117,7 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False
-    """Its first handshake was seen, so that ``since`` is when it began; else a dump of the kernel's sockets had it."""
+    """The kernel told when it was created, so that ``since`` is when it began; else it is older."""
 
     @property
     def client(self) -> bytes:
@@ -147,10 +125,6 @@ class Connection:
         first = next((each for each in self.subflows if each.initial), None)
         first = first or next(iter(self.subflows), None)
         return b"" if first is None else first.four_tuple.remote
-
-    @property
-    def active(self) -> tuple[Subflow, ...]:
-        return tuple(s for s in self.subflows if s.state is SubflowState.ACTIVE)
 
 
 class KernelEventKind(enum.Enum):
@@ -178,6 +152,8 @@ class KernelEvent:
     local_id: int | None = None
     remote_id: int | None = None
     backup: bool = False
+    detail: str = ""
+    """Why, for people, where more is known than that the kernel says so."""
 
 
 class TcpInfo(NamedTuple):
@@ -281,9 +257,9 @@ class EventKind(enum.Enum):
     """The kernel has this subflow of a connection that is more than its client may have: not tracked, it would have no
     cap, so it is to be closed."""
     JOIN_REFUSED = "join-refused"
-    """A join with an unknown token or a wrong HMAC."""
+    """The proxy refused a join."""
     DISAGREEMENT = "disagreement"
-    """Packets and kernel contradict each other; the kernel's record was taken."""
+    """Two records of the kernel contradict each other; the later one was taken."""
 
 
 @dataclass(frozen=True, slots=True)

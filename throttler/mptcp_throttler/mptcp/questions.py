@@ -1,14 +1,11 @@
-"""Which subflows the kernel is to be asked about, and when: what the wire claims of them would take something away.
+"""Which subflows the kernel is to be asked about, and when: those that it may no longer have, and does not tell.
 
-While path-manager events arrive they bring most answers by themselves. What is asked then is whether the kernel has a
-subflow that only packets have shown, and whether it still has one that was reset: a connection that its client gives up
-(MP_FASTCLOSE) has lost its token before its subflows are closed, and the kernel tells of none of them. Where no events
-arrive, every end and every change on the wire is a question, and all that a connection has where it has no room for
-one more.
+A connection that its client gives up (MP_FASTCLOSE) has lost its token before its subflows are closed, so that no event
+tells of their end. The kernel is asked, therefore, whenever a RST or MP_FASTCLOSE is captured.
 
 A question costs one look-up of a socket, some 25 microseconds. However many segments claim something of a subflow, it
-is asked about at most three times in a second: at once, and twice more, for the frame may be read before the kernel has
-acted on it. All questions together take at most :data:`RATE` look-ups a second, one percent of a processor.
+is asked about at most twice in a second: soon, when its event would have been read, and once more, for the kernel may
+take its time. All questions together take at most :data:`RATE` look-ups a second, one percent of a processor.
 
 Those that wait are a heap by the time at which they are due, so that a flood of claims costs no walk over all of them
 for each segment. One that is dropped stays in the heap until its turn comes, or until such entries are half of it.
@@ -27,8 +24,8 @@ BURST: Final = 64
 """Look-ups at once: some 2 ms."""
 MAX_WAITING: Final = 1024
 """Subflows. What is claimed of more than these waits for the next dump of all sockets."""
-_AGAIN: Final = (0.1, 0.9)
-"""Seconds from one look-up of a subflow to the next."""
+_PAUSES: Final = (0.1, 0.9)
+"""Seconds before each look-up of a subflow."""
 
 
 class _Entry(NamedTuple):
@@ -61,14 +58,13 @@ class SocketLookupQueue:
         """Tell whether the kernel is to be asked about the subflow."""
         return four_tuple in self._waiting
 
-    def ask(self, four_tuple: FourTuple) -> None:
+    def ask(self, four_tuple: FourTuple, now: float) -> None:
         """Have the kernel asked about the subflow, if it is not to be already."""
         if len(self._waiting) < MAX_WAITING and four_tuple not in self._waiting:
-            # Due since the last look-up: behind those that were due before, however many come.
-            self._wait(self._as_of, four_tuple, 0)
+            self._wait(now + _PAUSES[0], four_tuple, 0)
 
     def take(self, now: float) -> tuple[FourTuple, ...]:
-        """Return those that are to be looked up now. Each comes again until it was looked up three times."""
+        """Return those that are to be looked up now. Each comes twice."""
         self._allowed = min(float(BURST), self._allowed + RATE * max(0.0, now - self._as_of))
         self._as_of = now
         due: list[_Entry] = []
@@ -77,8 +73,9 @@ class SocketLookupQueue:
             del self._waiting[first.four_tuple]
         self._allowed -= len(due)
         for each in due:
-            if each.times < len(_AGAIN):
-                self._wait(now + _AGAIN[each.times], each.four_tuple, each.times + 1)
+            times = each.times + 1
+            if times < len(_PAUSES):
+                self._wait(now + _PAUSES[times], each.four_tuple, times)
         return tuple(each.four_tuple for each in due)
 
     def drop(self, four_tuple: FourTuple) -> None:

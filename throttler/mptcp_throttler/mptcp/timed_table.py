@@ -49,16 +49,6 @@ class TimedTable(Generic[K, V]):
     def pop_oldest(self) -> V:
         return self._entries.popitem(last=False)[1][1]
 
-    def oldest(self) -> V:
-        return self._entries[next(iter(self._entries))][1]
-
-    def until(self, time: float) -> Iterator[V]:
-        """Yield every entry stamped at or before *time*; none may be put or popped meanwhile."""
-        for stamp, value in self._entries.values():
-            if stamp > time:
-                return
-            yield value
-
     def pop_until(self, time: float) -> Iterator[V]:
         """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
         entries = self._entries
@@ -70,10 +60,14 @@ class TimedTable(Generic[K, V]):
             del entries[key]
             yield value
 
+    def drop_until(self, time: float) -> int:
+        """Remove every entry stamped at or before *time*, and return how many these were."""
+        return sum(1 for _ in self.pop_until(time))
+
 
 class IdleConnections(TimedTable[int, ConnectionRecord]):
-    """Open connections without a live subflow, which wait for a join, by token, the oldest first; and how many of them
-    each client has. A connection's holder stays the same while it is here."""
+    """Connections without a subflow, which wait for a join, by token, the oldest first; and how many of
+    them each client has."""
 
     __slots__ = ("_of",)
 
@@ -92,9 +86,7 @@ class IdleConnections(TimedTable[int, ConnectionRecord]):
 
     def put(self, key: int, value: ConnectionRecord, time: float) -> None:
         super().put(key, value, time)
-        if value.holder is not None:
-            self._leave(value)
-            self._of.setdefault(value.holder, {})[key] = value
+        self._of.setdefault(value.holder, {})[key] = value
 
     def pop(self, key: int) -> ConnectionRecord | None:
         connection = super().pop(key)
@@ -108,9 +100,7 @@ class IdleConnections(TimedTable[int, ConnectionRecord]):
             yield connection
 
     def _leave(self, connection: ConnectionRecord) -> None:
-        holder = connection.holder
-        if holder is None or (others := self._of.get(holder)) is None:
-            return
-        others.pop(connection.token, None)
+        others = self._of[connection.holder]
+        del others[connection.token]
         if not others:
-            del self._of[holder]
+            del self._of[connection.holder]

@@ -1,22 +1,19 @@
-"""The tracker: which subflow belongs to which connection, and which of them are active.
+"""The tracker: which subflow belongs to which connection.
 
-    segments ──▶ from_wire ───┐
-    kernel events ─┐          ├──▶ signals ──▶ connection table ──▶ events
-    socket dumps ──┴▶ from_kernel ┘
+    kernel events ─┐
+    socket dumps ──┴▶ from_kernel ──▶ connection table ──▶ events
+    segments ───────▶ from_wire ──────▶ interfaces, questions, refused joins
 
 No I/O, no clock: everything comes as an argument, times as seconds of one clock that nobody sets. Every call returns
-the events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first active subflow.
+the events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first subflow.
 
-A subflow is active when its handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by the
-kernel, which has checked either. A SYN, a repeated or a forged third ACK make no subflow active.
+A subflow is tracked while the kernel has it: from the check of its handshake on. What segments claim changes nothing.
 
 Every table has a bound; see :class:`~.limits.TrackerLimits`.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -24,15 +21,7 @@ from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver, Resync
 from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.model import (
-    Connection,
-    Event,
-    FourTuple,
-    KernelEvent,
-    KernelSubflow,
-    Segment,
-    SubflowState,
-)
+from mptcp_throttler.mptcp.model import Connection, Event, FourTuple, KernelEvent, KernelSubflow, Segment
 from mptcp_throttler.mptcp.records import ConnectionRecord
 
 __all__ = ["Tracker", "TrackerCounters", "TrackerLimits"]
@@ -45,8 +34,10 @@ class Tracker:
         ports = frozenset(listen_ports)
         self._table = ConnectionTable(limits or TrackerLimits(), ports)
         self._wire = WireObserver(self._table, ports)
-        self._kernel = KernelObserver(self._table, ports)
-        self._connections = _Connections(self._table.opened)
+        self._kernel = KernelObserver(self._table, ports, self._leaves_by)
+        self._connections = _Connections(self._table.connections)
+        self.interface_of: InterfaceOf = lambda _: None
+        """Asked of subflows whose handshake was not captured."""
 
     def segment(self, segment: Segment) -> list[Event]:
         """Take in one captured segment."""
@@ -63,32 +54,13 @@ class Tracker:
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
         """Take in a whole dump of the established MPTCP subflows of the listening ports, begun at *time*.
 
-        What it lists is active and was seen at *time*; what is tracked as active, older than the dump and not
-        listed, is closed.
+        What it lists was seen at *time*; what is tracked, older than the dump and not listed, has ended.
         """
         resync = self.begin_resync(time)
         events = resync.add(subflows)
         for more in resync.finish():
             events += more
         return events
-
-    @property
-    def events_arrive(self) -> bool:
-        """Path-manager events do. Where they do not, the kernel is asked what became of a subflow."""
-        return self._table.events_arrive
-
-    @events_arrive.setter
-    def events_arrive(self, arrive: bool) -> None:
-        self._table.events_arrive = arrive
-
-    @property
-    def interface_of(self) -> InterfaceOf:
-        """Says by which interface a subflow leaves whose packets did not show it."""
-        return self._kernel.interface_of
-
-    @interface_of.setter
-    def interface_of(self, interface_of: InterfaceOf) -> None:
-        self._kernel.interface_of = interface_of
 
     def questions(self, now: float) -> tuple[FourTuple, ...]:
         """Return the subflows that are to be looked up at *now*: few. See :mod:`.questions`."""
@@ -103,7 +75,8 @@ class Tracker:
         return self._kernel.answer(asked, found, time)
 
     def expire(self, time: float) -> list[Event]:
-        """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
+        """Forget handshakes, idle subflows, and connections without any, that are too old at *time*."""
+        self._wire.expire(time)
         events = self._table.expire(time)
         if self._table.silent:
             self._table.silent = False
@@ -119,16 +92,6 @@ class Tracker:
         """Return a snapshot of the open connection with that token."""
         return self._connections.get(token)
 
-    def states(self) -> Counter[SubflowState]:
-        """Return how many subflows the open connections have in each state; costs what is half-open or closing."""
-        table = self._table
-        found = Counter({SubflowState.ACTIVE: table.live})
-        for some in (table.half_open, table.closing):
-            for each in some.until(math.inf):
-                if each.state is not None and each.connection is not None and each.connection.opened:
-                    found[each.state] += 1
-        return found
-
     @property
     def counters(self) -> TrackerCounters:
         """A copy of the counters."""
@@ -143,32 +106,31 @@ class Tracker:
     @property
     def table_sizes(self) -> Mapping[str, int]:
         """How many entries each table has, for the status page and for tests of the bounds."""
-        table = self._table
+        table, wire = self._table, self._wire
         return {
+            "connections": len(table.connections),
             "subflows": len(table.subflows),
-            "half_open": len(table.half_open),
-            "live": table.live,
-            "closing": len(table.closing),
-            "tokens": len(table.tokens),
-            "connections": len(table.opened),
             "lingering": len(table.lingering),
-            "unconfirmed": len(table.unconfirmed),
+            "handshakes": len(wire.handshakes),
+            "refused": len(wire.refused),
             "questions": len(table.questions),
-            "refused": len(table.refused),
             "ended": len(table.ended),
             "turned_away": len(table.turned_away),
         }
 
+    def _leaves_by(self, four_tuple: FourTuple) -> str | None:
+        return self._wire.interface(four_tuple) or self.interface_of(four_tuple)
+
 
 class _Connections(Mapping[int, Connection]):
-    def __init__(self, opened: Mapping[int, ConnectionRecord]) -> None:
-        self._opened = opened
+    def __init__(self, records: Mapping[int, ConnectionRecord]) -> None:
+        self._records = records
 
     def __getitem__(self, token: int) -> Connection:
-        return self._opened[token].snapshot()
+        return self._records[token].snapshot()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._opened)
+        return iter(self._records)
 
     def __len__(self) -> int:
-        return len(self._opened)
+        return len(self._records)

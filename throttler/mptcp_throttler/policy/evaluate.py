@@ -22,7 +22,7 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.conditions import Condition, OfSubflow, OpenHours, Seen, Subject
 from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
@@ -196,24 +196,16 @@ class CompiledPolicy:
         return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
-        """Return one verdict for each active subflow of *connection*, in their order; direction by direction.
-
-        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it. A
-        subflow that they alone have shown is not steered: until the kernel has it, those beside it are not either.
-        """
-        active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
+        """Return one verdict for each subflow of *connection*, in their order; direction by direction."""
+        subflows = connection.subflows
         if self._scheduled and not self._open_since <= now < self._open_until:
             self._read_clock(now)
-        facts, seen, kernels = self._views(active, expected)
+        facts = self._facts_of(subflows)
+        seen = self._view(subflows, facts, expected)
         verdicts = []
         for direction in self._answers:
-            for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
+            for subflow, (path, path_bits, _) in zip(subflows, facts, strict=True):
                 answer = self._asked(seen.situation(subflow, path_bits), direction)
-                if kernels is not None:
-                    if subflow.confirmed:
-                        answer = _tighter(self._asked(kernels.situation(subflow, path_bits), direction), answer)
-                    else:
-                        answer = answer._replace(steer=None, steer_path=None)
                 rule, scope, share, throttle, reason, budget, steer, steer_path = answer
                 four_tuple = subflow.four_tuple
                 if share is not None and rule is not None:
@@ -225,28 +217,17 @@ class CompiledPolicy:
         return tuple(verdicts)
 
     def count_paths(self, connection: Connection) -> int:
-        """Return on how many paths active subflows of *connection* are."""
-        active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
-        return self._view(active, self._facts_of(active), 0).paths
+        """Return on how many paths subflows of *connection* are."""
+        return self._view(connection.subflows, self._facts_of(connection.subflows), 0).paths
 
-    def _facts_of(self, active: Collection[Subflow]) -> list[_Facts]:
+    def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
         return [
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
-            for each in active
+            for each in subflows
         ]
 
-    def _view(self, active: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> View:
-        return View.of(active, facts, expected, bool(self.policy.paths))
-
-    def _views(self, active: Sequence[Subflow], expected: int) -> tuple[list[_Facts], View, View | None]:
-        """Return the facts of each of *active*, the view of all, and that of those which the kernel has: None where
-        these are all or none."""
-        facts = self._facts_of(active)
-        seen, kernels = self._view(active, facts, expected), None
-        confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
-        if 0 < len(confirmed) < len(active):
-            kernels = self._view([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
-        return facts, seen, kernels
+    def _view(self, subflows: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> View:
+        return View.of(subflows, facts, expected, bool(self.policy.paths))
 
     def _asked(self, situation: Situation, direction: Direction) -> _Answer:
         answers = self._answers[direction]
@@ -364,21 +345,15 @@ class ExplainedPolicy(CompiledPolicy):
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield the rules that were tried for an active *subflow*, question by question.
+        """Yield the rules that were tried for *subflow*, question by question.
 
         *expected* is as in :meth:`evaluate`.
         """
-        active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
         self._read_clock(now)
-        facts, seen, kernels = self._views(active, expected)
-        path_bits = facts[active.index(subflow)].path_bits
-        of_cap = of_others = seen.situation(subflow, path_bits)
-        if kernels is not None and subflow.confirmed and direction in self._rules:
-            of_others = kernels.situation(subflow, path_bits)
-            if keeps(self._asked(of_others, direction), self._asked(of_cap, direction)):
-                of_cap = of_others
+        facts = self._facts_of(connection.subflows)
+        path_bits = facts[connection.subflows.index(subflow)].path_bits
+        situation = self._view(connection.subflows, facts, expected).situation(subflow, path_bits)
         for kind, rules in self._rules.get(direction, {}).items():
-            situation = of_cap if kind is Kind.THROTTLE else of_others
             for each in rules:
                 if each.path_bits is not None and not each.path_bits & path_bits:
                     yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None, None)
@@ -427,19 +402,6 @@ def _find_facts(paths: Sequence[PathMatch], conditions: Sequence[tuple[OfSubflow
         if condition.is_met_by(subflow):
             met |= bit
     return _Facts(paths[_lowest_bit(path_bits)].name if path_bits else None, path_bits, met)
-
-
-def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:
-    """Return the answer to what the kernel has, with the cap of the answer to what was *seen* where that is tighter."""
-    if keeps(kernels, seen):
-        return kernels
-    return seen._replace(budget=kernels.budget, steer=kernels.steer, steer_path=kernels.steer_path)
-
-
-def keeps(kernels: _Answer, seen: _Answer) -> bool:
-    """Tell whether the cap of the answer to what the kernel has is no looser than that of the other."""
-    mine, other = kernels.throttle, seen.throttle
-    return other is None or (mine is not None and (mine.ceil, mine.rate) <= (other.ceil, other.rate))
 
 
 def _lowest_bit(bits: int) -> int:

@@ -4,7 +4,7 @@ Each segment goes to the tracker, and what that reports is decided by the policy
 is the clock: by it handshakes and idle subflows expire, rules open and close, and connections are anticipated. What
 differs from the daemon:
 
-- There is no kernel to confirm or to end anything: what packets show counts, MP_PRIO included.
+- There is no kernel to say what there is: what it would have said is concluded from the packets (``endpoint``).
 - A subflow that began before the capture is not known; the daemon lists the sockets when it starts.
 - Budgets begin with nothing used, and count what was captured.
 - Guard and steering need samples of sockets. Which rule steers a subflow is said, as ``plan`` does.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -25,21 +25,19 @@ from mptcp_throttler.mptcp.model import (
     Event,
     EventKind,
     FourTuple,
-    KernelEvent,
-    KernelEventKind,
     KernelSubflow,
     Segment,
-    SubflowState,
     TcpFlag,
 )
-from mptcp_throttler.mptcp.options import Dss, MpPrio
-from mptcp_throttler.mptcp.tracker import Tracker, TrackerCounters
+from mptcp_throttler.mptcp.options import Dss
+from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.replay.endpoint import Endpoint
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
@@ -143,6 +141,7 @@ class Replay:
         self._ports = frozenset(ports)
         self._interfaces = tuple(interfaces)
         self._tracker = Tracker(self._ports)
+        self._endpoint = Endpoint()
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
@@ -150,7 +149,7 @@ class Replay:
         """Four-tuples with MPTCP options: whether their SYN was seen."""
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, tuple[int, Carried]] = {}
-        """Active subflows, and those that close: the token and what was carried."""
+        """Subflows that there are: the token and what was carried."""
         self._caps: dict[_Key, tuple[str, float, int]] = {}
         """The caps in force: rule, since when, and what the subflow had carried before."""
         self._cookies = itertools.count(1)
@@ -161,8 +160,8 @@ class Replay:
         self._open: tuple[bool, ...] = ()
 
     @property
-    def counters(self) -> TrackerCounters:
-        return self._tracker.counters
+    def counters(self) -> dict[str, int]:
+        return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
 
     def take(self, captured: Captured) -> Iterator[Entry]:
         """Take in one segment to or from the proxy's ports; yield what happened until then, the segment if it signals
@@ -178,12 +177,14 @@ class Replay:
         segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
         if self._signals(segment, four_tuple):
             yield Entry(now, "segment", "", None, four_tuple, segment=segment, from_client=from_client)
-        was_active = four_tuple in self._active
-        if was_active:
+        before = self._active.get(four_tuple)
+        if before is not None:
             self._count(captured, four_tuple, from_client)
-        yield from self._follow(self._tracker.segment(segment) + self._priority(segment, four_tuple, from_client))
-        if not was_active and four_tuple in self._active:
-            self._active[four_tuple][1].begin(segment, from_client)
+        yield from self._follow(self._tracker.segment(segment))
+        for told in self._endpoint.take(segment, four_tuple, from_client):
+            yield from self._follow(self._tracker.kernel_event(told))
+        if (begun := self._active.get(four_tuple)) is not None and begun is not before:
+            begun[1].begin(segment, from_client)
             self._count(captured, four_tuple, from_client)
 
     def finish(self) -> Iterator[Entry]:
@@ -263,20 +264,6 @@ class Replay:
         known = self._asked.get(four_tuple, False)
         return known and (bool(segment.flags & _ENDS) or any(not isinstance(each, Dss) for each in segment.options))
 
-    def _priority(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[Event]:
-        """Do what the kernel's event does in the daemon: the tracker takes no MP_PRIO from the wire."""
-        if four_tuple not in self._active or not from_client or segment.outgoing:
-            return []
-        token, kind = self._active[four_tuple][0], KernelEventKind.SUBFLOW_PRIORITY
-        return [
-            event
-            for option in segment.options
-            if isinstance(option, MpPrio)
-            for event in self._tracker.kernel_event(
-                KernelEvent(segment.time, kind, token, four_tuple, backup=option.backup)
-            )
-        ]
-
     def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
         """Count what an active subflow carried; what went the wrong way is forged, and carried nothing."""
         segment = captured.segment
@@ -319,6 +306,7 @@ class Replay:
             case EventKind.CONNECTION_OPENED:
                 kind, text = "connection", f"connection {token:08x} is open"
             case EventKind.CONNECTION_CLOSED:
+                self._endpoint.forget(token)
                 kind, text = "closed", f"connection {token:08x} has ended: {detail}"
             case EventKind.SUBFLOW_ACTIVE:
                 kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
@@ -327,8 +315,7 @@ class Replay:
                 sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
                 kind, text = "closed", f"has ended: {detail}; {sizes}"
             case EventKind.SUBFLOW_CHANGED:
-                now = self._subflow(token, four_tuple)
-                text = f"is now: {now}" if now else f"is closing: {detail}"
+                text = f"is now: {self._subflow(token, four_tuple)}"
             case EventKind.JOIN_REFUSED:
                 kind, text = "refused", f"join refused: {_UNKNOWN_TOKEN if detail == 'unknown token' else detail}"
         return Entry(self.now, kind, text, token, four_tuple)
@@ -337,7 +324,7 @@ class Replay:
         """Return what a subflow is in words, "" where it is none any longer."""
         connection = self._tracker.get(token)
         for each in () if connection is None else connection.subflows:
-            if each.four_tuple == four_tuple and each.state is not SubflowState.CLOSING:
+            if each.four_tuple == four_tuple:
                 parts = ["initial subflow" if each.initial else "joined subflow"]
                 parts += [f"address id {each.remote_id}"] if each.remote_id else []
                 parts += ["backup" if each.backup else "regular"]

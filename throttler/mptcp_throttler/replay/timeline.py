@@ -132,7 +132,7 @@ def notes(replay: Replay) -> Iterator[str]:
         began = f"{counted(replay.older, 'subflow')} began before the capture"
         yield f"{began}: not tracked; a daemon takes them from the kernel"
     for name, (what, about) in _NOTES.items():
-        if count := getattr(replay.counters, name):
+        if count := replay.counters[name]:
             yield f"{counted(count, what)}{about}"
 
 

@@ -91,7 +91,7 @@ class Engine:
         self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
-        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["live"], self.take_outcome)
+        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""

@@ -3,7 +3,7 @@
 Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. Reading
 what was captured, and is of no subflow that becomes active, takes no more than a fixed share of a processor
 (:class:`ReadingShare`). An observer that fails is opened again until it works; the other observers go on meanwhile.
-What the tracker believes of the kernel alone, and no event tells, is looked up (``mptcp.questions``).
+What no event tells is looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ObserverCounters:
     """How often the event socket's buffer overflowed; the kernel does not say how many events that was."""
     resyncs: int = 0
     questions: int = 0
-    """Subflows looked up because packets claimed something of them, or because the kernel was silent about them."""
+    """Subflows looked up because no event may tell of their end."""
     reopened: int = 0
 
 
@@ -115,7 +115,7 @@ class Observers:
             except InterfaceDownError as error:
                 log.warning("%s; capturing when it is up", error)
         if not self._try_events():
-            log.warning("no path-manager events; subflows are known from their packets alone")
+            log.warning("no path-manager events; the sockets are listed every second instead")
         await self.resync()
 
     def close(self) -> None:
@@ -137,7 +137,8 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             lost = self._read_losses()
-            if self._events is None and self._try_events():
+            if self._events is None:
+                self._try_events()
                 lost = True
             self.ask_soon()
             returned = [interface for interface in self._settings.interfaces if self._reopen(interface)]
@@ -198,15 +199,13 @@ class Observers:
             log.debug("%s", error)
         else:
             self._loop.add_reader(self._events.fileno(), self._read_events)
-        self._tracker.events_arrive = self._events is not None
-        return self._tracker.events_arrive
+        return self._events is not None
 
     def _close_events(self) -> None:
         assert self._events is not None
         self._loop.remove_reader(self._events.fileno())
         self._events.close()
         self._events = None
-        self._tracker.events_arrive = False
 
     def ask_soon(self) -> None:
         """Have the kernel asked what the tracker wants to know, when that is due."""

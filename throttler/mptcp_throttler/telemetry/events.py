@@ -142,7 +142,7 @@ class EventRecorder:
             elif event.kind is EventKind.SUBFLOW_ACTIVE:
                 detail = "active"
             elif event.kind is EventKind.DISAGREEMENT:
-                detail = f"packets and kernel disagree: {detail}"
+                detail = f"the kernel's records disagree: {detail}"
             self.ring.add(
                 event.time + self._ahead(), _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail
             )

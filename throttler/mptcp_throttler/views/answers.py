@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from mptcp_throttler.mptcp.model import SubflowState
 from mptcp_throttler.policy.model import Direction, Kind, Share
 from mptcp_throttler.telemetry.events import KINDS
 
@@ -116,7 +115,6 @@ class SubflowAnswer(CapAnswer):
 
     local: Endpoint
     remote: Endpoint
-    state: SubflowState
     initial: bool
     local_id: int | None
     remote_id: int | None
@@ -196,17 +194,11 @@ class ConnectionsAnswer(Answer):
 
 # summary
 
-SubflowCounts = TypedDict(  # because of syn-ack
-    "SubflowCounts",
-    {
-        "active": Count,
-        "syn": Count,
-        "syn-ack": Count,
-        "unproven": Count,
-        "closing": Count,
-        "pending": Annotated[Count, Field(description="Active ones whose cap waits for the end of its transition.")],
-    },
-)
+
+class SubflowCounts(Part):
+    active: Count
+    pending: Count
+    """Those whose cap waits for the end of its transition."""
 
 
 class PathTotals(Part):

@@ -32,7 +32,7 @@ def print_status(status: dict[str, Any]) -> None:
     if status.get("ledger_error") is not None:  # a daemon from before it
         console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later")
     table = Table()
-    for title in ("connection", "client", "state", "kind", "path", "cap", "class", "sent", "why"):
+    for title in ("connection", "client", "kind", "path", "cap", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
     capped = 0
     for connection in status["connections"]:
@@ -41,7 +41,6 @@ def print_status(status: dict[str, Any]) -> None:
             table.add_row(
                 connection["token"] if index == 0 else "",
                 subflow["remote"],
-                subflow["state"],
                 ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
                 subflow["path"] or "-",
                 _both(subflow, "ceil", lambda ceil: format_rate(ceil) if ceil else "-"),

@@ -142,11 +142,10 @@ def _rows(connection: Answer, rates: Rates, now: float) -> Iterator[_Row]:
 
 
 def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> _Row:
-    state = _state(capped) if subflow["state"] == "active" else None
-    idle = ("backup" if subflow["backup"] else "-") if subflow["state"] == "active" else subflow["state"]
+    state = _state(capped)
     cells |= {
         "cap": compact.amount(capped["ceil"]),
-        "state": state or idle,
+        "state": state or ("backup" if subflow["backup"] else "-"),
         "class": capped["classid"] or "-",
         "reason": capped["reason"],
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Any, Final
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
@@ -87,7 +87,6 @@ class _SubflowAnswers:
                 {
                     "local": _own_end(local, local_port),
                     "remote": end_text(remote, remote_port),
-                    "state": subflow.state,
                     "initial": subflow.initial,
                     "local_id": subflow.local_id,
                     "remote_id": subflow.remote_id,
@@ -118,7 +117,7 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
         "ceil": None if throttle is None else throttle.ceil,
         "classid": classid,
         "landing": subflow.four_tuple in landing,
-        "reason": f"not active ({subflow.state.value})" if verdict is None else verdict.reason,
+        "reason": "not decided yet" if verdict is None else verdict.reason,
     }
 
 
@@ -229,8 +228,7 @@ def own_connection(snapshot: Snapshot, request: Request) -> Connection | None:
     found = [
         connection
         for connection, subflow in snapshot.connections_with(request.get("endpoint"))
-        if subflow.state is SubflowState.ACTIVE
-        and local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
+        if local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
     ]
     return found[0] if len(found) == 1 else None
 
@@ -240,9 +238,9 @@ def own_subflows(snapshot: Snapshot, connection: Connection) -> list[OwnSubflow]
     capping = () if snapshot.policy.dry_run else snapshot.verdicts(connection.token)
     down, up = by_direction(each for each in capping if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in snapshot.verdicts(connection.token)}
-    samples, _ = snapshot.look_up([each.four_tuple for each in connection.active])
+    samples, _ = snapshot.look_up([each.four_tuple for each in connection.subflows])
     found: list[OwnSubflow] = []
-    for four_tuple in (each.four_tuple for each in connection.active):
+    for four_tuple in (each.four_tuple for each in connection.subflows):
         cap, upload = down.get(four_tuple), up.get(four_tuple)
         sent, received = _carried(snapshot, four_tuple, samples)
         found.append(
@@ -291,8 +289,7 @@ def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:
     """Return the budgets that would meter the first or the second subflow from *address*, whatever its interface."""
     local, now = bytes(len(address)), snapshot.now
     subflows = tuple(
-        Subflow(FourTuple(local, 0, address, port), SubflowState.ACTIVE, not port, None, None, False, None, now)
-        for port in (0, 1)
+        Subflow(FourTuple(local, 0, address, port), not port, None, None, False, None, now) for port in (0, 1)
     )
     decided = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
     return _metering(each for verdicts in decided for each in verdicts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from mptcp_common.units import format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.evaluate import ExplainedPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind
@@ -56,7 +56,7 @@ def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[Exp
                 "since": snapshot.wall(connection.since),
                 "subflows": [
                     one.subflow(subflow, direction)
-                    for subflow in connection.active
+                    for subflow in connection.subflows
                     for direction in directions
                     if (subflow.four_tuple, direction) in one.steps[-1]
                 ],
@@ -144,7 +144,7 @@ class _Explained:
             opened = max(opened, begin, found[-1].time if found else 0.0)
         subflows = self._connection.subflows
         if stage == "steering":
-            began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
+            began = max((each.since for each in subflows), default=0.0)
         else:
             began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
         since = max(self._snapshot.wall(began), self._snapshot.taken, opened)

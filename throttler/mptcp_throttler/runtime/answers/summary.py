@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, cast
 
-from mptcp_throttler.mptcp.model import SubflowState
 from mptcp_throttler.policy.model import Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -22,7 +21,6 @@ from mptcp_throttler.views.answers import (
     HeadAnswer,
     HistogramAnswer,
     RuleTotals,
-    SubflowCounts,
     SummaryAnswer,
 )
 from mptcp_throttler.views.budgets import budget_rows
@@ -88,7 +86,7 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
         **answer,
         "started": snapshot.wall(snapshot.started),
         "connections": len(snapshot.connections),
-        "subflows": _subflow_counts(engine.tracker.states(), pending.total()),
+        "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
         "clients": len(engine.traffic.clients),
         "counted": snapshot.wall(engine.traffic.counted),
         "paths": [
@@ -124,17 +122,6 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
             "rules_in_words": rules_in_words(policy),
         },
         "last_event": engine.events.ring.last,
-    }
-
-
-def _subflow_counts(states: Mapping[SubflowState, int], pending: int) -> SubflowCounts:
-    return {
-        "active": states.get(SubflowState.ACTIVE, 0),
-        "syn": states.get(SubflowState.SYN, 0),
-        "syn-ack": states.get(SubflowState.SYN_ACK, 0),
-        "unproven": states.get(SubflowState.UNPROVEN, 0),
-        "closing": states.get(SubflowState.CLOSING, 0),
-        "pending": pending,
     }
 
 

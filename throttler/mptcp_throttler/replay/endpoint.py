@@ -1,0 +1,169 @@
+"""What the proxy's kernel would have told of the connections in a capture: it is not there to be asked. Pure.
+
+Sources: RFC 8684, 3.1 (MP_CAPABLE), 3.2 (MP_JOIN), 3.3.8 (MP_PRIO), 3.5 (MP_FASTCLOSE), 3.6 (MP_TCPRST).
+
+Handshakes are checked as a kernel checks them: a first subflow is established by a third ACK with both keys, a join by
+one with the right HMAC. A join to a connection whose keys the capture does not have cannot be checked: it is counted.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import Final, TypeVar
+
+from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
+from mptcp_throttler.mptcp.options import (
+    MpCapable,
+    MpFastclose,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MpPrio,
+    MptcpOption,
+    MpTcprst,
+)
+from mptcp_throttler.mptcp.timed_table import TimedTable
+
+HANDSHAKE_SECONDS: Final = 10.0
+_FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
+_Option = TypeVar("_Option", bound=MptcpOption)
+
+
+class _Subflow:
+    """One whose SYN was captured."""
+
+    def __init__(self, syn: Segment, join: MpJoinSyn | None) -> None:
+        self.client_sequence = syn.sequence
+        self.proxy_sequence: int | None = None
+        self.join = join
+        self.token = None if join is None else join.token
+        self.proxy_key: bytes | None = None
+        self.answer: MpJoinSynAck | None = None
+        self.backup = join is not None and join.backup
+        self.ended: set[bool] = set()
+        """Of which sides a FIN was captured, by whether it is the client's."""
+
+
+class Endpoint:
+    """Makes the kernel's events of captured segments, which must come in the order of their times."""
+
+    def __init__(self) -> None:
+        self.unproven_joins = 0
+        self._handshakes: TimedTable[FourTuple, _Subflow] = TimedTable()
+        self._established: dict[FourTuple, _Subflow] = {}
+        self._keys: dict[int, tuple[bytes, bytes]] = {}
+        """The client's and the proxy's, by token."""
+
+    def forget(self, token: int) -> None:
+        """The connection *token* has ended."""
+        self._keys.pop(token, None)
+
+    def take(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[KernelEvent]:
+        """Return what the kernel would have told about *segment*: one or none but for MP_FASTCLOSE."""
+        if segment.outgoing is from_client:
+            return []
+        flags = segment.flags
+        if flags & _SYN and not flags & (_RST | _FIN):
+            if from_client and not flags & _ACK:
+                self._syn(segment, four_tuple)
+            elif flags & _ACK and not from_client:
+                self._syn_ack(segment, four_tuple)
+            return []
+        events = self._third_ack(segment, four_tuple) if from_client else []
+        subflow = self._established.get(four_tuple)
+        if events or subflow is None:
+            return events
+        fastclose, priority = _first(segment, MpFastclose), _first(segment, MpPrio)
+        if priority is not None and from_client:
+            subflow.backup = priority.backup
+            events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
+        assert subflow.token is not None
+        known = self._keys.get(subflow.token)
+        if fastclose is not None and known is not None and compare_digest(known[from_client], fastclose.receiver_key):
+            for each in [ends for ends, other in self._established.items() if other.token == subflow.token]:
+                del self._established[each]
+            detail = f"MP_FASTCLOSE from the {_side(from_client)}"
+            return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
+        subflow.ended |= {from_client} if flags & _FIN else set()
+        if flags & _RST or len(subflow.ended) == 2:
+            detail = f"{'RST' if flags & _RST else 'FIN'} from the {_side(from_client)}"
+            reset = _first(segment, MpTcprst)
+            detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
+            del self._established[four_tuple]
+            events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, subflow, detail))
+        return events
+
+    def _syn(self, segment: Segment, four_tuple: FourTuple) -> None:
+        join, capable = _first(segment, MpJoinSyn), _first(segment, MpCapable)
+        if join is not None or (capable is not None and capable.version > 0):
+            self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
+            before = self._handshakes.get(four_tuple)
+            if before is None or before.client_sequence != segment.sequence:
+                self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
+
+    def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
+        subflow = self._handshakes.get(four_tuple)
+        if subflow is None or segment.acknowledgment != _after(subflow.client_sequence):
+            return
+        capable = _first(segment, MpCapable)
+        if subflow.join is not None:
+            subflow.answer = _first(segment, MpJoinSynAck)
+        elif capable is not None and capable.version == 1 and capable.sender_key:
+            subflow.proxy_key, subflow.token = capable.sender_key, keys.token(capable.sender_key)
+        subflow.proxy_sequence = segment.sequence
+
+    def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
+        subflow = self._handshakes.get(four_tuple)
+        if (
+            subflow is None
+            or subflow.token is None
+            or subflow.proxy_sequence is None
+            or segment.acknowledgment != _after(subflow.proxy_sequence)
+        ):
+            return []
+        capable, proof = _first(segment, MpCapable), _first(segment, MpJoinAck)
+        if subflow.join is None:
+            if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
+                return []
+            assert subflow.proxy_key is not None
+            self._keys[subflow.token] = capable.sender_key, subflow.proxy_key
+            kind = KernelEventKind.CREATED
+        else:
+            if proof is None or subflow.answer is None:
+                return []
+            if subflow.token not in self._keys:
+                self.unproven_joins += 1
+                self._handshakes.pop(four_tuple)
+                return []
+            right = keys.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
+            if not compare_digest(right, proof.hmac):
+                return []
+            kind = KernelEventKind.SUBFLOW_ESTABLISHED
+        self._handshakes.pop(four_tuple)
+        events = []
+        if (before := self._established.get(four_tuple)) is not None:
+            detail = "another took its addresses and ports"
+            events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, before, detail))
+        self._established[four_tuple] = subflow
+        return [*events, self._event(segment, kind, four_tuple, subflow)]
+
+    def _event(
+        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Subflow, detail: str = ""
+    ) -> KernelEvent:
+        assert subflow.token is not None
+        local_id = None if subflow.answer is None else subflow.answer.address_id
+        remote_id = None if subflow.join is None else subflow.join.address_id
+        return KernelEvent(segment.time, kind, subflow.token, four_tuple, local_id, remote_id, subflow.backup, detail)
+
+
+def _after(sequence: int) -> int:
+    return (sequence + 1) & 0xFFFFFFFF
+
+
+def _side(from_client: bool) -> str:
+    return "client" if from_client else "proxy"
+
+
+def _first(segment: Segment, kind: type[_Option]) -> _Option | None:
+    return next((option for option in segment.options if isinstance(option, kind)), None)
