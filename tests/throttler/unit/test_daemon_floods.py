@@ -15,7 +15,6 @@ from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, running, scenario, until
 
-from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime.engine import MOST_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
@@ -82,23 +81,3 @@ def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     flooded(tmp_path)
     assert not failed
-
-
-def test_what_becomes_active_allows_for_what_is_read_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a thousand connections in a second would be read of too late."""
-    allowed = list[int]()
-    monkeypatch.setattr(ReadingShare, "allow_for", lambda _, subflows: allowed.append(subflows))
-    host = Host()
-
-    @scenario
-    async def two_subflows(tmp_path: Path) -> None:
-        async with running(tmp_path, CAPPED, FakeKernel()) as scene:
-            capture = scene.kernel.captures["w0"]
-            capture.give(forged(1).syn())
-            await until(lambda: not capture.waits)
-            scene.kernel.events.give(host.initial().kernel(KernelEventKind.CREATED))
-            scene.kernel.events.give(host.join().kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-            await until(lambda: sum(allowed) == 2)
-
-    two_subflows(tmp_path)
-    assert sum(allowed) == 2

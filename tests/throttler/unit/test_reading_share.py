@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.runtime.observe import (
     READING_BURST_SECONDS,
-    READING_SECONDS_PER_SUBFLOW,
     READING_SHARE,
     ReadingShare,
 )
@@ -44,13 +43,3 @@ def test_who_reads_less_than_the_share_never_rests(turns: list[tuple[float, floa
     for gap, worked in turns:
         now += gap + worked / READING_SHARE + 1e-9
         assert reading.pause(now, worked) == 0
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 64)), min_size=1))
-def test_who_reads_of_subflows_that_become_active_never_rests(turns: list[tuple[float, int]]) -> None:
-    """A thousand connections in a second are many segments; none of them is for nothing."""
-    reading, now = ReadingShare(0.0), 0.0
-    for gap, subflows in turns:
-        now += gap + READING_SECONDS_PER_SUBFLOW * subflows
-        reading.allow_for(subflows)
-        assert reading.pause(now, READING_SECONDS_PER_SUBFLOW * subflows) == 0

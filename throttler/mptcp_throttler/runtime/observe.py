@@ -1,9 +1,9 @@
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
-Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. Reading
-what was captured, and is of no subflow that becomes active, takes no more than a fixed share of a processor
-(:class:`ReadingShare`). An observer that fails is opened again until it works; the other observers go on meanwhile.
-What no event tells is looked up (``mptcp.questions``).
+Events that are lost are made good by a sweep of the sockets there are. Reading what was captured takes no more than a
+fixed share of a processor (:class:`ReadingShare`): nothing that anybody must know hangs on it. An observer that fails
+is opened again until it works; the other observers go on meanwhile. What no event tells is looked up
+(``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
 from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, KernelSockets
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, unmap
+from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
 
@@ -29,9 +29,7 @@ _BATCH = 256
 """Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
 
 READING_SHARE: Final = 0.5
-"""Of a processor, in the long run, with what follows at once from what was read: not resyncs, nor decisions of many."""
-READING_SECONDS_PER_SUBFLOW: Final = 0.002
-"""Of processor time, for each that becomes active: several times what its ten segments or so take, and what follows."""
+"""Of a processor, in the long run."""
 READING_BURST_SECONDS: Final = 0.5
 """Of processor time at once: some 15,000 segments, as of thousands of connections that come together."""
 
@@ -40,19 +38,14 @@ class ReadingShare:
     """How much of a processor reading captured segments may take: anybody can send such segments.
 
     The loop goes before all ordinary processes (``kernel.scheduling``), so that a flood which it read as fast as it can
-    would take the processor from the proxy. Subflows that become active are no flood: each allows for what is read of
-    it, so that clients who really come are read of. What is not read in time the kernel drops and counts, and a resync
-    makes it good. Times are seconds, and arguments.
+    would take the processor from the proxy. What is not read in time the kernel drops and counts. Times are seconds,
+    and arguments.
     """
 
     __slots__ = ("_allowed", "_as_of")
 
     def __init__(self, now: float) -> None:
         self._allowed, self._as_of = READING_BURST_SECONDS, now
-
-    def allow_for(self, subflows: int) -> None:
-        """Allow for so many subflows that became active."""
-        self._allowed = min(READING_BURST_SECONDS, self._allowed + READING_SECONDS_PER_SUBFLOW * subflows)
 
     def pause(self, now: float, worked: float) -> float:
         """Return for how long to read nothing more after reading for *worked* seconds of a processor, until *now*."""
@@ -136,17 +129,16 @@ class Observers:
         """Watch for losses and for interfaces that return, forever."""
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
-            lost = self._read_losses()
+            unknown = self._read_losses() or self._events is None
             if self._events is None:
                 self._try_events()
-                lost = True
             self.ask_soon()
             returned = [interface for interface in self._settings.interfaces if self._reopen(interface)]
             if returned:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
                 await self._interface_returned()
-            if lost or returned or self._tracker.wants_resync:
+            if unknown or self._tracker.wants_resync:
                 await self.resync_quietly()
 
     async def resync(self, gently: bool = False) -> None:
@@ -254,7 +246,8 @@ class Observers:
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
-        self._tell(events)
+        if events:
+            self._take(events)
         for join in joins:
             ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
             self._joined(FourTuple(*ends), join.time)
@@ -270,14 +263,11 @@ class Observers:
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()
-        self._tell(events)
-
-    def _tell(self, events: Sequence[Event]) -> None:
         if events:
-            self._reading.allow_for(sum(each.kind is EventKind.SUBFLOW_ACTIVE for each in events))
             self._take(events)
 
     def _read_losses(self) -> bool:
+        """Count what was lost; return whether events were."""
         dropped = sum(capture.read_statistics() for capture in self._captures.values())
         if dropped:
             self.counters.segments_dropped += dropped
@@ -288,4 +278,4 @@ class Observers:
             self.counters.kernel_events_lost += overflowed
             if overflowed:
                 log.warning("path-manager events lost")
-        return bool(dropped or overflowed)
+        return bool(overflowed)
