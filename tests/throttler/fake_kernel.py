@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 from fakes import FakeNetfilter, FakeTrafficControl
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import (
     ClosedSocket,

@@ -8,12 +8,12 @@ import struct
 import time
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.status_client import ask_text
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 
 from .working_thread import WorkingThread
 

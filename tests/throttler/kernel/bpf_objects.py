@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, Map, ProgramConstants
+from mptcp_common.bpf import Map
+from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, ProgramConstants
 from mptcp_throttler.kernel.sockets import pacing
 
 _MAP_INFO = struct.Struct("=6I16s")
@@ -40,11 +41,11 @@ def opened_map(pid: int, name: str) -> Iterator[tuple[Bpf, Map]]:
     bpf = Bpf()
     try:
         for number in numbers(pid, "map"):
-            descriptor = bpf._library.bpf_map_get_fd_by_id(number)
-            bpf._descriptors.append(descriptor)
+            descriptor = bpf.library.bpf_map_get_fd_by_id(number)
+            bpf.descriptors.append(descriptor)
             info = ctypes.create_string_buffer(_MAP_INFO.size)
             size = ctypes.c_uint32(_MAP_INFO.size)
-            assert bpf._library.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(size)) == 0
+            assert bpf.library.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(size)) == 0
             _kind, _number, key_bytes, value_bytes, room, _flags, called = _MAP_INFO.unpack(info.raw)
             if called.rstrip(b"\0").decode() == name:
                 yield bpf, Map(descriptor, name, key_bytes, value_bytes, room)

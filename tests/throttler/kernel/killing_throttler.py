@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from mptcp_common.bpf import Bpf, Map
 from mptcp_throttler.cli import main
-from mptcp_throttler.kernel.bpf import Bpf, Map
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables
 from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.runtime.daemon import Daemon

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mptcp_throttler.kernel.bpf import Bpf, Map
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.bpf import Bpf, Map
+from mptcp_common.kernel_error import KernelError
 
 pytestmark = pytest.mark.kernel
 

@@ -9,10 +9,11 @@ import pytest
 from fakes import FakeNetfilter
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
-from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Target
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tc_link import CLASSES, ROOTS, dump, limit_gso, with_classes
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netlink import NetlinkSocket
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.shaping.model import ClassSpec, Ownership

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from sampling import four_tuple
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.actions import MOST_LINES, ActionRunner

@@ -21,7 +21,7 @@ from policy_values import replace
 from sampling import observed
 from short_budgets import POLICY, at, policy
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate

@@ -17,8 +17,8 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from pydantic import TypeAdapter
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import load_settings
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import daemon as daemon_module

@@ -9,8 +9,8 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import UNCAPPED, Scene, running, until
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.mptcp_pm import commands
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.stages import backup_flags
 
 SPARE = four_tuple("10.2.0.1")

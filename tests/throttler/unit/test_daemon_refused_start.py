@@ -8,7 +8,7 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, running, scenario
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 
 COUNTED = CAPPED.replace(
     "]\n",

@@ -13,8 +13,8 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, running, until
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import FREE_REPAIRS, TOGETHER_SECONDS, DriftMonitor, RepairBackoff

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_trial import attempt
 from mptcp_throttler.kernel import feature_probe
-from mptcp_throttler.kernel.ports import KernelError
 
 
 @pytest.mark.parametrize(

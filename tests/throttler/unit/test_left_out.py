@@ -14,7 +14,7 @@ from fakes import FakeNetfilter
 from policy_values import a_policy, a_rule, a_throttle, replace
 from test_reconcile import CAP, NOW, verdict
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.tc import egress, root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.link import Link

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, attribute
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets import diagnostics as sockets_diagnostics
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.inet_diag import (

@@ -14,8 +14,8 @@ from fake_kernel import FakePacing, FakeSockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import scheduling
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.mptcp_pm import commands, keeper
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy

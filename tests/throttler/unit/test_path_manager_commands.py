@@ -8,10 +8,10 @@ import struct
 import pytest
 from test_netlink import connected, message
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.mptcp_pm import commands
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.netlink import NLMSG_ERROR
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 
 V4 = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 50_000)

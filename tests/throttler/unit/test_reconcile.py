@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 from policy_values import a_policy, a_rule, a_throttle
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict

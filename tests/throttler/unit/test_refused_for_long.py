@@ -18,9 +18,9 @@ from policy_values import a_policy
 from test_netlink import FakeKernel, connected, message
 from test_reconcile import CAP, NOW, uncapped, verdict
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
 from mptcp_throttler.kernel.netlink import NLMSG_ERROR, NetlinkSocket
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.tc import htb
 from mptcp_throttler.mptcp.model import FourTuple

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 
+from mptcp_common.bpf import Map
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import sysctl
-from mptcp_throttler.kernel.bpf import Map, MirroredMap
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.bpf import MirroredMap
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.component import Component, verify_all

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from mptcp_throttler.kernel.ports import KernelError, KernelSockets
+from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopGauge

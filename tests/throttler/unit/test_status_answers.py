@@ -15,7 +15,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 
 from mptcp_common import status_client
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.mptcp.records import ConnectionRecord
 from mptcp_throttler.runtime.answers.summary import MAX_BUDGETS, MAX_CLASSES

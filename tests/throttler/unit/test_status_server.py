@@ -18,7 +18,7 @@ from termios import TIOCOUTQ
 
 import pytest
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusServer
 from mptcp_throttler.views.requests import LARGEST_REQUEST

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.exit_status import CONFIGURATION, FAILED
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
 from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import link
 from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.load import load_policy

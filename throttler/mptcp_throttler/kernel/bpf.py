@@ -1,4 +1,4 @@
-"""BPF by libbpf, which iproute2 brings to every machine: maps, programs on a cgroup, an iterator. bpf(2).
+"""BPF programs on a cgroup, an iterator, and maps that others may change. bpf(2).
 
 The programs are in ``sockets/programs``, in C, one object file each; ``build`` there compiles them when the virtual
 environment or a package is made.
@@ -7,30 +7,25 @@ environment or a package is made.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common import bpf
+from mptcp_common.bpf import Map
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 
-_LIBRARY = "libbpf.so.1"
 PROGRAMS = Path(__file__).parent / "sockets/programs"
-_MAP_HASH = 1
-_MAP_LPM_TRIE = 11
-_NO_PREALLOCATION = 1
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
 """Of struct bpf_link_info: the number of the cgroup, 0 once somebody detached the program."""
 _LOG_BYTES = 1 << 16
-_BATCH = 4096
-"""Entries taken out of a map at a time."""
 _SETTINGS = struct.Struct("=QIII8192s4x")
 """struct settings of ``programs/bpf.h``."""
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
@@ -38,22 +33,6 @@ _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls, the same on every architecture (mount_setattr(2) and its siblings)."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
-
-
-class _Pointer(ctypes.c_void_p):
-    """A pointer that libbpf gave; as a type of its own it is not turned into a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """A map of ours."""
-
-    descriptor: int
-    name: str
-    key_bytes: int
-    value_bytes: int
-    entries: int
-    """How many it holds at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,89 +66,8 @@ class CgroupProgram:
     link: int | None = None
 
 
-class Bpf:
-    """libbpf with what it made; :meth:`close` lets the kernel free it all."""
-
-    def __init__(self) -> None:
-        """Raise :class:`KernelError` where there is no libbpf."""
-        try:
-            self._library = ctypes.CDLL(_LIBRARY, use_errno=True)
-        except OSError as error:
-            raise KernelError(f"load {_LIBRARY}: {error}") from error
-        for function in ("bpf_object__open_file", "bpf_object__find_map_by_name", "bpf_object__next_program"):
-            getattr(self._library, function).restype = _Pointer
-        self._library.libbpf_set_print(None)
-        self._descriptors: list[int] = []
-
-    def close(self) -> None:
-        for descriptor in reversed(self._descriptors):
-            os.close(descriptor)
-        self._descriptors.clear()
-
-    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
-        """Return a new hash map. Raises KernelError."""
-        return self._map(_MAP_HASH, name, key_bytes, value_bytes, entries)
-
-    def prefix_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
-        """Return a new map that finds the longest prefix: a key begins with its length in bits. Raises KernelError."""
-        return self._map(_MAP_LPM_TRIE, name, key_bytes, value_bytes, entries)
-
-    def _map(self, kind: int, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
-        class Options(ctypes.Structure):
-            _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 5), ("flags", ctypes.c_uint32))
-
-        options = Options(size=ctypes.sizeof(Options), flags=_NO_PREALLOCATION)
-        descriptor = self._made(
-            self._library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
-            f"make the BPF map {name}",
-        )
-        return Map(descriptor, name, key_bytes, value_bytes, entries)
-
-    def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        """Set entries; keys and values stand one after the other.
-
-        Raises KernelError, for one where the map is full; those before the refused one are set.
-        """
-        count = ctypes.c_uint32(len(keys) // table.key_bytes)
-        if count:
-            result = self._library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
-            _check(result, table)
-
-    def delete_batch(self, table: Map, keys: bytes) -> None:
-        """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
-        while keys:
-            count = ctypes.c_uint32(len(keys) // table.key_bytes)
-            result = self._library.bpf_map_delete_batch(table.descriptor, keys, ctypes.byref(count), None)
-            if result != -errno.ENOENT:
-                _check(result, table)
-                return
-            keys = keys[(count.value + 1) * table.key_bytes :]  # it ends at the first unknown one
-
-    def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Take all entries out of a map: yield each key with its value."""
-        return self._in_batches(table, self._library.bpf_map_lookup_and_delete_batch)
-
-    def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each key with its value; some may be missing that are changed meanwhile."""
-        return self._in_batches(table, self._library.bpf_map_lookup_batch)
-
-    def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
-        keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
-        values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
-        # How far it came: the kernel's own, of four bytes for a hash map.
-        position = ctypes.create_string_buffer(table.key_bytes + 4)
-        before, result = None, 0
-        while result >= 0:
-            count = ctypes.c_uint32(_BATCH)
-            result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
-            if result != -errno.ENOENT:  # which says that these are the last
-                _check(result, table)
-            yield from zip(
-                _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
-                _pieces(values.raw[: table.value_bytes * count.value], table.value_bytes),
-                strict=True,
-            )
-            before = position
+class Bpf(bpf.Bpf):
+    """With programs on the cgroup hierarchy, and of iterators."""
 
     def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> CgroupProgram:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
@@ -183,19 +81,19 @@ class Bpf:
 
     def _attach(self, program: CgroupProgram) -> None:
         with _cgroup_root() as root:
-            link = self._made(
-                self._library.bpf_link_create(program.descriptor, root, _ATTACH_SOCK_OPS, None),
+            link = self.made(
+                self.library.bpf_link_create(program.descriptor, root, _ATTACH_SOCK_OPS, None),
                 f"attach the BPF program {program.name} to the root of the cgroup hierarchy",
             )
         if program.link is not None:
-            self._descriptors.remove(program.link)
+            self.descriptors.remove(program.link)
             os.close(program.link)
         program.link = link
 
     def put_right(self, program: CgroupProgram) -> list[str]:
         """Attach a program again that somebody detached; return that in words. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        told = self._library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) == 0
+        told = self.library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) == 0
         if not told or any(info.raw[_LINK_CGROUP]):
             return []
         self._attach(program)
@@ -207,13 +105,13 @@ class Bpf:
         Raises KernelError: it takes Linux 5.16 that knows its own types (BTF), and CAP_PERFMON.
         """
         descriptor = self._load(program, told, maps)
-        return self._made(
-            self._library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
+        return self.made(
+            self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
 
     def iterate(self, iterator: int) -> None:
         """Run a program for each TCP socket of this thread's network namespace. Raises KernelError."""
-        result = self._library.bpf_iter_create(iterator)
+        result = self.library.bpf_iter_create(iterator)
         if result < 0:
             raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
         try:
@@ -225,34 +123,8 @@ class Bpf:
 
     def _load(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load the program of ``programs/*program*.o`` and return its descriptor."""
-        library, path, data = self._library, PROGRAMS / f"{program}.o", told.packed()
-        opened = library.bpf_object__open_file(os.fsencode(path), None)
-        if not opened:
-            raise KernelError(f"open {path}, which {PROGRAMS / 'build'} makes: {os.strerror(ctypes.get_errno())}")
-        try:
-            constants = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
-            fits = constants and library.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data))) == 0
-            for name, table in maps.items():
-                found = library.bpf_object__find_map_by_name(opened, name.encode())
-                fits = fits and found and library.bpf_map__reuse_fd(found, table.descriptor) == 0
-            if not fits:
-                raise KernelError(f"{path} is of another version; {PROGRAMS / 'build'} makes it anew")
-            code = library.bpf_object__next_program(opened, None)
-            log = ctypes.create_string_buffer(_LOG_BYTES)
-            library.bpf_program__set_log_buf(code, log, ctypes.c_size_t(_LOG_BYTES))
-            result = library.bpf_object__load(opened)
-            verdict = log.value.decode(errors="replace").strip().splitlines()
-            if result == 0:
-                result = os.dup(library.bpf_program__fd(code))
-            return self._made(result, f"load the BPF program {program}{f' ({verdict[-1]})' if verdict else ''}")
-        finally:
-            library.bpf_object__close(opened)
-
-    def _made(self, result: int, what: str) -> int:
-        if result < 0:
-            raise KernelError(f"{what}: {os.strerror(-result)}")
-        self._descriptors.append(result)
-        return result
+        (descriptor,) = self.load(PROGRAMS / f"{program}.o", told.packed(), maps, PROGRAMS / "build").values()
+        return descriptor
 
 
 class MirroredMap:
@@ -261,8 +133,8 @@ class MirroredMap:
     All raise KernelError where it is full or the kernel refuses.
     """
 
-    def __init__(self, bpf: Bpf, table: Map) -> None:
-        self._bpf = bpf
+    def __init__(self, loaded: Bpf, table: Map) -> None:
+        self._bpf = loaded
         self._table = table
         self._wanted: dict[bytes, bytes] = {}
         self._touched: set[bytes] | None = None
@@ -303,17 +175,6 @@ class MirroredMap:
     def _touch(self, keys: Iterable[bytes]) -> None:
         if self._touched is not None:
             self._touched.update(keys)
-
-
-def _pieces(data: bytes, size: int) -> list[bytes]:
-    return [data[start : start + size] for start in range(0, len(data), size)]
-
-
-def _check(result: int, table: Map) -> None:
-    if -result in (errno.E2BIG, errno.ENOSPC):
-        raise KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
-    if result < 0:
-        raise KernelError(f"change the BPF map {table.name}: {os.strerror(-result)}")
 
 
 def _namespace_cookie() -> int:

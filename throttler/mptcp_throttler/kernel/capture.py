@@ -23,9 +23,10 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
-from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError
+from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.kernel.tc.link import find
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame

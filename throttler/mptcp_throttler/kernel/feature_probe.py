@@ -15,12 +15,13 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, INGRESS, IPTABLES_THERE
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
-from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target

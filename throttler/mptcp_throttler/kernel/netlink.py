@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_throttler.kernel.ports import KernelError
 
 NLMSG_ERROR = 2
 NLMSG_DONE = 3

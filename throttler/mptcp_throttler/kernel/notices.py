@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.htb import TCMSG
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
 from mptcp_throttler.shaping.model import NFT_TABLE

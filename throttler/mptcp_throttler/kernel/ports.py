@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, SocketDetails
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
-
-
-class KernelError(Exception):
-    """The kernel refused an operation. The text says which object, which operation, and the errno."""
-
-    errno: int | None = None
-    """The kernel's, where it answered with one."""
 
 
 class InterfaceDownError(KernelError):

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.trust import distrust, throttler_uid
-from mptcp_throttler.kernel.ports import KernelError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.state_file import read_state, write_state
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager

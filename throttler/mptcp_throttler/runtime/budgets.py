@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import period

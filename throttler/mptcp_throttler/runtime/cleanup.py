@@ -9,11 +9,11 @@ import logging
 from collections.abc import Collection
 from contextlib import closing
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.mptcp.model import KernelSubflow

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.policy.model import Policy
 
 log = logging.getLogger(__name__)

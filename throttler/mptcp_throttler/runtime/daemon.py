@@ -18,11 +18,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, WATCHDOG, is_managed, status, watchdog_seconds
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy

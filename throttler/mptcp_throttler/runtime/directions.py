@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
+from mptcp_throttler.kernel.ports import EgressTrafficControl
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component

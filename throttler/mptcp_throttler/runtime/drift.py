@@ -16,8 +16,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.access import NoticeSource
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime.component import Component, verify_all
 from mptcp_throttler.runtime.event_loop import wait_at_most
 

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, KernelSockets
+from mptcp_throttler.kernel.ports import InterfaceDownError, KernelSockets
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine

@@ -14,11 +14,12 @@ import errno
 import logging
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
-from mptcp_throttler.kernel.ports import KernelError, KernelSockets
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy

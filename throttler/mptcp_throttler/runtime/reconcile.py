@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from mptcp_throttler.kernel.ports import KernelError, Netfilter, TrafficControl
+from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.ports import Netfilter, TrafficControl
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target

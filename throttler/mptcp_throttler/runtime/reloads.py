@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError
 from mptcp_common.service_manager import READY, reloading
 from mptcp_common.units import counted
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all

@@ -16,7 +16,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
 from contextlib import asynccontextmanager
 
-from mptcp_throttler.kernel.ports import KernelError, KernelSockets
+from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most

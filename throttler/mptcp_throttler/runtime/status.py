@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.views.requests import LARGEST_REQUEST
 

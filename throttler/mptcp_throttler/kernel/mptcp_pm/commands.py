@@ -16,9 +16,9 @@ import socket
 import struct
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.mptcp_pm.events import find_family
 from mptcp_throttler.kernel.netlink import NLA_NESTED, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.mptcp.model import FourTuple, mapped
 

@@ -11,8 +11,8 @@ import struct
 import time
 from collections.abc import Iterator
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, datagrams, messages
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
 
 FAMILY = "mptcp_pm"

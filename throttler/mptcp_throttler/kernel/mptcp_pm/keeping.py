@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_common.trust import THROTTLER_USER, throttler_uid
 from mptcp_throttler.kernel.mptcp_pm import keeper
 from mptcp_throttler.kernel.mptcp_pm.events import subscribed_socket
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import state_directory as opened_directory
 from mptcp_throttler.kernel.sysctl import NOTE
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, BY_NFTABLES, IPTABLES_THERE
 from mptcp_throttler.kernel.netfilter import ipset, nftables
-from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.commands import NftTable

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import (
     NETLINK_NETFILTER,
     NLA_NESTED,
@@ -23,7 +24,6 @@ from mptcp_throttler.kernel.netlink import (
     attribute,
     attributes,
 )
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import SET_PREFIX, Target
 

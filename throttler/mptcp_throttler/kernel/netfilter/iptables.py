@@ -25,11 +25,11 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, TextIO
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import small_packets

@@ -22,8 +22,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import (
     NLM_F_DUMP,
     NLMSG_ERROR,
@@ -22,7 +23,6 @@ from mptcp_throttler.kernel.netlink import (
     raise_first,
     refusal,
 )
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.inet_diag import (
     DUMP,
     NETLINK_SOCK_DIAG,

@@ -11,8 +11,8 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import Bpf, ProgramConstants
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, unmap
 from mptcp_throttler.shaping.model import MAX_ENTRIES
 

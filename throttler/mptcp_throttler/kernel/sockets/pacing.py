@@ -39,8 +39,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv6Network
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import Bpf, MirroredMap, ProgramConstants
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit

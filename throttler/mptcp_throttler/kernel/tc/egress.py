@@ -18,9 +18,9 @@ from pathlib import Path
 from socket import NETLINK_ROUTE
 from typing import Any
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netlink import NetlinkSocket
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.htb import DOWN_LEAF, HtbTree

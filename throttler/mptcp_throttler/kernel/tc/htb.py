@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from socket import NETLINK_ROUTE
 from typing import Any
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.libraries import NetlinkError
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.link import Link, find

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.htb import UP_LEAF, HtbTree
 from mptcp_throttler.kernel.tc.link import Link, find
 from mptcp_throttler.shaping.model import UPLOAD_DEVICE, ClassSpec, Ownership

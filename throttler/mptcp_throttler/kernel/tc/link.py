@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from socket import NETLINK_ROUTE
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18

@@ -12,8 +12,8 @@ import base64
 import struct
 from typing import NamedTuple
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
-from mptcp_throttler.kernel.ports import KernelError
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_GETTCLASS, RTM_GETTFILTER = 40, 42, 46

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict

@@ -1,0 +1,179 @@
+"""BPF by libbpf, which iproute2 brings to every machine: maps, and programs of object files. bpf(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mptcp_common.kernel_error import KernelError
+
+_LIBRARY = "libbpf.so.1"
+_MAP_HASH, _MAP_ARRAY = 1, 2
+_MAP_LPM_TRIE = 11
+_NO_PREALLOCATION = 1
+_LOG_BYTES = 1 << 16
+_BATCH = 4096
+"""Entries taken out of a map at a time."""
+
+
+class _Pointer(ctypes.c_void_p):
+    """A pointer that libbpf gave; as a type of its own it is not turned into a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map of ours."""
+
+    descriptor: int
+    name: str
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    """How many it holds at most."""
+
+
+class Bpf:
+    """libbpf with what it made; :meth:`close` lets the kernel free it all."""
+
+    def __init__(self) -> None:
+        """Raise :class:`KernelError` where there is no libbpf."""
+        try:
+            self.library = ctypes.CDLL(_LIBRARY, use_errno=True)
+        except OSError as error:
+            raise KernelError(f"load {_LIBRARY}: {error}") from error
+        for function in ("bpf_object__open_file", "bpf_object__find_map_by_name", "bpf_object__next_program"):
+            getattr(self.library, function).restype = _Pointer
+        self.library.bpf_program__name.restype = ctypes.c_char_p
+        self.library.libbpf_set_print(None)
+        self.descriptors: list[int] = []
+
+    def close(self) -> None:
+        for descriptor in reversed(self.descriptors):
+            os.close(descriptor)
+        self.descriptors.clear()
+
+    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
+        """Return a new hash map. Raises KernelError."""
+        return self._map(_MAP_HASH, name, key_bytes, value_bytes, entries)
+
+    def prefix_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
+        """Return a new map that finds the longest prefix: a key begins with its length in bits. Raises KernelError."""
+        return self._map(_MAP_LPM_TRIE, name, key_bytes, value_bytes, entries)
+
+    def array(self, name: str, value_bytes: int, entries: int) -> Map:
+        """Return a new array, of zeros. Raises KernelError."""
+        return self._map(_MAP_ARRAY, name, 4, value_bytes, entries)
+
+    def _map(self, kind: int, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
+        class Options(ctypes.Structure):
+            _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 5), ("flags", ctypes.c_uint32))
+
+        options = Options(size=ctypes.sizeof(Options), flags=0 if kind == _MAP_ARRAY else _NO_PREALLOCATION)
+        descriptor = self.made(
+            self.library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
+            f"make the BPF map {name}",
+        )
+        return Map(descriptor, name, key_bytes, value_bytes, entries)
+
+    def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
+        """Set entries; keys and values stand one after the other.
+
+        Raises KernelError, for one where the map is full; those before the refused one are set.
+        """
+        count = ctypes.c_uint32(len(keys) // table.key_bytes)
+        if count:
+            result = self.library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
+            _check(result, table)
+
+    def delete_batch(self, table: Map, keys: bytes) -> None:
+        """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
+        while keys:
+            count = ctypes.c_uint32(len(keys) // table.key_bytes)
+            result = self.library.bpf_map_delete_batch(table.descriptor, keys, ctypes.byref(count), None)
+            if result != -errno.ENOENT:
+                _check(result, table)
+                return
+            keys = keys[(count.value + 1) * table.key_bytes :]  # it ends at the first unknown one
+
+    def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
+        """Take all entries out of a map: yield each key with its value."""
+        return self._in_batches(table, self.library.bpf_map_lookup_and_delete_batch)
+
+    def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each key with its value; some may be missing that are changed meanwhile."""
+        return self._in_batches(table, self.library.bpf_map_lookup_batch)
+
+    def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
+        keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
+        values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
+        # How far it came: the kernel's own, of four bytes for a hash map.
+        position = ctypes.create_string_buffer(table.key_bytes + 4)
+        before, result = None, 0
+        while result >= 0:
+            count = ctypes.c_uint32(_BATCH)
+            result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
+            if result != -errno.ENOENT:  # which says that these are the last
+                _check(result, table)
+            yield from zip(
+                _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
+                _pieces(values.raw[: table.value_bytes * count.value], table.value_bytes),
+                strict=True,
+            )
+            before = position
+
+    def load(self, path: Path, constants: bytes, maps: Mapping[str, Map], made_by: Path) -> dict[str, int]:
+        """Load the programs of an object file and return their descriptors by name.
+
+        *constants* is what its ``settings`` are, *maps* are by their names in it; *made_by* is what makes the file.
+        Raises KernelError.
+        """
+        library = self.library
+        opened = library.bpf_object__open_file(os.fsencode(path), None)
+        if not opened:
+            raise KernelError(f"open {path}, which {made_by} makes: {os.strerror(ctypes.get_errno())}")
+        try:
+            settings = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
+            size = ctypes.c_size_t(len(constants))
+            fits = settings and library.bpf_map__set_initial_value(settings, constants, size) == 0
+            for name, table in maps.items():
+                found = library.bpf_object__find_map_by_name(opened, name.encode())
+                fits = fits and found and library.bpf_map__reuse_fd(found, table.descriptor) == 0
+            if not fits:
+                raise KernelError(f"{path} is of another version; {made_by} makes it anew")
+            logs = dict[str, tuple[_Pointer, ctypes.Array[ctypes.c_char]]]()
+            code = library.bpf_object__next_program(opened, None)
+            while code:
+                log = ctypes.create_string_buffer(_LOG_BYTES)
+                library.bpf_program__set_log_buf(code, log, ctypes.c_size_t(_LOG_BYTES))
+                logs[library.bpf_program__name(code).decode()] = code, log
+                code = library.bpf_object__next_program(opened, code)
+            result = library.bpf_object__load(opened)
+            said = [line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]]
+            what = f"load the BPF program {path.stem}{f' ({said[-1].strip()})' if said else ''}"
+            if result < 0:
+                raise KernelError(f"{what}: {os.strerror(-result)}")
+            return {name: self.made(os.dup(library.bpf_program__fd(code)), what) for name, (code, _) in logs.items()}
+        finally:
+            library.bpf_object__close(opened)
+
+    def made(self, result: int, what: str) -> int:
+        """Return the descriptor *result* of what was made, to be closed with the others; raise KernelError for none."""
+        if result < 0:
+            raise KernelError(f"{what}: {os.strerror(-result)}")
+        self.descriptors.append(result)
+        return result
+
+
+def _pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def _check(result: int, table: Map) -> None:
+    if -result in (errno.E2BIG, errno.ENOSPC):
+        raise KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
+    if result < 0:
+        raise KernelError(f"change the BPF map {table.name}: {os.strerror(-result)}")

@@ -1,0 +1,10 @@
+"""What the kernel refused."""
+
+from __future__ import annotations
+
+
+class KernelError(Exception):
+    """The kernel refused an operation. The text says which object, which operation, and the errno."""
+
+    errno: int | None = None
+    """The kernel's, where it answered with one."""
