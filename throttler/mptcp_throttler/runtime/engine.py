@@ -167,6 +167,11 @@ class Engine:
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self.decide({event.token for event in events})
+        for event in events:
+            if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
+                captured = self.join_latency.take_expected(event.four_tuple)
+                if captured is not None:
+                    self.joined(event.four_tuple, captured)
 
     def take_outcome(self, outcome: Outcome) -> None:
         """Carry out the effects of what a stage made of samples, then decide anew what it changed."""
@@ -211,8 +216,10 @@ class Engine:
         """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
         known = self.traffic.standing(four_tuple, Direction.DOWN)
         connection = None if known is None else self.tracker.connections.get(known[0])
-        # One of very many joins at a time is not decided yet: it alone is timed.
-        subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
+        if connection is None:
+            self.join_latency.expect(four_tuple, captured)
+            return
+        subflows = [each.four_tuple for each in connection.subflows]
         self.join_latency.joined(captured, subflows, self.downloads.planner.entries.upserts)
 
     @property

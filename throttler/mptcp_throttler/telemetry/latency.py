@@ -64,15 +64,26 @@ class CapLatency:
 class JoinLatency:
     """From the last packet of a join's handshake, as it was captured, to the entry in the kernel. Monotonic seconds.
 
-    The kernel's event may be read before the packet is, and the entry made by then: both are remembered for a while.
+    The kernel's event may be read before the packet is, and the entry made by then, or after it: all are remembered for
+    a while.
     """
 
     def __init__(self) -> None:
+        self._early: dict[FourTuple, float] = {}
+        """Joins of which the kernel's event is not read yet, and when the packet was captured; the oldest first."""
         self._waiting: dict[FourTuple, float] = {}
         """Subflows whose entry is wanted because of a join, and when its packet was captured; the oldest first."""
         self._made: dict[FourTuple, float] = {}
         """When entries were made, the oldest first."""
         self._histogram = LatencyHistogram(JOIN_BOUNDS, MAX_JOIN_SECONDS)
+
+    def expect(self, four_tuple: FourTuple, captured: float) -> None:
+        """The last packet of a join was *captured*, of which the kernel has not told yet."""
+        _put(self._early, four_tuple, captured)
+
+    def take_expected(self, four_tuple: FourTuple) -> float | None:
+        """The kernel has told of a subflow: return when the last packet of its join was captured, if that is known."""
+        return self._early.pop(four_tuple, None)
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
         """The last packet of a join to the connection of *subflows* was captured. It has been decided about it, and
