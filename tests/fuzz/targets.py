@@ -17,10 +17,12 @@ from mptcp_proxy.configuration.access import open_proxy_problems
 from mptcp_proxy.configuration.check import check
 from mptcp_proxy.configuration.complaints import interpret
 from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_throttler.mptcp.model import EventKind, FourTuple
 from mptcp_throttler.mptcp.options import Malformed, MptcpOption, UnknownSubtype, parse_option, parse_options
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.load import check_policy
+from mptcp_throttler.replay.endpoint import Endpoint
 
 PORT = 3128
 _LINKS = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
@@ -70,8 +72,9 @@ def _is_what_it_says(option: MptcpOption, raw: bytes) -> None:
 
 
 def packets(data: bytes) -> None:
-    """Frames, each behind two octets: its length, and how it was captured. A tracker takes them in, one by one."""
-    tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
+    """Frames, each behind two octets: its length, and how it was captured. A tracker takes them in, one by one,
+    with what the kernel would have told of them."""
+    tracker, endpoint, subscriber = Tracker([PORT], SMALL), Endpoint(), Subscriber()
     time = 1000.0
     for size, how, frame in _frames(data):
         time += (how >> 4) * size / 64
@@ -79,7 +82,18 @@ def packets(data: bytes) -> None:
         if segment is None:
             continue
         assert len(segment.source) == len(segment.destination) in (4, 16)
-        subscriber.receive(tracker.segment(segment))
+        events = tracker.segment(segment)
+        assert {event.kind for event in events} <= {EventKind.SUBFLOW_CHANGED, EventKind.JOIN_REFUSED}
+        inward = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
+        outward = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
+        from_client = segment.destination_port == PORT
+        for told in endpoint.take(segment, inward if from_client else outward, from_client):
+            events += tracker.kernel_event(told)
+        events += tracker.expire(time)
+        for event in events:
+            if event.kind is EventKind.CONNECTION_CLOSED:
+                endpoint.forget(event.token)
+        subscriber.receive(events)
         check_tables(tracker, SMALL)
     subscriber.agrees_with(tracker)
     subscriber.receive(tracker.expire(time + 1e6))

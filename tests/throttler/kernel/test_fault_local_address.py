@@ -47,7 +47,7 @@ class Scene:
         """Return of the client's ends on Ethernet that have their cap the proxy's address, as the status has it."""
         shown = ask(self.throttler.socket)["connections"]
         every = [each for connection in shown for each in connection["subflows"] if each["path"] == "ethernet"]
-        capped = [each for each in every if each["state"] == "active" and each["rate"] == CAPPED]
+        capped = [each for each in every if each["rate"] == CAPPED]
         ends = ((each["remote"].rpartition(":"), each["local"]) for each in capped)
         return {f"{address} {port}": local.rpartition(":")[0] for (address, _, port), local in ends}
 

@@ -25,11 +25,23 @@ from missing_features import (
     refusing,
     without_files,
 )
-from throttler_site import IPPROTO_MPTCP, POLICY, Site, ask, connected, connection, listening, make_site, until
+from throttler_site import (
+    IPPROTO_MPTCP,
+    POLICY,
+    Site,
+    ask,
+    clients,
+    connected,
+    connection,
+    listening,
+    make_site,
+    until,
+)
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import STATUS_SOCKET, program, throttler_mounts, write_throttler_config
+from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 
 pytestmark = pytest.mark.kernel
 
@@ -106,7 +118,7 @@ LACKS = {
         refusals=no_socket(AF_NETLINK, NETLINK_SOCK_DIAG),
     ),
     "path-manager events": Lack(
-        "no path-manager events; subflows are known from their packets alone", "mptcp_pm", runs="iptables"
+        "no path-manager events; the sockets are listed every second instead", "mptcp_pm", runs="iptables"
     ),
     "BPF": Lack(
         "make the BPF map mptcp_throttler: Operation not permitted; caps begin without pacing",
@@ -295,7 +307,7 @@ def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped
     before = host.state()
     process = start(host, replace(LACKS["Multipath TCP"], policy=ONE_IS_ENOUGH), tmp_path)
     said = process.output()
-    assert "no path-manager events; subflows are known from their packets alone" in said
+    assert "no path-manager events; the sockets are listed every second instead" in said
     with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
         proxy.sendall(bytes(100_000))
         received = 0
@@ -311,6 +323,16 @@ def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped
     assert "ERROR" not in process.output()
     assert "Traceback" not in process.output()
     host.nothing_left(before)
+
+
+def test_without_path_manager_events_the_sockets_say_what_is_capped(host: Site, tmp_path: Path) -> None:
+    process = start(host, replace(LACKS["path-manager events"], settings={"verify_interval": 600}), tmp_path)
+    with connection(host):
+        until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+    # An entry stays for a while, in case its subflow still has data under way.
+    until(lambda: not host.entries(), timeout=DRAIN_SECONDS + GENEROUS)
+    process.signal(15)
+    assert process.wait(60) == 0
 
 
 def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ what it reads, some 0.15 for all else, more beside other work. Without that boun
 sent, each of which is four segments."""
 MOST_GROWTH = 60_000
 """kB, of resident memory; the tracker's tables are bounded."""
-REAL = ("10.77.1.2:", "10.77.2.2:")
+RIGHT = [("ethernet", 5_000_000), ("wifi", None)]
+"""Of each connection that the client really has."""
 SPOOFED, NOBODY = "10.77.1.{}", "10.77.1.128/25"
 """Addresses of the capped path that no host has."""
 
@@ -74,7 +75,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return site
 
 
-def frames(wire: Link, kind: str, known: int = 0) -> list[bytes]:
+def frames(wire: Link, kind: str, token: int = 0) -> list[bytes]:
     from mptcp_layers import MpCapable, MpJoinAck, MpJoinSyn, tcp_option
 
     rng = random.Random(8684)
@@ -82,14 +83,13 @@ def frames(wire: Link, kind: str, known: int = 0) -> list[bytes]:
     def client() -> tuple[str, int]:
         return SPOOFED.format(rng.randrange(128, 255)), rng.randrange(1024, 65536)
 
-    def join(token: int | None = None) -> Any:
-        token = rng.getrandbits(32) if token is None else token
+    def join(token: int) -> Any:
         return tcp_option(MpJoinSyn(address_id=rng.randrange(256), token=token, nonce=rng.getrandbits(32)))
 
     makers: dict[str, Callable[[], bytes]] = {
         "MP_CAPABLE": lambda: wire.frame(client(), flags="S", ack=0, options=[tcp_option(MpCapable())]),
-        "guessed tokens": lambda: wire.frame(client(), flags="S", ack=0, options=[join()]),
-        "right token": lambda: wire.frame(client(), flags="S", ack=0, options=[join(known)]),
+        "guessed tokens": lambda: wire.frame(client(), flags="S", ack=0, options=[join(rng.getrandbits(32))]),
+        "right token": lambda: wire.frame(client(), flags="S", ack=0, options=[join(token)]),
         "guessed HMACs": lambda: wire.frame(
             client(), flags="A", options=[tcp_option(MpJoinAck(hmac=rng.randbytes(20)))]
         ),
@@ -146,17 +146,10 @@ def seconds_to_read(frames: list[bytes]) -> float:
     return median(taken)
 
 
-def honest(throttler: Throttler) -> list[dict[str, tuple[str, int | None]]]:
-    """Return the subflows of the connections that the client really has."""
-    return [
-        {
-            each["path"]: (each["state"], each["rate"])
-            for each in connection["subflows"]
-            if each["remote"].startswith(REAL)
-        }
-        for connection in ask(throttler.socket)["connections"]
-        if any(each["remote"].startswith("10.77.1.2:") for each in connection["subflows"])
-    ]
+def known(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
+    """Return path and cap of each subflow of each connection."""
+    connections = ask(throttler.socket)["connections"]
+    return [sorted((each["path"], each["rate"]) for each in connection["subflows"]) for connection in connections]
 
 
 def both_capped(site: Site) -> bool:
@@ -167,18 +160,17 @@ def both_capped(site: Site) -> bool:
 @pytest.mark.nightly(besides=("guessed tokens",))
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
 def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -> None:
-    right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
         forged, pid = frames(wire, kind), throttler.process.pid
         read = observed(throttler)
         memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
         with Flood(wire, forged) as flood:
             # Who comes in the middle of it is served, and has its cap.
             with connected(site, listener):
-                until(lambda: honest(throttler) == [right, right] and both_capped(site))
+                until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
                 while flood.goes_on():
-                    assert honest(throttler) == [right, right]
+                    assert known(throttler) == [RIGHT, RIGHT]
                     assert both_capped(site)
                     time.sleep(0.3)
             alone = seconds_to_read(forged)
@@ -192,16 +184,15 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
         assert came > LEAST_READ
         assert cost < MOST_COST
         assert resident(pid) - memory < MOST_GROWTH
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
 
 
 @pytest.mark.nightly
 def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> None:
     """The token is right, as every join shows it to whoever is on its path; only the HMAC is wrong."""
-    right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
         listener.listen(BACKLOG)
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
         (token,) = (int(each["token"], 16) for each in ask(throttler.socket)["connections"])
         core, pid, forged = site.testbed["core"], throttler.process.pid, frames(wire, "right token", token)
         file, program = core.directory / "joins", built(core)
@@ -217,11 +208,11 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         try:
             # Who comes in the middle of it is served, and has its cap.
             with connected(site, listener):
-                until(lambda: honest(throttler) == [right, right] and both_capped(site))
+                until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
                 while time.monotonic() < begin + SECONDS or wrong() < LEAST_GUESSES * (time.monotonic() - begin):
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + PATIENCE, attacker.output()
-                    assert honest(throttler) == [right, right]
+                    assert known(throttler) == [RIGHT, RIGHT]
                     assert both_capped(site)
                     time.sleep(0.3)
             alone = seconds_to_read(forged)
@@ -244,7 +235,7 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         assert cost < MOST_COST
         assert spent < AT_ONCE + MOST_SHARE * seconds
         assert more < MOST_GROWTH
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
 
 
 def built(node: LiveNode) -> Path:
@@ -275,11 +266,10 @@ def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[S
 @pytest.mark.nightly
 def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site, Origin, Proxy]) -> None:
     site, origin, proxy = served
-    right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
     command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
     with running(site) as throttler, link(site) as wire, kept(site, origin):
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
         forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
         with Flood(wire, forged) as flood:
             downloads = 0
@@ -287,11 +277,11 @@ def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site,
                 got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
                 assert got == "200 100000"
                 downloads += 1
-                assert right in honest(throttler)
+                assert RIGHT in known(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
         print(f"{flood.count / flood.seconds:.0f}/s beside {downloads} downloads; {resident(squid) - memory} kB more")
         assert resident(squid) - memory < MOST_GROWTH
-        until(lambda: honest(throttler) == [right])
+        until(lambda: known(throttler) == [RIGHT])
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: i
             assert (capped["path"], capped["rule"], capped["rate"], capped["classid"]) == (
                 "ethernet", "spare-ethernet", 5_000_000, classid,
             )  # fmt: skip
-            assert (free["path"], free["classid"], free["initial"], free["state"]) == ("wifi", None, False, "active")
+            assert (free["path"], free["classid"], free["initial"]) == ("wifi", None, False)
         until(lambda: not site.entries(), timeout=DRAIN_SECONDS + 60)
         until(lambda: not ask(throttler.socket)["connections"])
 
@@ -67,9 +67,7 @@ def test_the_cap_is_lifted_from_the_last_usable_subflow(site: Site) -> None:
         try:
             until(lambda: not site.entries())
             (shown,) = ask(throttler.socket)["connections"]
-            assert [(s["state"], s["path"]) for s in shown["subflows"] if s["state"] == "active"] == [
-                ("active", "ethernet")
-            ]
+            assert [s["path"] for s in shown["subflows"]] == ["ethernet"]
         finally:
             site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
 
@@ -144,32 +142,11 @@ def test_a_forged_join_never_counts(site: Site) -> None:
                 )
             until(lambda: ask(throttler.socket)["counters"]["tracker"]["joins_refused"] >= 1)
             (shown,) = ask(throttler.socket)["connections"]
-            assert [s["remote"].split(":")[0] for s in shown["subflows"] if s["state"] == "active"] == ["10.77.1.2"]
+            assert [s["remote"].split(":")[0] for s in shown["subflows"]] == ["10.77.1.2"]
             assert not site.entries()
     finally:
         site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
         core.run(["ip", "neigh", "del", stranger, "dev", "to-wlan0"])
-
-
-def test_a_rst_that_the_clients_host_never_sent_lifts_no_cap(site: Site) -> None:
-    """The handshake does not tell which sequence number a RST may have; the kernel, which knows, closes nothing."""
-    from scapy.config import conf
-    from scapy.layers.inet import IP, TCP
-    from scapy.layers.l2 import Ether
-
-    mac = site.client.run(["cat", "/sys/class/net/eth0/address"]).stdout.strip()
-    core_mac = site.testbed["core"].run(["cat", "/sys/class/net/to-eth0/address"]).stdout.strip()
-    with running(site) as throttler, connection(site) as (client, _):
-        until(lambda: both_known(throttler.socket))
-        until(lambda: len(site.entries()) == 1)
-        address, port = client.getsockname()[:2]
-        forged = Ether(src=mac, dst=core_mac) / IP(src=address, dst=site.proxy.address("wan0"))
-        before = ask(throttler.socket)["counters"]["observers"]["segments"]
-        with site.client.entered(), conf.L2socket(iface="eth0", promisc=False) as wire:
-            wire.send(forged / TCP(sport=port, dport=PORT, flags="RA", seq=1, ack=1))
-        until(lambda: ask(throttler.socket)["counters"]["observers"]["segments"] > before)
-        assert len(site.entries()) == 1
-        assert [s["state"] for s in ask(throttler.socket)["connections"][0]["subflows"]] == ["active", "active"]
 
 
 def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
