@@ -109,14 +109,7 @@ class World:
         }
         return {
             "connections": self.count,
-            "subflows": {
-                "active": 2 * self.count,
-                "syn": 0,
-                "syn-ack": 0,
-                "unproven": 0,
-                "closing": 0,
-                "pending": 0,
-            },
+            "subflows": {"active": 2 * self.count, "pending": 0},
             "clients": max(1, self.count // 2),
             "paths": [
                 {
@@ -197,7 +190,6 @@ class World:
                 "remote": f"10.77.{net}.{2 + number % 250}:{port + number % 10000}",
                 "path": path,
                 "interface": "wan0",
-                "state": "active",
                 "initial": initial,
                 "backup": False,
                 "since": now - 60 - number,

@@ -1,7 +1,7 @@
 """The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
 
-Labels are what the policy names (policy, rule, path, budget), the direction, a subflow's state, an interface of the
-throttler's, a BPF program: never a client, a connection or a port. How many samples there are therefore depends on
+Labels are what the policy names (policy, rule, path, budget), the direction, an interface of the throttler's, a BPF
+program: never a client, a connection or a port. How many samples there are therefore depends on
 policy and settings, not on the traffic.
 """
 
@@ -55,8 +55,8 @@ _TRACKER = (
     ("subflows_closed", "subflows_closed", "Subflows that ended."),
     ("fallbacks", "fallbacks", "Connections that asked for MPTCP and were answered in plain TCP."),
     ("version_0", "version_0", "SYNs that asked for MPTCP version 0, which Linux answers in plain TCP."),
-    ("joins_refused", "joins_refused", "Joins with an unknown token or a wrong HMAC, or that the proxy refused."),
-    ("observer_disagreements", "disagreements", "Subflows of which two records of the kernel said different things."),
+    ("joins_refused", "joins_refused", "Joins that the proxy refused: an unknown token, a wrong HMAC, too many."),
+    ("observer_disagreements", "disagreements", "Subflows of which the kernel said different things."),
     ("tracker_overflows", "overflows", "Connections and joins not tracked because a table was full."),
     (
         "connections_refused",
@@ -122,14 +122,10 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
 def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy.", summary["connections"])
     yield gauge("mptcp_throttler_clients", "Client addresses that have them.", summary["clients"])
-    # Pending is no state of its own: an active subflow whose cap is coming, which caps_coming has by rule.
-    states: dict[Labels, float] = {
-        (state,): float(number) for state, number in summary["subflows"].items() if state != "pending"
-    }
-    yield gauges("mptcp_throttler_subflows", "Subflows by state.", ("state",), states)
+    yield gauge("mptcp_throttler_subflows", "Subflows of these connections.", summary["subflows"]["active"])
     paths = summary["paths"]
     there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
-    yield gauges("mptcp_throttler_path_subflows", "Active subflows on each path.", ("path",), there)
+    yield gauges("mptcp_throttler_path_subflows", "Subflows on each path.", ("path",), there)
     text = "Payload carried by each path since the throttler's start."
     carried = sums(
         ((each["path"] or ABSENT, direction), each[key])

@@ -16,7 +16,7 @@ test("the figures of a throttler's answer", () => {
   assert.equal(facts["Segments lost by the capture"], "5");
   assert.equal(facts["Losses of path manager's events"], "1");
   assert.equal(facts["Lists of all sockets (resyncs)"], "2");
-  assert.equal(facts["Packets and kernel disagreed"], "3");
+  assert.equal(facts["The kernel contradicted itself"], "3");
   assert.equal(facts["Refused by the kernel"], "8");
   assert.equal(facts["Put right in the kernel"], "9");
   assert.equal(facts["Connections relaxed by the guard"], "1 now; 4 interventions");

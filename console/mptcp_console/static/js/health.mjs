@@ -28,7 +28,7 @@ export function healthFacts(answer) {
     ["Segments lost by the capture", number(observers?.segments_dropped)],
     ["Losses of path manager's events", number(observers?.kernel_events_lost)],
     ["Lists of all sockets (resyncs)", number(observers?.resyncs)],
-    ["Packets and kernel disagreed", number(tracker?.disagreements)],
+    ["The kernel contradicted itself", number(tracker?.disagreements)],
     ["Not tracked for want of room", number(tracker?.overflows)],
     ["Refused by the kernel", number(sum("failures"))],
     ["Put right in the kernel", number(sum("repairs"))],

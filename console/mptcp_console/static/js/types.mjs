@@ -27,7 +27,7 @@
  *   stages: Stage[], cap_state: string}} ExplainedSubflow
  * @typedef {{token: string, client: string, since: number, subflows: ExplainedSubflow[]}} Explained
  *
- * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
+ * @typedef {{local: string, remote: string, path: string|null, interface: string|null, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
  *   landing: boolean, reason: string, upload: {rate: number|null, ceil: number|null, rule: string|null, landing?: boolean, reason: string}|null,
  *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,

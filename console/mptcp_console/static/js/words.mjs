@@ -163,7 +163,6 @@ export function carried({bytes_sent, bytes_received}) {
  * @returns {{text: string, kind: string}}
  */
 export function verdict(subflow, dryRun = false) {
-  if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
   /** @type {string[]} */
   const parts = [];
   const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
