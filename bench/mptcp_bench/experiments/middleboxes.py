@@ -128,8 +128,8 @@ def subflows(lab: Lab) -> int:
 
 
 def active_and_capped(throttler: Throttler) -> tuple[int, int]:
-    """Return how many subflows the status calls active, and how many of them have a cap."""
-    active = [each for connection in throttler.status()["connections"] for each in connection["subflows"]]
+    """Return how many subflows the status has, and how many of them have a cap."""
+    active = [subflow for connection in throttler.status()["connections"] for subflow in connection["subflows"]]
     return len(active), sum(subflow["rate"] is not None for subflow in active)
 
 

@@ -342,10 +342,10 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def shown(status: Mapping[str, Any]) -> int:
-    """Return how many connections of the crowd *status* shows with two active subflows or more."""
+    """Return how many connections of the crowd *status* shows with two subflows or more."""
     prefixes = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 
-    def active(subflows: Sequence[Mapping[str, Any]]) -> int:
+    def theirs(subflows: Sequence[Mapping[str, Any]]) -> int:
         return sum(1 for each in subflows if each["remote"].startswith(prefixes))
 
-    return sum(1 for connection in status.get("connections", ()) if active(connection["subflows"]) >= 2)
+    return sum(1 for connection in status.get("connections", ()) if theirs(connection["subflows"]) >= 2)

@@ -165,7 +165,7 @@ def ceilings(classes: str) -> dict[str, float]:
 
 
 def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return the active subflows of the crowd's connections that *status* shows with two or more, by token.
+    """Return the subflows of the crowd's connections that *status* shows with two or more, by token.
 
     Each is its remote end, and ``capped`` or ``other``.
     """

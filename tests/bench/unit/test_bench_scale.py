@@ -87,7 +87,7 @@ def connection(*remotes: str) -> dict[str, Any]:
     return {"subflows": [{"remote": remote} for remote in remotes]}
 
 
-def test_status_shows_a_tunnel_only_with_two_active_subflows_of_the_crowd() -> None:
+def test_status_shows_a_tunnel_only_with_two_subflows_of_the_crowd() -> None:
     both = connection("10.77.3.2:10001", "10.77.4.2:39933")
     assert shown({"connections": [both, both]}) == 2
     assert shown({"connections": [connection("10.77.3.2:1")]}) == 0

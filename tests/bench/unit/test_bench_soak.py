@@ -71,13 +71,13 @@ def test_a_lone_tunnel_is_compared_too() -> None:
 
 
 def test_status_is_read_by_tokens_as_ss_writes_them() -> None:
-    def subflow(remote: str, state: str = "active") -> dict[str, str]:
-        return {"remote": remote, "state": state}
+    def subflow(remote: str) -> dict[str, str]:
+        return {"remote": remote}
 
     status = {
         "connections": [
             {"token": "0000abcd", "subflows": [subflow(FIRST), subflow(SECOND)]},
-            {"token": "11111111", "subflows": [subflow(FIRST), subflow(SECOND, "closed")]},
+            {"token": "11111111", "subflows": [subflow(FIRST)]},
             {"token": "22222222", "subflows": [subflow("10.77.1.2:5"), subflow("10.77.2.2:5")]},
             {"token": "00000001", "subflows": [subflow(FIRST), subflow(SECOND)]},
         ]
