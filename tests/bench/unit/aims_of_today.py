@@ -67,7 +67,7 @@ COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "run
 """Forms whose bound is how many were asked for."""
 COMPUTED: dict[str, set[str]] = {
     "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},
-    "control-plane": {"sent per second"},
+    "control-plane": {"opened per second"},
     "emulation": {
         "loss", "lost in a row",
         *(f"RTT {when}, {which}" for when in ("idle", "with # % load") for which in ("median", "p#")),

@@ -163,33 +163,37 @@ REACTION = Judge(
     },
 )
 
-REPLAYED = {
-    "backend": "x", "asked": control_plane_judging.AIM_RATE, "rate": 1000.0, "opened_less_sent": 0,
-    "activated_less_sent": 0,
-    "lost": 0, "dropped": 0, "cpu": 0.5,
+OPENED = {
+    "backend": "x", "asked": control_plane_judging.AIM_RATE, "rate": control_plane_judging.AIM_RATE,
+    "connections": 10_000, "joins": 10_000,
+    "opened_less_made": 0, "activated_less_made": 0, "lost": 0, "events_lost": 0, "dropped": 0, "cpu": 0.5,
 }  # fmt: skip
 
 
-def replayed(**change: float) -> Callable[[], Sequence[Aim]]:
-    return lambda: control_plane_judging.judge([{**REPLAYED, **change}], ["x"])
+def opened(**change: float) -> Callable[[], Sequence[Aim]]:
+    return lambda: control_plane_judging.judge([{**OPENED, **change}], ["x"])
 
 
 CONTROL_PLANE = Judge(
-    replayed(),
+    opened(),
     {
-        "dead throttler": replayed(opened_less_sent=-10_000, activated_less_sent=-20_000, lost=10_000, cpu=0),
-        "the cap never comes": replayed(lost=10_000),
-        "second path unused": replayed(activated_less_sent=-10_000),
-        "too slow a replay": replayed(rate=979.0),
-        "a connection was missed": replayed(opened_less_sent=-1),
-        "one was invented": replayed(opened_less_sent=1),
-        "a subflow was missed": replayed(activated_less_sent=-1),
-        "one was invented too": replayed(activated_less_sent=1),
-        "an entry stayed": replayed(lost=1),
-        "entries of nobody": replayed(lost=-1),
-        "a segment was dropped": replayed(dropped=1),
-        "more than a core": replayed(cpu=1.1),
-        "not at the rate aimed at": replayed(asked=250, rate=250.0),
+        "dead throttler": opened(opened_less_made=-10_000, activated_less_made=-20_000, lost=10_000, cpu=0),
+        "the cap never comes": opened(lost=10_000),
+        "second path unused": opened(joins=0),
+        "fallback to TCP": opened(joins=0, opened_less_made=-10_000, activated_less_made=-10_000, lost=10_000),
+        "too slow a client": opened(rate=0.979 * control_plane_judging.AIM_RATE),
+        "some connections have no join": opened(joins=9_799),
+        "a connection was missed": opened(opened_less_made=-1),
+        "one was invented": opened(opened_less_made=1),
+        "a subflow was missed": opened(activated_less_made=-1),
+        "one was invented too": opened(activated_less_made=1),
+        "an entry stayed": opened(lost=1),
+        "entries of nobody": opened(lost=-1),
+        "an event was lost": opened(events_lost=1),
+        "a segment was dropped": opened(dropped=1),
+        "more than a core": opened(cpu=1.1),
+        "not at the rate aimed at": opened(asked=250, rate=250.0),
+        "nothing was opened": opened(rate=0.0, connections=0, joins=0),
         "nothing measured": lambda: control_plane_judging.judge([], ["x"]),
     },
 )

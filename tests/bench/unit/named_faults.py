@@ -40,7 +40,7 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         NEVER: "the cap never comes",
         UNUSED: "second path unused",
         UNSHAPED: NOT_EMULATED,
-        FALLBACK: Reason("the handshakes are replayed: there is no socket that could fall back"),
+        FALLBACK: "fallback to TCP",
     },
     "crowds": {
         **NO_THROTTLER,

@@ -52,6 +52,8 @@
 #define CLOSED_AT_ONCE 20 /* in a slot, of those that are not wanted any more */
 #define EVENTS 512
 #define BACKLOG 4096
+#define FIRST_PORT 10000 /* of the client's first subflows */
+#define LAST_PORT 65000
 #define LISTENER UINT32_MAX /* number that stands for it in epoll events */
 #define PIECE 65536 /* bytes read at once */
 
@@ -136,12 +138,31 @@ static void end(uint32_t number)
 
 /* ---- client ---- */
 
+/* Each takes the port after the last one's. By itself connect(2) comes back to a port within seconds, and the entry that
+ * a throttler keeps for ten would be the next connection's, too. */
+static void take_port(int socket_)
+{
+	static uint16_t port = FIRST_PORT;
+	struct sockaddr_in any = {.sin_family = AF_INET};
+
+	for (int tried = FIRST_PORT; tried <= LAST_PORT; tried++) {
+		any.sin_port = htons(port);
+		port = port < LAST_PORT ? port + 1 : FIRST_PORT;
+		if (bind(socket_, (const struct sockaddr *)&any, sizeof any) == 0)
+			return;
+		if (errno != EADDRINUSE)
+			break;
+	}
+	fail("bind");
+}
+
 static void open_one(const struct sockaddr_in *proxy)
 {
 	int socket_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_MPTCP);
 
 	if (socket_ < 0)
 		fail("make an MPTCP socket");
+	take_port(socket_);
 	if (connect(socket_, (const struct sockaddr *)proxy, sizeof *proxy) < 0 && errno != EINPROGRESS)
 		fail("connect");
 	opening++;
