@@ -261,7 +261,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
     """Return why *summary* is none; None where it is one."""
     if "error" in summary:
         return f"the throttler refuses to answer: {summary['error']}"
-    if summary.get("schema") != 1:
+    if summary.get("schema") != 2:
         version = summary.get("version", "unknown")
         return f"the throttler is of version {version}, which the console does not understand; restart it"
     return None

@@ -83,7 +83,7 @@ class World:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(request)
-        head = {"schema": 1, "time": self.clock(), "version": "0.1.0", "pid": self.pid}
+        head = {"schema": 2, "time": self.clock(), "version": "0.1.0", "pid": self.pid}
         answers = {
             "summary": self._summary,
             "connections": self._connections,

@@ -19,7 +19,7 @@ def of_clients(
     """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        head = {"schema": 1, "time": 1.0, "version": "0", "pid": 1}
+        head = {"schema": 2, "time": 1.0, "version": "0", "pid": 1}
         if request["query"] == "client":
             plain: Mapping[str, Any] = {"multipath": False, "since": None, "subflows": [], "budgets": []}
             if "token" in request:
@@ -30,7 +30,7 @@ def of_clients(
             return head | {"since": -100.0, "time_zone": "UTC"} | dict(found)
         if request["query"] == "budgets":
             return head | {"budgets": list(volumes.get(request["client"], ()))}
-        return {"schema": 1, "error": "the fake knows no such request"}
+        return {"schema": 2, "error": "the fake knows no such request"}
 
     return answer
 

@@ -33,7 +33,7 @@ THROTTLER_SECONDS = 1.5
 """In which the throttler must have answered; within 2 s Prometheus knows that it does not."""
 SQUID_SECONDS = 1.0
 """In which Squid must have."""
-SCHEMA = 1
+SCHEMA = 2
 """Version of the throttler's answers that is understood."""
 # Not /proc/net, which a unit with ProcSubset=pid does not have.
 NETSTAT = Path("/proc/self/net/netstat")

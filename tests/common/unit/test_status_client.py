@@ -83,7 +83,7 @@ def line_of(client: socket.socket) -> bytes:
 
 def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask: Ask) -> None:
     got = []
-    answer = {"schema": 1, "connections": ["x" * 1000] * 3000}  # more than a piece
+    answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # more than a piece
 
     def behave(client: socket.socket) -> None:
         got.append(line_of(client))
@@ -121,7 +121,7 @@ def test_a_request_that_is_too_long_to_be_read_is_answered(server: Server, ask: 
 
 
 def test_a_refusal_is_an_answer(server: Server, ask: Ask) -> None:
-    server.behave(answering(b'{"schema": 1, "error": "no such query"}'))
+    server.behave(answering(b'{"schema": 2, "error": "no such query"}'))
     assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"
 
 
@@ -211,7 +211,7 @@ def test_who_may_not_even_wait_tries_again(
             client, _ = server.listener.accept()
             with closing(client):
                 if client.makefile().readline():
-                    client.sendall(b'{"schema": 1}')
+                    client.sendall(b'{"schema": 2}')
                     return
 
     def refused_once(client: socket.socket, path: Path) -> bool:
@@ -222,7 +222,7 @@ def test_who_may_not_even_wait_tries_again(
         return connected
 
     monkeypatch.setattr(status_client, "_connects", refused_once)
-    assert ask(server.path, REQUEST, LONG) == {"schema": 1}
+    assert ask(server.path, REQUEST, LONG) == {"schema": 2}
     assert server.thread is not None
 
 

@@ -292,7 +292,7 @@ def test_what_is_no_policy_is_not_asked(site: Site, client: TestClient, body: by
 
 
 def test_what_the_throttler_refuses_is_said(site: Site, client: TestClient) -> None:
-    site.throttler.raw = json.dumps({"schema": 1, "error": "no such client"}).encode()
+    site.throttler.raw = json.dumps({"schema": 2, "error": "no such client"}).encode()
     answer = client.get("/api/connections")
     assert (answer.status_code, answer.json()) == (422, {"error": "no such client"})
 

@@ -300,9 +300,9 @@ def test_nothing_from_before_is_shown_of_one_that_is_gone(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"version": "0.1.0", "connections": []}, "schema None, not 1"),
-        ({"schema": 2}, "schema 2, not 1"),
-        ({"schema": 1, "error": "summary is not known"}, "summary is not known"),
+        ({"version": "0.1.0", "connections": []}, "schema None, not 2"),
+        ({"schema": 3}, "schema 3, not 2"),
+        ({"schema": 2, "error": "summary is not known"}, "summary is not known"),
     ],
 )
 def test_an_answer_that_cannot_be_understood_is_none(
@@ -325,7 +325,7 @@ def test_what_cannot_be_read_of_a_throttlers_answer_takes_no_metric_from_others(
 
     async def test(site: Site) -> None:
         whole = site.summary
-        for site.summary in ({"schema": 1, "version": "0.1.0"}, whole | {"paths": None}, whole):
+        for site.summary in ({"schema": 2, "version": "0.1.0"}, whole | {"paths": None}, whole):
             found = await site.scrape()
             assert found[UP] == (site.summary is whole)
             assert found[SQUID_UP] == 1

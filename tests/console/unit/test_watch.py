@@ -162,9 +162,9 @@ def test_a_throttler_that_does_not_answer_is_named_and_comes_back(site: Site, na
 
 ODD: dict[str, Any] = {
     "an old one": ({"version": "0.0.9", "connections": []}, "version 0.0.9"),
-    "an error": ({"schema": 1, "error": "too busy"}, "refuses to answer: too busy"),
-    "keys missing": ({"schema": 1, "time": START, "pid": 1}, "KeyError"),
-    "other types": ({"schema": 1, "time": START, "pid": 1, "paths": 5, "rules": []}, "TypeError"),
+    "an error": ({"schema": 2, "error": "too busy"}, "refuses to answer: too busy"),
+    "keys missing": ({"schema": 2, "time": START, "pid": 1}, "KeyError"),
+    "other types": ({"schema": 2, "time": START, "pid": 1, "paths": 5, "rules": []}, "TypeError"),
 }
 
 

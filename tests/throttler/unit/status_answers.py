@@ -69,7 +69,7 @@ def connection(number: int = 0, *subflows: Answer, **changes: Any) -> Answer:
 
 def page(*connections: Answer, total: int | None = None, at: float = NOW) -> Answer:
     found = list(connections)
-    return {"schema": 1, "time": at, "version": "0", "pid": 1, "total": len(found) if total is None else total} | {
+    return {"schema": 2, "time": at, "version": "0", "pid": 1, "total": len(found) if total is None else total} | {
         "connections": found
     }
 

@@ -21,7 +21,7 @@ from mptcp_throttler.views.event_lines import EventLines
 from mptcp_throttler.views.explanation import explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
-HEAD = {"schema": 1, "time": NOON, "version": "0", "pid": 1}
+HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
 
 
 def explained(**changes: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFi
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().out.startswith("no such connection by Multipath TCP is open; the throttler neither")
-    with answering(tmp_path / "s", lambda request: {"schema": 1, "error": "one clear line"}):
+    with answering(tmp_path / "s", lambda request: {"schema": 2, "error": "one clear line"}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"
 

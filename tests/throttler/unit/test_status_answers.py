@@ -47,10 +47,10 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         summary = await status_client.ask_async(tmp_path / "s", {"query": "summary"})
-        assert summary["schema"] == 1
+        assert summary["schema"] == 2
         assert summary["pid"] == scene.daemon._pid
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
-        assert refused == {"schema": 1, "error": refused["error"]}
+        assert refused == {"schema": 2, "error": refused["error"]}
         assert "there are status, head, summary" in refused["error"]
 
 

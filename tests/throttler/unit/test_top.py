@@ -143,8 +143,8 @@ def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
     policy = {"rules": ["night", "spare"], "paths_in_words": [{"path": "ethernet", "conditions": []}]}
     answers = {
         "connections": page(total=0),
-        "events": {"schema": 1, "pid": 1, "last": 0, "first": 0, "events": []},
-        "summary": {"schema": 1, "policy": policy},
+        "events": {"schema": 2, "pid": 1, "last": 0, "first": 0, "events": []},
+        "summary": {"schema": 2, "policy": policy},
     }
     with answering(tmp_path / "s", lambda request: answers[request["query"]]):
         assert main([*arguments, "--socket", str(tmp_path / "s")]) == 0
@@ -154,7 +154,7 @@ def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"schema": 1, "error": '"client": "x" is not an address'}, '"client": "x" is not an address'),
+        ({"schema": 2, "error": '"client": "x" is not an address'}, '"client": "x" is not an address'),
         ({"version": "0", "connections": []}, "the daemon is older than this command"),
     ],
 )

@@ -156,7 +156,7 @@ def test_the_terminal_is_as_before_however_it_ends(tmp_path: Path, end: str | si
 
 
 def test_an_answer_that_nobody_foresaw_restores_the_terminal_too(tmp_path: Path) -> None:
-    nonsense = {"schema": 1, "time": 0.0, "total": 1, "connections": [{}]}
+    nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
     with shown(tmp_path, lambda request: nonsense) as (terminal, _):
         assert terminal.end() != 0
         assert is_restored(terminal, terminal.seen)

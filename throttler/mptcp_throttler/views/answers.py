@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from mptcp_throttler.policy.model import Direction, Kind, Share
 from mptcp_throttler.telemetry.events import KINDS
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the answers: a key that changes its meaning or goes makes it another."""
 
 Seconds = Annotated[float, Field(ge=0)]
