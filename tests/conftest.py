@@ -31,7 +31,9 @@ Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 SPENT = pytest.StashKey[float]()
 """Processor seconds up to the latest report: of this process and of those whose end it has seen."""
-BPF_PROGRAMS = Path(__file__).parents[1] / "throttler/mptcp_throttler/kernel/sockets/programs"
+REPOSITORY = Path(__file__).parents[1]
+BPF_PROGRAMS = REPOSITORY / "throttler/mptcp_throttler/kernel/sockets/programs"
+TUNNEL = REPOSITORY / "tunnel/mptcp_tunnel"
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
 # Apache's and Squid's workers run as other users and enter directories that tests make.
@@ -50,7 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("--all") else "gate")
     # As ./run does; somebody may have changed them since.
     if shutil.which("bpf-gcc"):
-        subprocess.run(["sh", BPF_PROGRAMS / "build"], check=False)  # the checkout may be another user's
+        # The checkout may be another user's.
+        subprocess.run(["sh", BPF_PROGRAMS / "build"], check=False)
+        subprocess.run(["sh", BPF_PROGRAMS / "build", *(TUNNEL / "kernel/programs").glob("*.c")], check=False)
+        subprocess.run(["sh", TUNNEL / "resequencer/build"], check=False)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -99,6 +99,12 @@ class Bpf:
                 return
             keys = keys[(count.value + 1) * table.key_bytes :]  # it ends at the first unknown one
 
+    def lookup(self, table: Map, key: bytes) -> bytes:
+        """Return the value of *key*, which must be there. Raises KernelError."""
+        value = ctypes.create_string_buffer(table.value_bytes)
+        _check(self.library.bpf_map_lookup_elem(table.descriptor, key, value), table)
+        return value.raw
+
     def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
         """Take all entries out of a map: yield each key with its value."""
         return self._in_batches(table, self.library.bpf_map_lookup_and_delete_batch)

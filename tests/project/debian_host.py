@@ -127,6 +127,8 @@ class Host:
         (checkout / "pyproject.toml").write_text("")
         (checkout / "throttler/mptcp_throttler/kernel/sockets/programs").mkdir(parents=True)
         (checkout / "throttler/mptcp_throttler/kernel/sockets/programs/build").write_text("")
+        (checkout / "tunnel/mptcp_tunnel/resequencer").mkdir(parents=True)
+        (checkout / "tunnel/mptcp_tunnel/resequencer/build").write_text("")
         (checkout / "bench").mkdir()
         (checkout / "bench/pyproject.toml").write_text("")
         self.program(checkout / "run", script, shebang="")

@@ -1,0 +1,171 @@
+"""Both daemons on the real kernel: a UDP program at each end that knows nothing of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.system_state import differences, kernel_state
+
+pytestmark = pytest.mark.kernel
+PORT = 51820
+PEER = "10.93.9.9"
+ECHO = f"""\
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+    server.bind(("0.0.0.0", {PORT}))
+    while True:
+        data, address = server.recvfrom(2048)
+        server.sendto(data, address)
+"""
+
+
+class Site:
+    """Two nodes with two links between them; a relay here, a proxy there."""
+
+    def __init__(self, relay: LiveNode, proxy: LiveNode) -> None:
+        self.relay, self.proxy = relay, proxy
+        self.key = relay.write("tunnel.key", "k" * 32)
+        self.sockets = {node.name: node.directory / f"{node.name}-tunnel.sock" for node in (relay, proxy)}
+
+    def settings(self, node: LiveNode) -> Path:
+        text = f"status_socket: {self.sockets[node.name]}\n"
+        if node is self.relay:
+            text += "tunnels:\n  home:\n    port: 51820\n"
+            text += f'    key: {self.key}\n    peer: "{PEER}:{PORT}"\n    paths: {{a: u0, b: u1}}\n'
+        else:
+            text += f"uplinks: [u0, u1]\ntunnels:\n  home: {{port: {PORT}, key: {self.key}}}\n"
+        return node.write(f"{node.name}-tunnel.yaml", text)
+
+    def daemon(self, node: LiveNode) -> Any:
+        return node.running(
+            [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(self.settings(node))]
+        )
+
+    def paths(self, node: LiveNode) -> list[dict[str, Any]]:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(self.sockets[node.name]))
+            with client.makefile() as answer:
+                found: list[dict[str, Any]] = json.loads(answer.read())["tunnels"][0]["paths"]
+                return found
+
+    def answers(self, node: LiveNode) -> bool:
+        try:
+            return self.paths(node) is not None
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+
+    def alive(self, node: LiveNode) -> list[bool]:
+        return [each["alive"] for each in self.paths(node)]
+
+    def exchange(self, count: int) -> int:
+        """Have the program here send so many packets, twenty at once; return how many came back, each once."""
+        came = set()
+        with self.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.bind(("0.0.0.0", PORT))
+            client.settimeout(0.5)
+            for start in range(0, count, 20):
+                for number in range(start, start + 20):
+                    client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEER, PORT))
+                with suppress(TimeoutError):
+                    for _ in range(20):
+                        came.add(client.recvfrom(2048)[0][1:5])
+        return len(came)
+
+
+@pytest.fixture
+def site(module_testbed: Testbed) -> Iterator[Site]:
+    relay, proxy = module_testbed["client"], module_testbed["origin"]
+    for number in range(2):
+        near, far = f"10.93.{number}.1", f"10.93.{number}.2"
+        relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
+        for node, address in ((relay, near), (proxy, far)):
+            node.run(["ip", "addr", "add", f"{address}/24", "dev", f"u{number}"])
+            # No address comes later, by itself.
+            node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
+        relay.run(["ip", "route", "add", PEER, "via", far, "dev", f"u{number}", "table", str(100 + number)])
+        relay.run(["ip", "rule", "add", "from", near, "lookup", str(100 + number)])
+    relay.run(["ip", "route", "add", PEER, "via", "10.93.0.2"])
+    proxy.run(["ip", "addr", "add", f"{PEER}/32", "dev", "lo"])
+    for node in (relay, proxy):
+        wait_until(lambda: node.run(["ip", "link"]).stdout.count("state UP") >= 3, "both links are up")  # noqa: B023
+    yield Site(relay, proxy)
+    proxy.run(["ip", "addr", "del", f"{PEER}/32", "dev", "lo"])
+    for number in range(2):
+        relay.run(["ip", "rule", "del", "from", f"10.93.{number}.1", "lookup", str(100 + number)])
+        relay.run(["ip", "link", "del", f"u{number}"])
+
+
+@contextmanager
+def both(site: Site) -> Iterator[tuple[Process, Process]]:
+    with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
+        for node, process in ((site.proxy, proxy), (site.relay, relay)):
+            wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths live")
+        wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
+        yield relay, proxy
+        for each in (relay, proxy):
+            each.stop()
+
+
+def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Callable[..., None]) -> None:
+    before = [kernel_state(node) for node in (site.relay, site.proxy)]
+    echo = [sys.executable, "-I", "-c", ECHO]
+    with site.proxy.running(echo), both(site):
+        assert site.exchange(500) >= 495
+        for node in (site.relay, site.proxy):
+            wait_until(lambda: min(each["packets_sent"] for each in site.paths(node)) > 100, "both carry something")  # noqa: B023
+    for node, state in zip((site.relay, site.proxy), before, strict=True):
+        assert differences(state, kernel_state(node)) == []
+
+
+def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site) -> None:
+    before = [kernel_state(node) for node in (site.relay, site.proxy)]
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, proxy):
+        site.exchange(20)
+        relay.kill()
+        proxy.kill()
+        assert site.exchange(200) >= 195, "the programs go on with what they were told"
+        with both(site):
+            assert site.exchange(200) >= 195
+    for node, state in zip((site.relay, site.proxy), before, strict=True):
+        assert differences(state, kernel_state(node)) == []
+
+
+def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
+    echo = [sys.executable, "-I", "-c", ECHO]
+    with site.proxy.running(echo), both(site):
+        site.exchange(20)
+        with site.proxy.link_down("u1"):
+            wait_until(lambda: site.alive(site.relay) == [True, False], "it is silent")
+            assert site.exchange(200) >= 195
+        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
+
+
+def test_forged_messages_move_nothing(site: Site) -> None:
+    """Of a wrong key, sent again, and plain nonsense, from an address of the attacker's own."""
+    from mptcp_tunnel.message import Kind, Message, packed
+
+    echo = [sys.executable, "-I", "-c", ECHO]
+    with site.proxy.running(echo), both(site):
+        before = [each["remote"] for each in site.paths(site.proxy)]
+        with site.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
+            attacker.bind(("10.93.0.1", 6666))
+            for number in range(200):
+                message = Message(Kind.PROBE, number % 9, time.time_ns() + number, 1, 1, 1, 0, 0, 0)
+                attacker.sendto(packed(message, (b"k" if number % 2 else b"x") * 32), (PEER, PORT))
+                attacker.sendto(b"\xf4\x01" + bytes(number), (PEER, PORT))
+        assert site.exchange(100) >= 98
+        assert [each["remote"] for each in site.paths(site.proxy)] == before

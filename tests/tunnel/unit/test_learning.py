@@ -1,0 +1,84 @@
+"""What is learned of a path by messages: its rate from what is delivered, without acknowledgements."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptcp_tunnel.learning import SECOND, DelayEstimator, PathEstimator, Sample, differences
+
+STEP = SECOND // 20
+MS = SECOND // 1000
+
+
+class Link:
+    """A path with a queue of 50 ms, which a splitter fills by the rate that is assumed."""
+
+    def __init__(self, rate: float, delay: int = 10 * MS) -> None:
+        self.rate, self.delay = rate, delay
+        self.estimator = PathEstimator()
+        self.now, self.queued, self.delivered = SECOND, 0.0, 0.0
+        self.run(0.5, load=0.0)  # the first probes find the path idle
+
+    def run(self, seconds: float, load: float = 1.0) -> float:
+        """Send *load* of the assumed rate for so long; return the mean of that rate in the last half."""
+        seen = []
+        for _ in range(round(seconds * SECOND / STEP)):
+            self.now += STEP
+            self.queued += load * self.estimator.rate * STEP / SECOND
+            carried = min(self.queued, self.rate * STEP / SECOND)
+            self.queued = min(self.queued - carried, 0.05 * self.rate)
+            self.delivered += carried / 8
+            arrived = self.now + self.delay + round(self.queued / self.rate * SECOND)
+            sample = Sample(arrived + self.delay, self.now, arrived, arrived, round(self.delivered))
+            self.estimator.observe(sample)
+            seen.append(self.estimator.rate)
+        half = seen[len(seen) // 2 :]
+        return sum(half) / len(half)
+
+
+@pytest.mark.parametrize("rate", [1e6, 5e6, 10e6, 30e6, 100e6])
+def test_the_rate_of_a_path_is_found(rate: float) -> None:
+    assert Link(rate).run(10) == pytest.approx(rate, rel=0.1)
+
+
+def test_a_rate_that_falls_and_rises_is_followed() -> None:
+    link = Link(10e6)
+    link.run(5)
+    link.rate = 3e6
+    assert link.run(3) == pytest.approx(3e6, rel=0.15)
+    link.rate = 10e6
+    assert link.run(6) == pytest.approx(10e6, rel=0.15)
+
+
+def test_a_path_that_carries_little_keeps_its_rate() -> None:
+    link = Link(10e6)
+    link.run(5)
+    before = link.estimator.rate
+    link.run(20, load=0.1)
+    assert link.estimator.rate == pytest.approx(before, rel=0.1)
+
+
+def test_a_path_is_silent_after_a_while() -> None:
+    link = Link(10e6)
+    assert not PathEstimator().lives(link.now, STEP)
+    assert link.estimator.heard is not None
+    assert link.estimator.lives(link.estimator.heard + 299 * MS, STEP)
+    assert not link.estimator.lives(link.estimator.heard + 301 * MS, STEP)
+    assert link.estimator.lives(link.estimator.heard + 2 * SECOND, SECOND)
+
+
+def test_the_other_end_may_begin_anew() -> None:
+    link = Link(10e6)
+    link.run(5)
+    link.delivered = 0.0
+    assert link.run(5) == pytest.approx(10e6, rel=0.1)
+
+
+def test_the_least_delay_is_of_the_last_while() -> None:
+    delays = DelayEstimator()
+    assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
+    assert delays.add(33 * SECOND, 50) == 25, "that of 20 is 31 s old"
+    other = DelayEstimator()
+    assert differences([delays, other]) == [0, 0]
+    other.add(SECOND, 125)
+    assert differences([delays, other]) == [0, 100]

@@ -1,0 +1,162 @@
+"""In which order packets are released: the C code of the resequencer, against what must hold of any order."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+SOURCE = Path(__file__).parents[3] / "tunnel/mptcp_tunnel/resequencer"
+MS = 1_000_000
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
+PATIENCE = 50 * MS
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    built = tmp_path_factory.mktemp("order") / "order.so"
+    flags = [
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsanitize=undefined",
+        "-fno-sanitize-recover",
+        "-shared",
+        "-fPIC",
+    ]
+    subprocess.run(["gcc", *flags, "-o", built, SOURCE / "order.c"], check=True)
+    loaded = ctypes.CDLL(str(built))
+    loaded.order_expire.restype = ctypes.c_uint64
+    return loaded
+
+
+class Order:
+    """One, and what it released."""
+
+    def __init__(self, library: ctypes.CDLL, patience: int = PATIENCE) -> None:
+        self._library = library
+        self._order = ctypes.create_string_buffer(1 << 16)
+        self.released: list[int] = []
+        self._callback = RELEASE(lambda _, packet: self.released.append(packet))
+        library.order_begin(self._order, ctypes.c_uint64(patience))
+
+    def take(self, number: int, path: int, now: int, packet: int | None = None) -> None:
+        packet = number if packet is None else packet
+        times = ctypes.c_uint64(now)
+        self._library.order_take(
+            self._order, ctypes.c_uint16(number & 0xFFFF), path, ctypes.c_uint32(packet), times, self._callback, None
+        )
+
+    def expire(self, now: int) -> int:
+        return int(self._library.order_expire(self._order, ctypes.c_uint64(now), self._callback, None))
+
+
+Make = Callable[[], Order]
+
+
+@pytest.fixture
+def order(library: ctypes.CDLL) -> Order:
+    return Order(library)
+
+
+def test_what_comes_in_order_is_released_at_once(order: Order) -> None:
+    for number in range(65_530, 65_550):
+        order.take(number, number % 2, MS)
+    assert order.released == list(range(65_530, 65_550))
+
+
+def test_a_gap_is_waited_for_until_it_is_filled(order: Order) -> None:
+    order.take(1, 0, MS)
+    order.take(2, 1, MS)
+    for number in (4, 5, 6):
+        order.take(number, 0, 2 * MS)
+    assert order.released == [1, 2]
+    order.take(3, 1, 3 * MS)
+    assert order.released == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_gap_that_every_path_is_past_is_lost(order: Order) -> None:
+    order.take(1, 0, MS)
+    order.take(2, 1, MS)
+    order.take(4, 0, 2 * MS)
+    assert order.released == [1, 2]
+    order.take(5, 1, 2 * MS)
+    assert order.released == [1, 2, 4, 5], "neither path brings 3 any more"
+    order.take(3, 1, 3 * MS)
+    assert order.released[-1] == 3, "late is better than never"
+
+
+def test_nothing_is_held_longer_than_patience(order: Order) -> None:
+    order.take(1, 0, MS)
+    order.take(2, 1, MS)
+    order.take(4, 0, 2 * MS)
+    assert order.expire(10 * MS) == 2 * MS + PATIENCE
+    assert order.expire(2 * MS + PATIENCE) == 0
+    assert order.released == [1, 2, 4]
+
+
+def test_of_one_path_a_loss_is_known_at_once(order: Order) -> None:
+    order.take(1, 0, MS)
+    order.take(3, 0, MS)
+    assert order.released == [1, 3]
+
+
+def test_a_path_that_was_idle_for_long_has_no_say(order: Order) -> None:
+    order.take(1, 1, MS)
+    order.take(2, 0, 2000 * MS)
+    order.take(4, 0, 2001 * MS)
+    assert order.released == [1, 2, 4]
+
+
+def test_a_number_far_ahead_begins_anew(order: Order) -> None:
+    order.take(1, 0, MS)
+    order.take(2, 1, MS)
+    order.take(4, 0, MS)
+    order.take(30_000, 0, MS)
+    assert order.released == [1, 2, 4, 30_000]
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
+    """Packets by 2 or 3 paths, each of which keeps its order and has a delay of its own: number, path, time."""
+    delays = draw(st.lists(st.integers(0, 40), min_size=2, max_size=3))
+    lossy = draw(st.booleans())
+    begin = draw(st.sampled_from([0, 65_500]))
+    found = []
+    for number in range(draw(st.integers(1, 80))):
+        path = draw(st.integers(0, len(delays) - 1))
+        if not (lossy and draw(st.integers(0, 5)) == 0):
+            found.append((begin + number, path, (10 + number + delays[path]) * MS))
+    return sorted(found, key=lambda each: each[2]), lossy
+
+
+@given(arrivals())
+def test_each_is_released_once_and_in_order_where_nothing_is_lost(
+    library: ctypes.CDLL, drawn: tuple[Sequence[tuple[int, int, int]], bool]
+) -> None:
+    came, lossy = drawn
+    order = Order(library)
+    held_since: dict[int, int] = {}
+    # All paths are known: each carried something before.
+    for path in range(3):
+        order.take((came[0][0] if came else 0) - 3 + path, path, MS)
+    first = min((number for number, _, _ in came), default=0)
+    before = len(order.released)
+    for number, path, now in came:
+        order.expire(now)
+        order.take(number, path, now)
+        held_since[number] = now
+        held = set(held_since) - set(order.released[before:])
+        assert all(now - held_since[each] < PATIENCE for each in held)
+    order.expire(10_000 * MS)
+    released = order.released[before:]
+    assert sorted(released) == sorted(number for number, _, _ in came)
+    if not lossy and came and came[0][0] == first:
+        assert released == sorted(released)

@@ -1,0 +1,150 @@
+"""What both ends of a tunnel believe: nothing that is sent again, in another's name, or out of order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_tunnel.learning import SECOND
+from mptcp_tunnel.message import Kind, Message
+from mptcp_tunnel.model import End, PathCounters
+from mptcp_tunnel.session import IDLE_PROBE, PROBE, Session
+
+PROXY, RELAY = End(ip_address("203.0.113.5"), 51820), End(ip_address("198.51.100.7"), 40001)
+ATTACKER, VICTIM = End(ip_address("192.0.2.66"), 666), End(ip_address("192.0.2.99"), 99)
+MS = SECOND // 1000
+
+
+class Ends:
+    """A relay and a proxy with one path of 20 ms there and 30 ms back, whose clocks differ."""
+
+    def __init__(self) -> None:
+        self.relay = Session(Kind.PROBE, [PROXY], 1000)
+        self.proxy = Session(Kind.ANSWER, [None], 1000)
+        self.now = 10 * SECOND
+        self.ahead = 5000 * SECOND
+        """Of the proxy's clock."""
+
+    def probe(self) -> Message:
+        self.now += IDLE_PROBE
+        ((_, message, to),) = self.relay.due(self.now)
+        assert to == PROXY
+        return message
+
+    def at_proxy(self, message: Message, source: End, after: int = 20 * MS) -> tuple[Message | None, bool]:
+        return self.proxy.receive(message, source, self.now + self.ahead + after)
+
+    def exchange(self, source: End = RELAY) -> bool:
+        """Have a probe answered; return whether the proxy has another address for the path since."""
+        answer, moved = self.at_proxy(self.probe(), source)
+        assert answer is not None
+        assert self.relay.receive(answer, PROXY, self.now + 50 * MS) == (None, False)
+        return moved
+
+
+def test_the_second_probe_proves_the_address() -> None:
+    ends = Ends()
+    assert not ends.exchange()
+    assert ends.proxy.paths[0].remote is None
+    assert ends.exchange()
+    assert ends.proxy.paths[0].remote == RELAY
+    assert not ends.exchange()
+    assert ends.relay.alive(ends.now + 50 * MS) == [True]
+    assert ends.proxy.alive(ends.now + ends.ahead + 20 * MS) == [True]
+    assert ends.relay.alive(ends.now + 5 * SECOND) == [False]
+
+
+def test_a_relay_whose_address_changed_is_followed() -> None:
+    ends = Ends()
+    other = RELAY._replace(port=40002)
+    assert [ends.exchange() for _ in range(3)] == [False, True, False]
+    assert [ends.exchange(other) for _ in range(3)] == [False, True, False]
+    assert ends.proxy.paths[0].remote == other
+
+
+def test_what_is_sent_again_moves_nothing() -> None:
+    """Defect looked for: who copies a probe and is faster than it redirects half a tunnel to a victim."""
+    ends = Ends()
+    for _ in range(3):
+        ends.exchange()
+    for _ in range(20):
+        probe = ends.probe()
+        for source in (ATTACKER, VICTIM):
+            answer, moved = ends.at_proxy(probe, source, 10 * MS)  # before the genuine one
+            assert not moved
+            assert answer is not None  # no larger than what came, and useless to who has no key
+        answer, moved = ends.at_proxy(probe, RELAY)
+        assert not moved
+        assert answer is not None
+        ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
+        assert ends.at_proxy(probe, RELAY) == (None, False), "twice"
+        assert ends.at_proxy(replace(probe, number=probe.number - 1), RELAY) == (None, False)
+        assert ends.proxy.paths[0].remote == RELAY
+
+
+def test_a_proxy_that_began_anew_believes_no_old_probe() -> None:
+    ends = Ends()
+    old = []
+    for _ in range(5):
+        old.append(ends.probe())
+        answer, _ = ends.at_proxy(old[-1], RELAY)
+        assert answer is not None
+        ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
+    ends.proxy = Session(Kind.ANSWER, [None], 2000)
+    for each in old:
+        assert ends.at_proxy(each, ATTACKER)[1] is False
+    assert ends.proxy.paths[0].remote is None
+    assert [ends.exchange() for _ in range(2)] == [False, True]
+
+
+def test_messages_of_the_same_side_and_of_paths_that_are_not_there_are_none() -> None:
+    ends = Ends()
+    probe = ends.probe()
+    assert ends.relay.receive(probe, PROXY, ends.now) == (None, False)
+    assert ends.at_proxy(replace(probe, path=1), RELAY) == (None, False)
+
+
+def test_a_tunnel_that_carries_something_is_probed_often() -> None:
+    ends = Ends()
+    assert ends.relay.interval(ends.now) == IDLE_PROBE
+    ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now)
+    assert ends.relay.interval(ends.now) == PROBE
+    ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 6 * SECOND)
+    assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE
+
+
+def test_differences_of_delays_are_found_though_the_clocks_differ() -> None:
+    relay, proxy = Session(Kind.PROBE, [PROXY, PROXY], 1), Session(Kind.ANSWER, [None, None], 1)
+    now, ahead = 10 * SECOND, -3 * SECOND
+    for _ in range(4):
+        now += IDLE_PROBE
+        for index, probe, _ in relay.due(now):
+            there, back = ((10, 20), (40, 90))[index]
+            answer, _ = proxy.receive(probe, RELAY._replace(port=index + 1), now + ahead + there * MS)
+            assert answer is not None
+            relay.receive(answer, PROXY, now + (there + back) * MS)
+    assert relay.delays() == [0, 30 * MS]
+    assert proxy.delays() == [0, 70 * MS]
+    assert relay.patience() == (70 + 10) * MS
+    assert proxy.patience() == (30 + 10) * MS
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([RELAY, ATTACKER, VICTIM]), st.integers(0, 60)), max_size=60)
+)
+def test_whoever_sends_what_again_the_path_is_the_relays(copies: list[tuple[int, End, int]]) -> None:
+    """Copies of any of the last ten probes come from anywhere, at any time."""
+    ends, sent = Ends(), list[Message]()
+    ends.exchange()
+    ends.exchange()
+    for which, source, after in copies:
+        probe = ends.probe()
+        sent = [*sent[-9:], probe]
+        ends.at_proxy(sent[min(which, len(sent) - 1)], source, after * MS // 4)
+        answer, _ = ends.at_proxy(probe, RELAY)
+        if answer is not None:
+            ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
+        assert ends.proxy.paths[0].remote == RELAY

@@ -1,0 +1,60 @@
+"""tunnel.yaml: every mistake at once, each with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.problems import DocumentError
+from mptcp_tunnel.settings import load_settings, read_key
+
+RELAY = """\
+tunnels:
+  home:
+    port: 51820
+    key: /etc/mptcp-tunnel/home.key
+    peer: "203.0.113.5:51820"
+    paths: {dsl: eth0, lte: wwan0}
+"""
+PROXY = """\
+uplinks: [eth0]
+tunnels:
+  home: {port: 51820, key: /etc/mptcp-tunnel/home.key}
+"""
+
+
+def test_a_relay_and_a_proxy() -> None:
+    relay, proxy = load_settings(RELAY, "t"), load_settings(PROXY, "t")
+    assert relay.uplinks == ("eth0", "wwan0")
+    assert relay.tunnels[0].paths == (("dsl", "eth0"), ("lte", "wwan0"))
+    assert relay.tunnels[0].spill == 10_000_000
+    assert (proxy.uplinks, proxy.tunnels[0].peer) == (("eth0",), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (RELAY.replace("{dsl: eth0, lte: wwan0}", "{dsl: eth0}"), 2, "1 paths; a relay has 2 to 8"),
+        (RELAY.replace("lte: wwan0", "lte: eth0"), 6, "two paths have the same interface"),
+        (RELAY.replace('    peer: "203.0.113.5:51820"\n', ""), 5, 'paths are a relay\'s, which has a "peer"'),
+        (PROXY.replace("uplinks: [eth0]\n", ""), 2, 'needs "uplinks"'),
+        (RELAY.replace("203.0.113.5:51820", "vpn.example.net"), 5, "is not an address and port"),
+        (RELAY.replace("51820\n    key", "0\n    key"), 3, "1 to 65535 is allowed"),
+        (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 8, "tunnel home has the same port and peer"),
+    ],
+)
+def test_mistakes(text: str, line: int, words: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        load_settings(text, "tunnel.yaml")
+    found = [problem for problem in caught.value.problems if words in str(problem)]
+    assert [problem.line for problem in found] == [line], str(caught.value)
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"short\n")
+    with pytest.raises(ValueError, match="has 5 bytes; a key has 16 at least"):
+        read_key(key)
+    key.write_bytes(b" " + b"x" * 16 + b"\n")
+    assert read_key(key) == b"x" * 16

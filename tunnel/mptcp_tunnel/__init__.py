@@ -1,0 +1,1 @@
+"""Multipath UDP: the packets of a tunnel over several paths, without the tunnel program's knowing."""

@@ -1,0 +1,101 @@
+"""The command ``mptcp-tunnel``: run, check, status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mptcp_common import __version__
+from mptcp_common.commands import add_config, outcome
+from mptcp_common.exit_status import DONE
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.problems import DocumentError, Problem
+from mptcp_tunnel.settings import DEFAULT_SETTINGS, Settings, read_key, read_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    options = _parser().parse_args(arguments)
+    return outcome(
+        "mptcp-tunnel",
+        lambda: int(options.command(options)),
+        is_daemon=options.command is _run,
+        refusals=lambda: (KernelError,),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mptcp-tunnel", description="The UDP packets of a tunnel over several paths: Multipath UDP."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("run", _run, "Split and join the packets of the tunnels until SIGTERM."),
+        ("check", _check, "Check the settings and print every problem; nothing is changed."),
+        ("status", _status, "Print what the daemon knows of tunnels and their paths."),
+    ):
+        added = commands.add_parser(name, help=text, description=text)
+        add_config(added, DEFAULT_SETTINGS)
+        added.set_defaults(command=command)
+        if command is _status:
+            added.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _checked(options: argparse.Namespace) -> Settings:
+    settings = read_settings(options.config)
+    problems = []
+    for each in settings.tunnels:
+        try:
+            read_key(each.key)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            problems.append(Problem(settings.source, 0, 0, f"tunnels.{each.name}.key", str(each.key), why))
+    if problems:
+        raise DocumentError(problems)
+    return settings
+
+
+def _run(options: argparse.Namespace) -> int:
+    from mptcp_tunnel.daemon import serve
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    serve(_checked(options))
+    return DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    _checked(options)
+    print(f"{options.config}: no errors")
+    return DONE
+
+
+def _status(options: argparse.Namespace) -> int:
+    settings = read_settings(options.config)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(str(settings.status_socket))
+        with client.makefile("rb") as answer:
+            status: dict[str, Any] = json.loads(answer.read())
+    if options.json:
+        print(json.dumps(status, indent=1))
+        return DONE
+    for tunnel in status["tunnels"]:
+        print(f"{tunnel['name']} ({tunnel['role']})")
+        for path in tunnel["paths"]:
+            print(
+                f"  {path['path']:<10} {'lives ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "
+                f"delay +{path['delay_ms']:.1f} ms, queue {path['queue_ms']:.1f} ms, "
+                f"{path['packets_sent']} packets sent, {path['packets_received']} received"
+            )
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

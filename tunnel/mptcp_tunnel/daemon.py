@@ -1,0 +1,295 @@
+"""The daemon of one host: it keeps the programs told of each tunnel's paths, and talks to the other ends.
+
+messages ──▶ sessions ──▶ maps of the programs
+   ▲            │
+   └── probes ◀─┘
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.service_manager import notify
+from mptcp_tunnel.kernel.network import Network, far_end, near_end
+from mptcp_tunnel.kernel.packets import Receiver, Sender
+from mptcp_tunnel.kernel.programs import Programs
+from mptcp_tunnel.kernel.resequencer import Resequencer
+from mptcp_tunnel.message import Kind, identifier, packed, parsed, sender_of
+from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
+from mptcp_tunnel.session import Session
+from mptcp_tunnel.settings import Settings, Tunnel, read_key
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS: Final = 0.025
+"""Between two looks at what is due."""
+TELL_SECONDS: Final = 1.0
+"""The programs are told so often, changed or not: they fall back to every path after five of silence."""
+_BATCH: Final = 64
+_LEAST_CHANGE: Final = 0.02
+"""Of a rate or a delay that the programs are told of at once."""
+
+
+class _Running:
+    """One tunnel that runs here."""
+
+    def __init__(self, number: int, tunnel: Tunnel) -> None:
+        self.number, self.tunnel, self.key = number, tunnel, read_key(tunnel.key)
+        self.is_relay = tunnel.peer is not None
+        kind = Kind.PROBE if self.is_relay else Kind.ANSWER
+        count = len(tunnel.paths) if self.is_relay else MOST_PATHS
+        self.session = Session(kind, [tunnel.peer] * count, time.time_ns())
+        self.outside: list[Ends | None] = [None] * count
+        self.inside: Ends | None = None
+        self.states: list[PathState | None] = [None] * count
+        """What the programs were told last."""
+        self.told = 0
+        self.patience = 0
+        """What the resequencer was told last, nanoseconds."""
+
+
+class Daemon:
+    """One host's."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises OSError and ValueError for a key that cannot be read."""
+        self._settings = settings
+        self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
+        self._by_identifier = {identifier(each.key): each for each in self._running}
+        self._network = Network()
+        self._senders: dict[str, Sender] = {}
+        self._selector = selectors.DefaultSelector()
+        self._programs: Programs
+        self._resequencer: Resequencer
+        self.refused = 0
+        """Messages with a wrong HMAC or an unknown sender."""
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Have device, programs and sockets. Raises KernelError; whatever happens, nothing stays."""
+        settings = self._settings
+        with ExitStack() as scope:
+            scope.callback(self._network.close)
+            scope.callback(self._network.remove)
+            device, address = self._network.make()
+            self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
+            scope.callback(self._programs.close)
+            self._programs.attach([_index(each) for each in settings.uplinks])
+            for interface in settings.uplinks:
+                self._senders[interface] = sender = Sender(interface)
+                scope.callback(sender.close)
+                receiver = Receiver(interface)
+                scope.callback(receiver.close)
+                self._selector.register(receiver, selectors.EVENT_READ, partial(self._read, receiver))
+            self._resequencer = Resequencer()
+            scope.callback(self._resequencer.close)
+            answering = scope.enter_context(_listening(settings.status_socket))
+            self._selector.register(answering, selectors.EVENT_READ, partial(self._answer, answering))
+            for each in self._running:
+                if each.tunnel.peer is not None:
+                    self._begin_relay(each, each.tunnel.peer)
+            yield
+
+    def run(self, stop: socket.socket) -> None:
+        """Probe, and keep the programs told, until something can be read from *stop*."""
+        self._selector.register(stop, selectors.EVENT_READ)
+        due = time.monotonic()
+        while True:
+            for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
+                if key.data is None:
+                    return
+                key.data()
+            if time.monotonic() >= due:
+                due = time.monotonic() + TURN_SECONDS
+                self._turn(time.monotonic_ns())
+
+    def _turn(self, now: int) -> None:
+        for each in self._running:
+            if each.is_relay:
+                self._probe(each, now)
+            self._follow(each, now)
+
+    def _answer(self, listening: socket.socket) -> None:
+        with suppress(OSError), listening.accept()[0] as client:
+            client.settimeout(0.5)
+            client.sendall(json.dumps(self.status()).encode() + b"\n")
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is, for people and programs."""
+        now = time.monotonic_ns()
+        return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
+
+    def _begin_relay(self, running: _Running, peer: End) -> None:
+        tunnel = running.tunnel
+        running.inside = Ends(near_end(tunnel.port, peer.address.version), peer)
+        self._network.lead([peer], tunnel.port)
+        for index, (_, interface) in enumerate(tunnel.paths):
+            try:
+                self._find(running, index, interface, peer)
+            except KernelError as error:
+                log.warning("tunnel %s: %s", tunnel.name, error)
+
+    def _find(self, running: _Running, index: int, interface: str, peer: End) -> None:
+        """Find out by what a path leaves. Raises KernelError."""
+        next_hop, source = self._network.next_hop(peer.address, interface)
+        ends = Ends(End(source, running.tunnel.port), peer)
+        self._move(running, index, ends)
+        running.states[index] = PathState(ends, _index(interface), next_hop, alive=False)
+
+    def _move(self, running: _Running, index: int, ends: Ends) -> None:
+        before, running.outside[index] = running.outside[index], ends
+        if before is not None and before != ends:
+            self._programs.forget_outside([before])
+        self._programs.set_outside({ends: (running.number, index)})
+
+    def _probe(self, running: _Running, now: int) -> None:
+        for index, message, _ in running.session.due(now):
+            ends = running.outside[index]
+            if ends is not None:
+                self._senders[running.tunnel.paths[index][1]].send(ends, packed(message, running.key))
+
+    def _read(self, receiver: Receiver) -> None:
+        try:
+            received = receiver.read(_BATCH)
+        except KernelError as error:
+            log.warning("%s", error)
+            return
+        for each in received:
+            sender = sender_of(each.payload)
+            running = None if sender is None else self._by_identifier.get(sender)
+            message = None if running is None else parsed(each.payload, running.key)
+            if running is None or message is None:
+                self.refused += 1
+                continue
+            now = time.monotonic_ns()
+            answer, moved = running.session.receive(message, each.ends.remote, now)
+            if answer is not None:
+                payload = packed(answer, running.key, len(each.payload))
+                self._senders[receiver.interface].send(each.ends, payload)
+            if moved and not running.is_relay:
+                self._learn(running, message.path, each.ends, receiver.interface)
+
+    def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
+        """A relay's path has this address from now."""
+        log.info("tunnel %s: path %d comes from %s", running.tunnel.name, index, ends.remote)
+        version, port = ends.local.address.version, running.tunnel.port
+        if running.inside is None:
+            running.inside = Ends(near_end(port, version), far_end(running.number, port, version))
+            self._network.lead([running.inside.remote], port)
+        try:
+            next_hop, _ = self._network.next_hop(ends.remote.address, interface)
+            self._move(running, index, ends)
+        except KernelError as error:
+            log.warning("tunnel %s: %s", running.tunnel.name, error)
+            return
+        running.states[index] = PathState(ends, _index(interface), next_hop)
+        running.told = 0
+
+    def _follow(self, running: _Running, now: int) -> None:
+        """Tell the programs what has changed of a tunnel."""
+        session, inside = running.session, running.inside
+        if inside is None:
+            return
+        session.count(self._programs.counters(running.number), now)
+        alive, delays = session.alive(now), session.delays()
+        if not any(alive):
+            # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
+            alive = [True] * len(alive)
+        after: list[PathState | None] = [
+            None if state is None else replace(state, alive=lives, rate=path.estimator.rate, delay=delay)
+            for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
+        ]
+        due = now - running.told > TELL_SECONDS * 1e9
+        if due or any(map(_differ, running.states, after)):
+            for index, (before, path) in enumerate(zip(running.states, after, strict=True)):
+                if before is not None and path is not None and before.alive is not path.alive:
+                    word = "lives" if path.alive else "is silent"
+                    log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
+            running.states, running.told = after, now
+            patience = session.patience()
+            if abs(patience - running.patience) > 1_000_000:
+                running.patience = patience
+                self._resequencer.tell(inside.remote, patience)
+            self._programs.set_tunnel(running.number, inside, after, running.tunnel.spill)
+
+    def _name(self, running: _Running, index: int) -> str:
+        return running.tunnel.paths[index][0] if running.is_relay else str(index)
+
+    def _shown(self, running: _Running, now: int) -> dict[str, Any]:
+        paths = []
+        for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
+            if state is None:
+                continue
+            counted, estimator = path.counters, path.estimator
+            paths.append(
+                {
+                    "path": self._name(running, index),
+                    "remote": str(state.outside.remote.address),
+                    "alive": state.alive,
+                    "rate": round(estimator.rate),
+                    "delay_ms": round(state.delay / 1e6, 1),
+                    "queue_ms": round(estimator.queue / 1e6, 1),
+                    "packets_sent": counted.sent_packets,
+                    "bytes_sent": counted.sent_bytes,
+                    "packets_received": counted.received_packets,
+                    "bytes_received": counted.received_bytes,
+                }
+            )
+        return {"name": running.tunnel.name, "role": "relay" if running.is_relay else "proxy", "paths": paths}
+
+
+def _differ(before: PathState | None, after: PathState | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return (
+        before.alive is not after.alive
+        or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
+        or abs(after.delay - before.delay) > 1_000_000
+    )
+
+
+def _index(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        raise KernelError(f"{interface} is not there") from None
+
+
+@contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
+    """Listen at *path*, for root alone. Raises KernelError."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            path.unlink(missing_ok=True)
+            listening.bind(str(path))
+            path.chmod(0o600)
+            listening.listen(8)
+        except OSError as error:
+            raise KernelError(f"listen at {path}: {error.strerror}") from error
+        try:
+            yield listening
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError for a key that cannot be read."""
+    daemon = Daemon(settings)
+    woken, wakes = socket.socketpair()
+    with woken, wakes, daemon.opened():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: wakes.send(b"."))
+        notify("READY=1")
+        daemon.run(woken)

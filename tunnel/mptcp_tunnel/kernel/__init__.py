@@ -1,0 +1,1 @@
+"""What the tunnel has in the kernel: programs, a device, routes, and packets of its own."""

@@ -1,0 +1,143 @@
+"""The virtual device, and the routes that lead a tunnel's packets there. rtnetlink(7).
+
+All of it is known by its names and numbers: what a killed daemon left is taken over, and what stays behind is removed.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
+from mptcp_tunnel.model import Address, End
+
+DEVICE: Final = "mptcp-udp"
+_PEER_DEVICE: Final = "mptcp-udp-end"
+ADDRESSES: Final = (ip_address("198.18.0.1"), ip_address("fd6d:7074:6370::1"))
+"""Of the device: tunnel programs send from there. 198.18.0.0/15 is for tests of network devices (RFC 2544), so that no
+uplink has it; the other is a unique local prefix (RFC 4193) of ours."""
+TABLE: Final = 7712
+PREFERENCE: Final = 7712
+"""Of our rules."""
+MTU: Final = 1500
+
+
+def far_end(number: int, port: int, version: int) -> End:
+    """Return what stands for the other end of a proxy's tunnel *number*, as the tunnel program sees it."""
+    base = ip_address("198.18.4.0") if version == 4 else ip_address("fd6d:7074:6370::1:0")
+    return End(base + number, port)
+
+
+def near_end(port: int, version: int) -> End:
+    """Return the end of the tunnel program here, as it sees it."""
+    return End(ADDRESSES[0 if version == 4 else 1], port)
+
+
+class Network:
+    """The device, its addresses, routes and rules in one network namespace."""
+
+    def __init__(self) -> None:
+        self._route = IPRoute()
+
+    def close(self) -> None:
+        self._route.close()
+
+    def make(self) -> tuple[int, bytes]:
+        """Make the device, or take it over; return its index and MAC address. Raises KernelError."""
+        self.remove()
+        try:
+            self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
+            index, other = self._index(DEVICE), self._index(_PEER_DEVICE)
+            # Nobody is asked for its addresses: what is sent there is redirected before.
+            self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
+            self._route.link("set", index=index, state="up")
+            self._route.link("set", index=other, state="up")
+            for address in ADDRESSES:
+                length = 32 if address.version == 4 else 128
+                self._route.addr("add", index=index, address=str(address), prefixlen=length)
+                self._route_to(index, None, address)
+        except NetlinkError as error:
+            raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
+        # Packets are joined into it from other devices: any reverse path to their senders is enough (RFC 3704).
+        with suppress(OSError):
+            Path(f"/proc/sys/net/ipv4/conf/{DEVICE}/rp_filter").write_text("2", encoding="ascii")
+        return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
+
+    def lead(self, ends: Iterable[End], port: int) -> None:
+        """Have the UDP packets from *port* to these ends go to the device. Raises KernelError."""
+        for end in ends:
+            family = socket.AF_INET if end.address.version == 4 else socket.AF_INET6
+            try:
+                self._route.rule(
+                    "add",
+                    table=TABLE,
+                    priority=PREFERENCE,
+                    family=family,
+                    dst=str(end.address),
+                    dst_len=end.address.max_prefixlen,
+                    ip_proto=socket.IPPROTO_UDP,
+                    sport_range=f"{port}:{port}",
+                    dport_range=f"{end.port}:{end.port}",
+                )
+            except NetlinkError as error:
+                raise KernelError(f"lead packets to {end.address} to {DEVICE}: {reason(error)}") from error
+
+    def remove(self) -> None:
+        """Remove the device with its routes, and the rules."""
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with suppress(NetlinkError):
+                self._route.flush_rules(priority=PREFERENCE, family=family)
+        with suppress(NetlinkError):
+            if found := self._route.link_lookup(ifname=DEVICE):
+                self._route.link("del", index=found[0])
+
+    def next_hop(self, to: Address, interface: str) -> tuple[Address, Address]:
+        """Return by which gateway *to* is reached from *interface*, itself where it is on the link, and from which
+        address. Raises KernelError."""
+        family = socket.AF_INET if to.version == 4 else socket.AF_INET6
+        source = self._address(interface, family)
+        try:
+            (found,) = self._route.route("get", dst=str(to), oif=self._index(interface), family=family, src=str(source))
+        except NetlinkError as error:
+            raise KernelError(f"find a route to {to} by {interface}: {reason(error)}") from error
+        gateway = found.get("gateway")
+        return (to if gateway is None else ip_address(gateway)), source
+
+    def _address(self, interface: str, family: int) -> IPv4Address | IPv6Address:
+        found = [
+            ip_address(each.get("local") or each.get("address"))
+            for each in self._route.get_addr(index=self._index(interface), family=family)
+        ]
+        wanted = [each for each in found if not each.is_link_local]
+        if not wanted:
+            raise KernelError(f"{interface} has no address of IPv{4 if family == socket.AF_INET else 6}")
+        return wanted[0]
+
+    def _route_to(self, index: int, to: Address | None, source: Address) -> None:
+        family = socket.AF_INET if source.version == 4 else socket.AF_INET6
+        destination: dict[str, Any] = {"dst": "default"} if to is None else {"dst": str(to)}
+        self._route.route(
+            "replace", table=TABLE, oif=index, family=family, prefsrc=str(source), scope=_SCOPE_LINK, **destination
+        )
+
+    def _index(self, interface: str) -> int:
+        try:
+            return socket.if_nametoindex(interface)
+        except OSError:
+            raise KernelError(f"{interface} is not there") from None
+
+    def _attribute(self, index: int, name: str) -> str:
+        (link,) = self._route.get_links(index)
+        return str(link.get_attr(name))
+
+
+_IFF_NOARP = 0x80
+_SCOPE_LINK = 253

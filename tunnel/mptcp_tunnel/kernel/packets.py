@@ -1,0 +1,167 @@
+"""Messages as UDP packets that no socket of ours has: they have the tunnel program's port. raw(7), packet(7).
+
+They leave by the uplink that they probe, from its address and the tunnel program's port, so that they keep open what a
+NAT has for the tunnel itself. They come in by a packet socket, with a filter for their first byte.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_tunnel.model import MAGIC, End, Ends
+
+_SO_ATTACH_FILTER, _IP_HDRINCL = 26, 3
+_ETH_P_ALL: Final = 3
+_PACKET_OUTGOING: Final = 4
+_LARGEST: Final = 2048
+_INSTRUCTION = struct.Struct("=HBBI")
+_FILTER: Final = (
+    # At the begin is the IP header: a cooked packet socket.
+    (0x30, 0, 0, 0),  # ldb [0]
+    (0x74, 0, 0, 4),  # rsh 4
+    (0x15, 0, 5, 4),  # jeq 4, IPv6 else
+    (0x30, 0, 0, 9),  # ldb [9]: protocol
+    (0x15, 0, 8, 17),  # UDP
+    (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
+    (0x50, 0, 0, 8),  # ldb [x + 8]: first byte of the payload
+    (0x15, 4, 5, MAGIC),
+    (0x30, 0, 0, 6),  # ldb [6]: next header
+    (0x15, 0, 3, 17),
+    (0x30, 0, 0, 48),
+    (0x15, 0, 1, MAGIC),
+    (0x06, 0, 0, 0xFFFF),
+    (0x06, 0, 0, 0),
+)
+
+
+class Received(NamedTuple):
+    """One message that came in."""
+
+    ends: Ends
+    payload: bytes
+
+
+class Receiver:
+    """Messages that come in by one interface."""
+
+    def __init__(self, interface: str) -> None:
+        """Raise KernelError where it cannot be opened."""
+        self.interface = interface
+        try:
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+        except OSError as error:
+            raise KernelError(f"open a packet socket: {error.strerror}") from error
+        program = b"".join(_INSTRUCTION.pack(*each) for each in _FILTER)
+        self._program = ctypes.create_string_buffer(program, len(program))
+        wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
+            self._socket.setblocking(False)
+            self._socket.bind((interface, _ETH_P_ALL))
+        except OSError as error:
+            self._socket.close()
+            raise KernelError(f"receive on {interface}: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self, limit: int) -> list[Received]:
+        """Return what waits, at most *limit*. Raises KernelError where the interface has gone."""
+        found: list[Received] = []
+        for _ in range(limit):
+            try:
+                data, address = self._socket.recvfrom(_LARGEST)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                raise KernelError(f"receive on {self.interface}: {error.strerror}") from error
+            if address[2] != _PACKET_OUTGOING and (received := parsed_packet(data)) is not None:
+                found.append(received)
+        return found
+
+
+def parsed_packet(data: bytes) -> Received | None:
+    """Return the UDP payload of an IP packet, with its ends as its receiver sees them; None for anything else."""
+    if len(data) < 28:
+        return None
+    if data[0] >> 4 == 4:
+        header, length = 4 * (data[0] & 15), int.from_bytes(data[2:4], "big")
+        source, destination, protocol = data[12:16], data[16:20], data[9]
+        if int.from_bytes(data[6:8], "big") & 0x3FFF:
+            return None  # a fragment
+    else:
+        header, length = 40, 40 + int.from_bytes(data[4:6], "big")
+        source, destination, protocol = data[8:24], data[24:40], data[6]
+    udp = data[header : min(length, len(data))]
+    if protocol != socket.IPPROTO_UDP or header < 20 or len(udp) < 9:
+        return None
+    source_port, destination_port, size = struct.unpack_from("!HHH", udp)
+    if size != len(udp):
+        return None
+    ends = Ends(End(ip_address(destination), destination_port), End(ip_address(source), source_port))
+    return Received(ends, udp[8:])
+
+
+class Sender:
+    """Messages that leave by one interface."""
+
+    def __init__(self, interface: str) -> None:
+        """Raise KernelError where it cannot be opened."""
+        self.interface = interface
+        self._sockets: dict[int, socket.socket] = {}
+        try:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                opened = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+                self._sockets[4 if family == socket.AF_INET else 6] = opened
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+                opened.setblocking(False)
+        except OSError as error:
+            self.close()
+            raise KernelError(f"send by {interface}: {error.strerror}") from error
+
+    def close(self) -> None:
+        for each in self._sockets.values():
+            each.close()
+
+    def send(self, ends: Ends, payload: bytes) -> bool:
+        """Send *payload*; return whether it left: one that does not is as one that is lost."""
+        packet = packet_of(ends, payload)
+        try:
+            self._sockets[ends.local.address.version].sendto(packet, (str(ends.remote.address), 0))
+        except OSError:
+            return False
+        return True
+
+
+def packet_of(ends: Ends, payload: bytes) -> bytes:
+    """Return the IP packet of a message; of IPv4 the kernel fills in length, number and checksum."""
+    local, remote = ends
+    size = 8 + len(payload)
+    pseudo = local.address.packed + remote.address.packed + struct.pack("!II", size, socket.IPPROTO_UDP)
+    header = struct.pack("!HHHH", local.port, remote.port, size, 0)
+    udp = struct.pack("!HHHH", local.port, remote.port, size, checksum(pseudo + header + payload)) + payload
+    if isinstance(local.address, IPv4Address):
+        # Not to be fragmented: a path that is too narrow is seen to be.
+        ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
+    else:
+        assert isinstance(local.address, IPv6Address)
+        ip = struct.pack("!IHBB", 6 << 28, size, socket.IPPROTO_UDP, 64)
+    return ip + local.address.packed + remote.address.packed + udp
+
+
+def checksum(data: bytes) -> int:
+    """Return the Internet checksum (RFC 1071) of *data*, as UDP has it: never 0."""
+    if len(data) % 2:
+        data += b"\0"
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return (~total & 0xFFFF) or 0xFFFF

@@ -1,0 +1,179 @@
+"""The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
+
+The structures are those of ``programs/tunnel.h``.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_common.bpf import Bpf
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
+from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, PathCounters, PathState
+
+PROGRAMS: Final = Path(__file__).parent / "programs"
+MOST_TUNNELS: Final = 1024
+SPLITTER, JOINER = "mptcp_split", "mptcp_join"
+_BYTE_TIME_SHIFT = 10
+_END = struct.Struct("=16sHH")
+_NUMBER = struct.Struct("=I")
+_PLACE = struct.Struct("=II")
+_PATH_SIZE: Final = 2 * _END.size + 20 + 12 + 24
+_TUNNEL_SIZE: Final = 2 * _END.size + 16 + MOST_PATHS * _PATH_SIZE
+_PATH_STATE = struct.Struct("=QQQQQ")
+_STATE = struct.Struct(f"=Q{MOST_PATHS * _PATH_STATE.size}s")
+_SETTINGS = struct.Struct("=I8s8192s")
+_CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
+"""Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
+_ALL = 3
+"""ETH_P_ALL."""
+_PREFERENCE: Final = 7
+"""Of our filters: by it they are known."""
+
+
+def packed_end(end: End) -> bytes:
+    """Return struct end: an address, IPv4 mapped into IPv6, and the port in network order."""
+    packed = end.address.packed
+    address = packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
+    return _END.pack(address, socket.htons(end.port), 0)
+
+
+def packed_ends(ends: Ends) -> bytes:
+    return packed_end(ends.local) + packed_end(ends.remote)
+
+
+def _packed_hop(next_hop: Address) -> bytes:
+    family = socket.AF_INET if next_hop.version == 4 else socket.AF_INET6
+    return struct.pack("=I16s", family, next_hop.packed)
+
+
+def _packed_path(path: PathState) -> bytes:
+    hop = _packed_hop(path.next_hop)
+    byte_time = round(8e9 * (1 << _BYTE_TIME_SHIFT) / path.rate)
+    return (
+        packed_ends(path.outside)
+        + hop
+        + struct.pack("=II4xQQQ", path.interface, path.alive, byte_time, path.delay, path.room)
+    )
+
+
+class Programs:
+    """Both programs, attached to the devices of one network namespace."""
+
+    def __init__(self, device: int, address: bytes, ports: Iterable[int]) -> None:
+        """*device*: index of the virtual one, and its MAC *address*; *ports*: where tunnel programs are here.
+
+        Raises KernelError.
+        """
+        self._bpf = Bpf()
+        self._route = IPRoute()
+        self._device = device
+        self._attached: list[tuple[int, int]] = []
+        self._hooks: set[int] = set()
+        """Interfaces whose clsact qdisc is ours."""
+        bits = bytearray(1 << 13)
+        for port in ports:
+            bits[port // 8] |= 1 << port % 8
+        try:
+            self._inside = self._bpf.hash_map("tunnel_inside", 2 * _END.size, _NUMBER.size, MOST_TUNNELS)
+            self._outside = self._bpf.hash_map(
+                "tunnel_outside", 2 * _END.size, _PLACE.size, 2 * MOST_PATHS * MOST_TUNNELS
+            )
+            self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL_SIZE, MOST_TUNNELS)
+            self._states = self._bpf.array("tunnel_states", _STATE.size, MOST_TUNNELS)
+            maps = {
+                "inside": self._inside,
+                "outside": self._outside,
+                "tunnels": self._tunnels,
+                "states": self._states,
+            }
+            self._codes = self._bpf.load(
+                PROGRAMS / "mptcp_tunnel.o", _SETTINGS.pack(device, address, bytes(bits)), maps, Path("./run")
+            )
+        except KernelError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take the programs from their devices; the kernel frees all of it."""
+        for interface, parent in self._attached:
+            self._command("del-filter", interface, parent)
+        self._attached.clear()
+        for interface in self._hooks:
+            if not self._names(interface, _INGRESS) + self._names(interface, _EGRESS):
+                with suppress(NetlinkError):
+                    self._route.tc("del", "clsact", interface)
+        self._route.close()
+        self._bpf.close()
+
+    def attach(self, uplinks: Iterable[int]) -> None:
+        """Attach the splitter to the virtual device and the joiner to *uplinks*, by index. Raises KernelError."""
+        self._attach(self._device, _EGRESS, SPLITTER)
+        for interface in uplinks:
+            self._attach(interface, _INGRESS, JOINER)
+
+    def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], tau: int) -> None:
+        """Tell the splitter of a tunnel; *tau* in nanoseconds. Raises KernelError."""
+        packed = b"".join(bytes(_PATH_SIZE) if each is None else _packed_path(each) for each in paths)
+        packed += bytes((MOST_PATHS - len(paths)) * _PATH_SIZE)
+        value = packed_ends(inside) + struct.pack("=QQ", tau, time.monotonic_ns()) + packed
+        self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
+        self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
+
+    def set_outside(self, places: Mapping[Ends, tuple[int, int]]) -> None:
+        """Tell the joiner whose packets come from where: tunnel and path by their ends. Raises KernelError."""
+        keys = b"".join(map(packed_ends, places))
+        self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
+
+    def forget_outside(self, ends: Iterable[Ends]) -> None:
+        """Raises KernelError."""
+        self._bpf.delete_batch(self._outside, b"".join(map(packed_ends, ends)))
+
+    def counters(self, number: int) -> tuple[PathCounters, ...]:
+        """Return what was counted of each path of a tunnel. Raises KernelError."""
+        value = self._bpf.lookup(self._states, _NUMBER.pack(number))
+        found = _PATH_STATE.iter_unpack(value[8:])
+        return tuple(PathCounters(*each[1:]) for each in found)
+
+    def _attach(self, interface: int, parent: int, program: str) -> None:
+        left = program in self._names(interface, parent)  # by one that was killed
+        try:
+            self._route.tc("add", "clsact", interface)
+            self._hooks.add(interface)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise KernelError(f"add clsact to interface {interface}: {reason(error)}") from error
+            if left:
+                self._hooks.add(interface)
+                self._command("del-filter", interface, parent)
+        self._command(
+            "add-filter", interface, parent, fd=self._codes[program], name=program, direct_action=True, classid=1
+        )
+        self._attached.append((interface, parent))
+
+    def _names(self, interface: int, parent: int) -> list[str]:
+        """Return the names of the programs that are attached there."""
+        found = []
+        with suppress(NetlinkError):
+            for each in self._route.get_filters(interface, 0, parent):
+                options = each.get_attr("TCA_OPTIONS")
+                found.append(str(options.get_attr("TCA_BPF_NAME")) if options is not None else "")
+        return found
+
+    def _command(self, command: str, interface: int, parent: int, **more: Any) -> None:
+        try:
+            self._route.tc(command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ALL, **more)
+        except NetlinkError as error:
+            if command != "del-filter":
+                raise KernelError(f"attach {more['name']} to interface {interface}: {reason(error)}") from error

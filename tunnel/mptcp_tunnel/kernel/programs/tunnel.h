@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/* What the tunnel's programs and the daemon (kernel/programs.py) share: maps, and what is set before they are loaded. */
+#define SEC(name) __attribute__((section(name), used))
+#define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
+#define MAP(name, kind, key_type, value_type)                                                                          \
+    struct {                                                                                                           \
+        int (*type)[kind];                                                                                             \
+        key_type *key;                                                                                                 \
+        value_type *value;                                                                                             \
+    } name SEC(".maps")
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define NETWORK16(number) ((__u16)__builtin_bswap16(number))
+#define NETWORK32(number) ((__u32)__builtin_bswap32(number))
+#else
+#define NETWORK16(number) ((__u16)(number))
+#define NETWORK32(number) ((__u32)(number))
+#endif
+
+#define MOST_PATHS 8
+#define MAGIC 0xf4                /* first byte of hellos and probes: neither WireGuard's nor OpenVPN's */
+#define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
+#define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
+#define NO_ROOM (1ULL << 62)
+#define SILENT 5000000000ULL      /* ns without the daemon's word, after which each path counts as alive */
+
+struct end {
+    __u32 address[4];
+    __u16 port;
+    __u16 unused;
+};
+
+struct ends {
+    struct end local;
+    struct end remote;
+};
+
+struct place {
+    __u32 tunnel;
+    __u32 path;
+};
+
+/* struct bpf_redir_neigh: the next hop. */
+struct redirection {
+    __u32 family;
+    __u32 address[4];
+};
+
+/* What the daemon says of a path. */
+struct path {
+    struct ends outside;
+    struct redirection next;
+    __u32 interface;         /* 0: there is no such path */
+    __u32 alive;
+    __u32 unused;
+    __u64 byte_time; /* ns / 1024 that a byte takes */
+    __u64 delay;     /* ns beyond that of the path with the least */
+    __u64 room;      /* ns that its virtual queue may hold */
+};
+
+struct tunnel {
+    struct ends inside;
+    __u64 tau;    /* ns */
+    __u64 probed; /* ns, CLOCK_MONOTONIC: when the daemon said this */
+    struct path paths[MOST_PATHS];
+};
+
+/* What the programs count. */
+struct path_state {
+    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty */
+    __u64 sent_packets;
+    __u64 sent_bytes;
+    __u64 received_packets;
+    __u64 received_bytes;
+};
+
+struct state {
+    __u64 sequence;
+    struct path_state paths[MOST_PATHS];
+};
+
+struct settings {
+    __u32 device;     /* the virtual one, into whose ingress packets are joined */
+    __u8 address[8];  /* its MAC address */
+    __u8 ports[1 << 13]; /* bit n: a tunnel program here has port n */
+};
+const volatile struct settings settings SEC(".rodata.settings") = {0};
+
+char gpl[] SEC("license") = "GPL";
+
+void *map_lookup(void *map, const void *key) HELPER(map_lookup_elem);
+__u64 now_ns(void) HELPER(ktime_get_ns);
+long load_bytes(const void *packet, __u32 offset, void *to, __u32 bytes) HELPER(skb_load_bytes);
+long store_bytes(void *packet, __u32 offset, const void *from, __u32 bytes, __u64 flags) HELPER(skb_store_bytes);
+long replace_network_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u64 flags) HELPER(l3_csum_replace);
+long replace_transport_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u64 flags) HELPER(l4_csum_replace);
+__s64 checksum_difference(const void *from, __u32 from_bytes, const void *to, __u32 to_bytes, __u32 seed)
+    HELPER(csum_diff);
+long redirect(__u32 interface, __u64 flags) HELPER(redirect);
+long redirect_neighbour(__u32 interface, const void *next, int bytes, __u64 flags) HELPER(redirect_neigh);

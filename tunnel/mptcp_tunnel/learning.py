@@ -1,0 +1,123 @@
+"""What is learned of a path in one direction: its rate, its delay, its life. Pure; times are nanoseconds.
+
+Samples come with each message of the other end: how long a message took (by clocks that differ), how many bytes the
+joiner there had counted by then, how many the splitter here had sent. No acknowledgements are needed.
+
+- **Delay**: a message's time, its least of the last :data:`DELAY_SECONDS`. The clocks' difference is the same on all
+  paths and cancels in what counts, the difference between two paths.
+- **Queue**: by how much a message took longer than that.
+- **Rate**: while a queue stands on the path, what is delivered is what the path can carry. While none stands although
+  the splitter holds packets for the path back, the path can carry more: the rate rises by :data:`RISE` a sample.
+- **Life**: nothing heard for :data:`DEAD_SECONDS`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+SECOND: Final = 1_000_000_000
+DELAY_SECONDS: Final = 30.0
+DEAD_SECONDS: Final = 0.3
+"""While probes come twenty times a second."""
+QUEUE: Final = 5_000_000
+"""A message that took so much longer than the fastest found a queue."""
+SPAN: Final = 200_000_000
+"""Over which delivered bytes make a rate."""
+DRAIN: Final = 0.97
+"""Of what is delivered: so that the queue becomes shorter."""
+RISE: Final = 1.05
+BUSY: Final = 0.9
+"""Of the rate that is assumed: a path that carries more of it is limited by the splitter."""
+FIRST_RATE: Final = 10e6
+"""Bits/s, of a path of which nothing is known."""
+LEAST_RATE: Final = 64e3
+MOST_RATE: Final = 10e9
+
+
+class Sample(NamedTuple):
+    """What one message tells of the direction from here to the other end."""
+
+    time: int
+    """When this was learned, by the clock here."""
+    sent: int
+    """When a message was sent from here."""
+    arrived: int
+    """When it came there, by the clock there."""
+    counted: int
+    """When the joiner's bytes were read there, by the clock there."""
+    delivered: int
+    """So many they were."""
+
+
+class DelayEstimator:
+    """The least time of a message in the last :data:`DELAY_SECONDS`, by clocks that differ."""
+
+    def __init__(self) -> None:
+        self.delay: int | None = None
+        """None while nothing was heard."""
+        self._rising: deque[tuple[int, int]] = deque()
+        """Those that may become the least, when they were heard first."""
+
+    def add(self, time: int, took: int) -> int:
+        """Take a message that *took* so long; return by how much that is above the least."""
+        while self._rising and self._rising[-1][1] >= took:
+            self._rising.pop()
+        self._rising.append((time, took))
+        while self._rising[0][0] < time - DELAY_SECONDS * SECOND:
+            self._rising.popleft()
+        self.delay = self._rising[0][1]
+        return took - self.delay
+
+
+class PathEstimator:
+    """One path, from here to the other end."""
+
+    def __init__(self, rate: float = FIRST_RATE) -> None:
+        self.rate = rate
+        """Bits/s that the path is taken to carry."""
+        self.delays = DelayEstimator()
+        self.queue = 0
+        """By how much the last one took longer."""
+        self.heard: int | None = None
+        """When something was heard last."""
+        self._counts: deque[Sample] = deque()
+
+    def observe(self, sample: Sample) -> None:
+        """Learn from *sample*, which must be newer than those before."""
+        self.heard = sample.time
+        self.queue = self.delays.add(sample.time, sample.arrived - sample.sent)
+        counts = self._counts
+        if counts and (sample.delivered < counts[-1].delivered or sample.counted <= counts[-1].counted):
+            counts.clear()  # the other end began anew
+        counts.append(sample)
+        while len(counts) > 2 and counts[1].counted <= sample.counted - SPAN:
+            counts.popleft()
+        span = sample.counted - counts[0].counted
+        if span < SPAN // 2:
+            return
+        carried = 8 * (sample.delivered - counts[0].delivered) * SECOND / span
+        if self.queue > QUEUE:
+            # What stood in the queue at the begin of the span does not matter: it stands at its end, too.
+            self.rate = DRAIN * carried
+        elif carried > BUSY * self.rate:
+            self.rate *= RISE
+        self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)
+
+    def lives(self, now: int, interval: int) -> bool:
+        """Tell whether something was heard lately, where that is to come each *interval*."""
+        patience = max(DEAD_SECONDS * SECOND, 3 * interval)
+        return self.heard is not None and now - self.heard <= patience
+
+    def restart(self) -> None:
+        """Forget what was delivered: the path was dead meanwhile, or has another address."""
+        self._counts.clear()
+        self.queue = 0
+
+
+def differences(estimators: Sequence[DelayEstimator]) -> list[int]:
+    """Return by how much each path's delay is above that of the one with the least; 0 where it is not known."""
+    known = [each.delay for each in estimators if each.delay is not None]
+    least = min(known, default=0)
+    return [0 if each.delay is None else each.delay - least for each in estimators]

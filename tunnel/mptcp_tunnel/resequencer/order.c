@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "order.h"
+
+#include <string.h>
+
+static int ahead(uint16_t number, uint16_t of)
+{
+    return (int16_t)(number - of);
+}
+
+void order_begin(struct order *order, uint64_t patience)
+{
+    memset(order, 0, sizeof(*order));
+    order->patience = patience;
+}
+
+/* Release what stands at the next number, and all that follows without a gap. */
+static void release_run(struct order *order, release_fn release, void *context)
+{
+    struct held *held;
+
+    while ((held = &order->held[order->next % WINDOW])->there) {
+        held->there = false;
+        order->count--;
+        order->next++;
+        release(context, held->packet);
+    }
+}
+
+/* Give up the numbers before the first packet that is held, and release from there. */
+static void skip(struct order *order, release_fn release, void *context)
+{
+    while (order->count && !order->held[order->next % WINDOW].there) {
+        order->next++;
+        order->lost++;
+    }
+    release_run(order, release, context);
+}
+
+/* Tell whether each path that carried something lately is past the next number. */
+static bool is_lost(const struct order *order, uint64_t now)
+{
+    for (unsigned path = 0; path < PATHS; path++)
+        if (order->paths[path].seen && now - order->paths[path].seen < LATELY &&
+            ahead(order->paths[path].newest, order->next) <= 0)
+            return false;
+    return true;
+}
+
+void order_take(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now, release_fn release,
+                void *context)
+{
+    int distance = ahead(number, order->next);
+    struct held *held;
+
+    if (!order->begun || distance >= WINDOW || distance <= -WINDOW) {
+        while (order->count)
+            skip(order, release, context);
+        memset(order->paths, 0, sizeof(order->paths));
+        order->begun = true;
+        order->next = number;
+        distance = 0;
+    }
+    if (path < PATHS) {
+        order->paths[path].seen = now;
+        order->paths[path].newest = number;
+    }
+    held = &order->held[number % WINDOW];
+    if (distance < 0 || held->there) { /* late, or there already */
+        order->late++;
+        release(context, packet);
+    } else {
+        *held = (struct held){.arrived = now, .packet = packet, .there = true};
+        order->count++;
+        release_run(order, release, context);
+    }
+    while (order->count && is_lost(order, now))
+        skip(order, release, context);
+}
+
+uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context)
+{
+    while (order->count) {
+        uint64_t first = UINT64_MAX;
+        uint16_t number = order->next;
+
+        /* The longest held need not be the next: each number came when it came. */
+        for (uint16_t left = order->count; left; number++)
+            if (order->held[number % WINDOW].there) {
+                left--;
+                if (order->held[number % WINDOW].arrived < first)
+                    first = order->held[number % WINDOW].arrived;
+            }
+        if (now - first < order->patience)
+            return first + order->patience;
+        order->waited++;
+        skip(order, release, context);
+    }
+    return 0;
+}

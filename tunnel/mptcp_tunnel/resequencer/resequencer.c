@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/* resequencer QUEUE: releases packets of a netfilter queue in the order of their IPv4 identification. One flow of UDP is
+ * one order. On stdin come lines "ADDRESS PORT MICROSECONDS": the ends by which a tunnel is known here (its far end),
+ * and how long a packet of it may be held. It ends with stdin. nfnetlink_queue of the kernel: linux/netfilter/nfnetlink_queue.h. */
+#include "order.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_queue.h>
+#include <linux/netlink.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FLOWS 1024
+#define BATCH 64
+#define MESSAGE 512 /* bytes of one: the kernel copies no more than the headers */
+#define HEADERS 64
+#define LENGTH 4096 /* packets that may wait for a verdict */
+#define PATIENCE 50000000ULL /* ns, of a tunnel of which nothing was said */
+
+struct flow {
+    uint32_t address; /* of the far end, network order */
+    uint16_t port;
+    struct order order;
+};
+
+static struct flow *flows[FLOWS];
+static unsigned flow_count;
+static int netlink;
+static uint16_t queue;
+
+/* Verdicts that leave together. */
+static char verdicts[BATCH * 64];
+static size_t verdict_bytes;
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void fail(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static void flush_verdicts(void)
+{
+    if (verdict_bytes && send(netlink, verdicts, verdict_bytes, 0) < 0 && errno != EAGAIN)
+        fail("send verdicts");
+    verdict_bytes = 0;
+}
+
+/* Append an attribute to a message. */
+static void put(struct nlmsghdr *message, uint16_t type, const void *data, size_t bytes)
+{
+    struct nlattr *attribute = (void *)((char *)message + NLMSG_ALIGN(message->nlmsg_len));
+
+    attribute->nla_type = type;
+    attribute->nla_len = (uint16_t)(NLA_HDRLEN + bytes);
+    memcpy((char *)attribute + NLA_HDRLEN, data, bytes);
+    message->nlmsg_len = (uint32_t)(NLMSG_ALIGN(message->nlmsg_len) + NLA_ALIGN(attribute->nla_len));
+}
+
+static struct nlmsghdr *begin(void *at, uint16_t type, uint16_t flags)
+{
+    struct nlmsghdr *message = at;
+    struct nfgenmsg *header;
+
+    memset(at, 0, NLMSG_SPACE(sizeof(*header)));
+    message->nlmsg_len = NLMSG_LENGTH(sizeof(*header));
+    message->nlmsg_type = (uint16_t)(NFNL_SUBSYS_QUEUE << 8 | type);
+    message->nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags);
+    header = NLMSG_DATA(message);
+    header->nfgen_family = AF_UNSPEC;
+    header->version = NFNETLINK_V0;
+    header->res_id = htons(queue);
+    return message;
+}
+
+static void release_packet(void *context, uint32_t packet)
+{
+    struct nfqnl_msg_verdict_hdr verdict = {.verdict = htonl(NF_ACCEPT), .id = htonl(packet)};
+    struct nlmsghdr *message;
+
+    (void)context;
+    if (verdict_bytes + 64 > sizeof(verdicts))
+        flush_verdicts();
+    message = begin(verdicts + verdict_bytes, NFQNL_MSG_VERDICT, 0);
+    put(message, NFQA_VERDICT_HDR, &verdict, sizeof(verdict));
+    verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
+}
+
+static struct flow *flow_of(uint32_t address, uint16_t port, bool make)
+{
+    for (unsigned each = 0; each < flow_count; each++)
+        if (flows[each]->address == address && flows[each]->port == port)
+            return flows[each];
+    if (!make || flow_count == FLOWS)
+        return NULL;
+    struct flow *made = calloc(1, sizeof(*made));
+
+    if (!made)
+        return NULL;
+    made->address = address;
+    made->port = port;
+    order_begin(&made->order, PATIENCE);
+    return flows[flow_count++] = made;
+}
+
+/* Take one packet of the queue in. */
+static void take(const struct nlmsghdr *message, uint64_t now)
+{
+    const struct nlattr *attribute = (const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg)));
+    int left = (int)message->nlmsg_len - (int)NLMSG_SPACE(sizeof(struct nfgenmsg));
+    const struct nfqnl_msg_packet_hdr *header = NULL;
+    const uint8_t *packet = NULL;
+    uint32_t mark = 0, address;
+    size_t bytes = 0;
+    uint16_t port, number;
+    struct flow *flow;
+
+    while (left >= (int)NLA_HDRLEN && attribute->nla_len >= NLA_HDRLEN && attribute->nla_len <= left) {
+        const void *data = (const char *)attribute + NLA_HDRLEN;
+
+        switch (attribute->nla_type & NLA_TYPE_MASK) {
+        case NFQA_PACKET_HDR:
+            header = data;
+            break;
+        case NFQA_MARK:
+            mark = ntohl(*(const uint32_t *)data);
+            break;
+        case NFQA_PAYLOAD:
+            packet = data;
+            bytes = attribute->nla_len - NLA_HDRLEN;
+            break;
+        }
+        left -= NLA_ALIGN(attribute->nla_len);
+        attribute = (const void *)((const char *)attribute + NLA_ALIGN(attribute->nla_len));
+    }
+    if (!header)
+        return;
+    if (!packet || bytes < 28 || packet[0] != 0x45 || packet[9] != IPPROTO_UDP) {
+        release_packet(NULL, ntohl(header->packet_id));
+        return;
+    }
+    memcpy(&address, packet + 12, 4);
+    memcpy(&port, packet + 20, 2);
+    number = (uint16_t)(packet[4] << 8 | packet[5]);
+    flow = flow_of(address, port, true);
+    if (flow)
+        order_take(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);
+    else
+        release_packet(NULL, ntohl(header->packet_id));
+}
+
+static void configure(void)
+{
+    char buffer[256];
+    struct nfqnl_msg_config_cmd bind_queue = {.command = NFQNL_CFG_CMD_BIND};
+    struct nfqnl_msg_config_params copy = {.copy_range = htonl(HEADERS), .copy_mode = NFQNL_COPY_PACKET};
+    uint32_t length = htonl(LENGTH), flags = htonl(NFQA_CFG_F_FAIL_OPEN | NFQA_CFG_F_GSO);
+    struct nlmsghdr *message = begin(buffer, NFQNL_MSG_CONFIG, NLM_F_ACK);
+    char answer[1024];
+    ssize_t got;
+
+    put(message, NFQA_CFG_CMD, &bind_queue, sizeof(bind_queue));
+    if (send(netlink, buffer, message->nlmsg_len, 0) < 0)
+        fail("bind the queue");
+    got = recv(netlink, answer, sizeof(answer), 0);
+    if (got >= (ssize_t)NLMSG_LENGTH(sizeof(int))) {
+        errno = -*(int *)NLMSG_DATA((struct nlmsghdr *)answer);
+        if (errno)
+            fail("bind the queue");
+    }
+    message = begin(buffer, NFQNL_MSG_CONFIG, 0);
+    put(message, NFQA_CFG_PARAMS, &copy, sizeof(copy));
+    put(message, NFQA_CFG_QUEUE_MAXLEN, &length, sizeof(length));
+    put(message, NFQA_CFG_FLAGS, &flags, sizeof(flags));
+    put(message, NFQA_CFG_MASK, &flags, sizeof(flags));
+    if (send(netlink, buffer, message->nlmsg_len, 0) < 0)
+        fail("configure the queue");
+}
+
+/* Read what is said of tunnels; say whether stdin has ended. */
+static bool told(void)
+{
+    static char line[256];
+    static size_t used;
+    ssize_t got = read(STDIN_FILENO, line + used, sizeof(line) - 1 - used);
+    char *end, address[64];
+    unsigned port;
+    unsigned long long microseconds;
+
+    if (got <= 0)
+        return got < 0 && errno == EAGAIN ? false : true;
+    used += (size_t)got;
+    line[used] = 0;
+    while ((end = strchr(line, '\n'))) {
+        struct in_addr parsed;
+        struct flow *flow;
+
+        *end = 0;
+        if (sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3 && inet_aton(address, &parsed) &&
+            (flow = flow_of(parsed.s_addr, htons((uint16_t)port), true)))
+            flow->order.patience = microseconds * 1000;
+        used -= (size_t)(end + 1 - line);
+        memmove(line, end + 1, used + 1);
+    }
+    if (used == sizeof(line) - 1)
+        used = 0;
+    return false;
+}
+
+int main(int count, char **arguments)
+{
+    static char buffers[BATCH][MESSAGE];
+    struct mmsghdr messages[BATCH];
+    struct iovec pieces[BATCH];
+    struct sockaddr_nl local = {.nl_family = AF_NETLINK};
+    int room = 4 << 20;
+
+    if (count != 2)
+        return fprintf(stderr, "usage: resequencer QUEUE\n"), 2;
+    queue = (uint16_t)atoi(arguments[1]);
+    netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER);
+    if (netlink < 0 || bind(netlink, (struct sockaddr *)&local, sizeof(local)))
+        fail("open netlink");
+    setsockopt(netlink, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
+    configure();
+    for (int each = 0; each < BATCH; each++) {
+        pieces[each] = (struct iovec){buffers[each], MESSAGE};
+        messages[each] = (struct mmsghdr){.msg_hdr = {.msg_iov = &pieces[each], .msg_iovlen = 1}};
+    }
+    for (uint64_t due = 0;;) {
+        struct pollfd waits[] = {{.fd = netlink, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+        uint64_t now = now_ns();
+        struct timespec pause = {0};
+
+        if (due > now)
+            pause = (struct timespec){(time_t)((due - now) / 1000000000), (long)((due - now) % 1000000000)};
+        if (ppoll(waits, 2, due ? &pause : NULL, NULL) < 0 && errno != EINTR)
+            fail("poll");
+        if (waits[1].revents && told())
+            return 0;
+        now = now_ns();
+        if (waits[0].revents) {
+            int got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
+
+            for (int each = 0; each < got; each++) {
+                struct nlmsghdr *message = (void *)buffers[each];
+
+                if (message->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET))
+                    take(message, now);
+            }
+        }
+        due = 0;
+        for (unsigned each = 0; each < flow_count; each++) {
+            uint64_t next = order_expire(&flows[each]->order, now, release_packet, NULL);
+
+            if (next && (!due || next < due))
+                due = next;
+        }
+        flush_verdicts();
+    }
+}

@@ -1,0 +1,162 @@
+"""The settings file, tunnel.yaml: whose packets go over which paths. Text comes in.
+
+A tunnel with ``peer`` is a relay's: it has uplinks, and probes them. One without is a proxy's, for one relay: on which
+paths that relay is, its probes say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from mptcp_common.endpoints import address_and_port
+from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, editor_schema, parse_interface
+from mptcp_common.paths import absolute_path, socket_path
+from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import parse_document
+from mptcp_tunnel.message import LEAST_KEY_BYTES
+from mptcp_tunnel.model import MOST_PATHS, End
+
+DEFAULT_SETTINGS: Final = Path("/etc/mptcp-tunnel/tunnel.yaml")
+MOST_TUNNELS: Final = 1024
+_TEXT: Final = {"type": "string", "minLength": 1}
+_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
+
+
+Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
+
+
+def _peer(value: object) -> End:
+    address, port = address_and_port(value, "203.0.113.5:51820", "[2001:db8::5]:51820")
+    return End(ip_address(address), port)
+
+
+class TunnelSection(Section):
+    """One tunnel: the UDP packets between a program here and one there."""
+
+    port: Annotated[int, between(1, 65535)] = Field(
+        description="Local port of the tunnel program (ListenPort of WireGuard, lport of OpenVPN).", examples=[51820]
+    )
+    key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
+        description=f"File with the secret that both ends share: {LEAST_KEY_BYTES} bytes at least.",
+        examples=["/etc/mptcp-tunnel/home.key"],
+    )
+    peer: Annotated[End, Parsed(_peer, _TEXT)] | None = Field(
+        default=None,
+        description="Of a relay: address and port of the other end's tunnel program, as configured there.",
+        examples=["203.0.113.5:51820"],
+    )
+    paths: dict[Name, Interface] = Field(
+        default={}, description="Of a relay: its uplinks by name, 2 to 8.", examples=[{"dsl": "eth0", "lte": "wwan0"}]
+    )
+    spill_ms: Annotated[int, between(0, 1000)] = Field(
+        default=10,
+        description="How much of a path's additional delay counts when a path is chosen, milliseconds. 0: by rate; "
+        "large: the path by which a packet arrives first.",
+    )
+
+
+class TunnelsSection(Section):
+    """Settings of mptcp-tunnel."""
+
+    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
+        default="/run/mptcp-tunnel/status.sock", description="Where the daemon answers."
+    )
+    uplinks: list[Interface] = Field(
+        default=[], description="Of a proxy: the interfaces by which relays come in.", examples=[["eth0"]]
+    )
+    tunnels: dict[Name, TunnelSection] = Field(
+        description="By name.",
+        examples=[{"home": {"port": 51820, "key": "/etc/mptcp-tunnel/home.key"}}],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """One tunnel, checked."""
+
+    name: str
+    port: int
+    key: Path
+    peer: End | None
+    paths: tuple[tuple[str, str], ...]
+    """Names, and interfaces."""
+    spill: int
+    """Nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the daemon runs with, checked."""
+
+    status_socket: Path
+    uplinks: tuple[str, ...]
+    """Interfaces by which packets of tunnels come in."""
+    tunnels: tuple[Tunnel, ...]
+    source: str
+
+
+def load_settings(text: str, source: str) -> Settings:
+    """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
+    document = parse_document(text, source)
+    section, problems = validate(TunnelsSection, document)
+    if section is None or problems:
+        raise DocumentError(problems)
+    wrong: list[Problem] = []
+
+    def complain(path: tuple[str | int, ...], message: str) -> None:
+        wrong.append(problem_at(document, path, None, message, document.key_position(path)))
+
+    ports: dict[tuple[int, End | None], str] = {}
+    if len(section.tunnels) > MOST_TUNNELS:
+        complain(("tunnels",), f"{len(section.tunnels)} tunnels are too many; {MOST_TUNNELS} are allowed")
+    for name, each in section.tunnels.items():
+        at = ("tunnels", name)
+        if each.peer is None and each.paths:
+            complain((*at, "paths"), 'paths are a relay\'s, which has a "peer"; a proxy learns them from its relay')
+        if each.peer is None and not section.uplinks:
+            complain(at, 'a tunnel without a "peer" is a proxy\'s, which needs "uplinks": where relays come in')
+        if each.peer is not None and not 2 <= len(each.paths) <= MOST_PATHS:
+            complain(at, f"{len(each.paths)} paths; a relay has 2 to {MOST_PATHS}")
+        if len(set(each.paths.values())) < len(each.paths):
+            complain((*at, "paths"), "two paths have the same interface")
+        if each.peer is not None and (other := ports.setdefault((each.port, each.peer), name)) != name:
+            complain((*at, "port"), f"tunnel {other} has the same port and peer")
+    if wrong:
+        raise DocumentError(wrong)
+    tunnels = tuple(
+        Tunnel(name, each.port, Path(each.key), each.peer, tuple(each.paths.items()), each.spill_ms * 1_000_000)
+        for name, each in section.tunnels.items()
+    )
+    uplinks = dict.fromkeys([*section.uplinks, *(interface for each in tunnels for _, interface in each.paths)])
+    return Settings(Path(section.status_socket), tuple(uplinks), tunnels, source)
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings in the file *path*; raise DocumentError, also for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+        raise DocumentError([Problem(str(path), 0, 0, "", None, why)]) from error
+    except UnicodeDecodeError as error:
+        raise DocumentError([Problem(str(path), 0, 0, "", None, "is not text in UTF-8")]) from error
+    return load_settings(text, str(path))
+
+
+def read_key(path: Path) -> bytes:
+    """Return the secret in a key file, without white space at its ends. Raises ValueError and OSError."""
+    key = path.read_bytes().strip()
+    if len(key) < LEAST_KEY_BYTES:
+        raise ValueError(f"{path} has {len(key)} bytes; a key has {LEAST_KEY_BYTES} at least")
+    return key
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema for editors."""
+    return editor_schema(TunnelsSection)
