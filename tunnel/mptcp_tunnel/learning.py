@@ -6,8 +6,9 @@ joiner there had counted by then, how many the splitter here had sent. No acknow
 - **Delay**: a message's time, its least of the last :data:`DELAY_SECONDS`. The clocks' difference is the same on all
   paths and cancels in what counts, the difference between two paths.
 - **Queue**: by how much a message took longer than that.
-- **Rate**: while a queue stands on the path, what is delivered is what the path can carry. While none stands although
-  the splitter holds packets for the path back, the path can carry more: the rate rises by :data:`RISE` a sample.
+- **Rate**: while a queue stands on the path, and most of what stands there is ours, what is delivered is what the path
+  can carry. While none stands although the rate that is assumed is used up, the path can carry more: the rate rises by
+  :data:`RISE` a sample.
 - **Life**: nothing heard for :data:`DEAD_SECONDS`.
 """
 
@@ -27,6 +28,8 @@ SPAN: Final = 200_000_000
 """Over which delivered bytes make a rate."""
 DRAIN: Final = 0.97
 """Of what is delivered: so that the queue becomes shorter."""
+OURS: Final = 0.7
+"""Of the rate that is assumed: so much carried, the queue is taken to be ours."""
 RISE: Final = 1.05
 BUSY: Final = 0.9
 """Of the rate that is assumed: a path that carries more of it is limited by the splitter."""
@@ -49,6 +52,8 @@ class Sample(NamedTuple):
     """When the joiner's bytes were read there, by the clock there."""
     delivered: int
     """So many they were."""
+    dispatched: int
+    """Bytes that the splitter had counted here when the message was sent."""
 
 
 class DelayEstimator:
@@ -82,25 +87,35 @@ class PathEstimator:
         """By how much the last one took longer."""
         self.heard: int | None = None
         """When something was heard last."""
-        self._counts: deque[Sample] = deque()
+        self._counts: deque[tuple[Sample, int]] = deque()
+        """Samples of the last :data:`SPAN`, each with the queue that its message found."""
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than those before."""
         self.heard = sample.time
         self.queue = self.delays.add(sample.time, sample.arrived - sample.sent)
         counts = self._counts
-        if counts and (sample.delivered < counts[-1].delivered or sample.counted <= counts[-1].counted):
-            counts.clear()  # the other end began anew
-        counts.append(sample)
-        while len(counts) > 2 and counts[1].counted <= sample.counted - SPAN:
+        if counts:
+            last = counts[-1][0]
+            if (
+                sample.delivered < last.delivered
+                or sample.counted <= last.counted
+                or sample.dispatched < last.dispatched
+            ):
+                counts.clear()  # one of both ends began anew
+        counts.append((sample, self.queue))
+        while len(counts) > 2 and counts[1][0].counted <= sample.counted - SPAN:
             counts.popleft()
-        span = sample.counted - counts[0].counted
+        first = counts[0][0]
+        span = sample.counted - first.counted
         if span < SPAN // 2:
             return
-        carried = 8 * (sample.delivered - counts[0].delivered) * SECOND / span
-        if self.queue > QUEUE:
-            # What stood in the queue at the begin of the span does not matter: it stands at its end, too.
-            self.rate = DRAIN * carried
+        carried = 8 * (sample.delivered - first.delivered) * SECOND / span
+        dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
+        if min(queue for _, queue in counts) > QUEUE:
+            # The queue of others says nothing of what the path would carry of ours.
+            if carried > OURS * self.rate or dispatched > carried / DRAIN:
+                self.rate = DRAIN * carried
         elif carried > BUSY * self.rate:
             self.rate *= RISE
         self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)

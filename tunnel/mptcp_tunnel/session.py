@@ -7,7 +7,6 @@ Times are nanoseconds of the monotonic clock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,8 +42,9 @@ class Path:
     heard: int = 0
     """Its ``sent``."""
     heard_at: int = 0
-    challenged: dict[End, deque[int]] = field(default_factory=dict)
-    """Times that were sent lately, by address: that of the path, and one that may become it."""
+    challenged: dict[End, dict[int, int]] = field(default_factory=dict)
+    """Times that were sent lately, by address: that of the path, and one that may become it. With each, the bytes that
+    the splitter had counted."""
     due: int = 0
     """When to probe next."""
     counters: PathCounters = NO_COUNTERS
@@ -61,13 +61,20 @@ class Session:
         self._number = first_number
         self._moved = 0
         """When the tunnel carried something last."""
+        self._woken = 0
+        """When it did after it had been idle."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
         """Take what the programs counted of each path."""
+        idle = self.interval(now) == IDLE_PROBE
         for path, counted in zip(self.paths, counters, strict=False):
             if counted != path.counters:
                 self._moved = now
                 path.counters = counted
+        if idle and self._moved == now:
+            self._woken = now
+            for path in self.paths:
+                path.due = min(path.due, now + PROBE)
 
     def due(self, now: int) -> Iterator[tuple[int, Message, End]]:
         """Yield the probes that are due: path, message, and where it goes."""
@@ -88,7 +95,8 @@ class Session:
         if message.number <= path.number:
             return None, False  # sent before, or twice
         answers = self.kind is Kind.ANSWER
-        if message.heard not in path.challenged.get(source, ()):
+        dispatched = path.challenged.get(source, {}).get(message.heard)
+        if dispatched is None:
             # It may be in anybody's name: an answer goes there, and nothing is believed.
             return (self._message(message.path, source, now, message.sent) if answers else None), False
         path.number = message.number
@@ -98,12 +106,14 @@ class Session:
         if moved:
             path.remote = source
             path.estimator.restart()
-        path.estimator.observe(Sample(now, message.heard, message.heard_at, message.sent, message.received_bytes))
+        arrived, counted, delivered = message.heard_at, message.sent, message.received_bytes
+        path.estimator.observe(Sample(now, message.heard, arrived, counted, delivered, dispatched))
         return (self._message(message.path, source, now, message.sent) if answers else None), moved
 
     def alive(self, now: int) -> list[bool]:
         """Tell of each path whether it lives."""
-        interval = self.interval(now)
+        # The other end may not know yet that probes are to come often.
+        interval = IDLE_PROBE if now - self._woken < 2 * IDLE_PROBE else self.interval(now)
         return [path.remote is not None and path.estimator.lives(now, interval) for path in self.paths]
 
     def interval(self, now: int) -> int:
@@ -124,8 +134,11 @@ class Session:
         self._number += 1
         if to not in path.challenged and len(path.challenged) > 1:
             path.challenged = {end: times for end, times in path.challenged.items() if end == path.remote}
-        path.challenged.setdefault(to, deque(maxlen=CHALLENGES)).append(now)
         counted = path.counters
+        times = path.challenged.setdefault(to, {})
+        times[now] = counted.sent_bytes
+        if len(times) > CHALLENGES:
+            del times[next(iter(times))]
         return Message(
             self.kind,
             index,

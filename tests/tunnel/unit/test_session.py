@@ -116,6 +116,18 @@ def test_a_tunnel_that_carries_something_is_probed_often() -> None:
     assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE
 
 
+def test_no_path_is_taken_to_be_silent_when_the_tunnel_wakes() -> None:
+    """Defect: it was probed each second until then, and had to be heard within 0.3 s at once."""
+    ends = Ends()
+    for _ in range(3):
+        ends.exchange()
+    now = ends.now + 900 * MS
+    ends.relay.count([PathCounters(1, 100, 0, 0)], now)
+    assert ends.relay.alive(now) == [True]
+    assert list(ends.relay.due(now + PROBE)), "and it is probed soon"
+    assert ends.relay.alive(now + 2 * SECOND) == [False]
+
+
 def test_differences_of_delays_are_found_though_the_clocks_differ() -> None:
     relay, proxy = Session(Kind.PROBE, [PROXY, PROXY], 1), Session(Kind.ANSWER, [None, None], 1)
     now, ahead = 10 * SECOND, -3 * SECOND
