@@ -62,7 +62,7 @@ class Network:
             self._route.link("set", index=other, state="up")
             for address in ADDRESSES:
                 length = 32 if address.version == 4 else 128
-                self._route.addr("add", index=index, address=str(address), prefixlen=length)
+                self._route.addr("add", index=index, address=str(address), prefixlen=length, flags=_IFA_F_NODAD)
                 self._route_to(index, None, address)
         except NetlinkError as error:
             raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
@@ -139,5 +139,5 @@ class Network:
         return str(link.get_attr(name))
 
 
-_IFF_NOARP = 0x80
+_IFF_NOARP, _IFA_F_NODAD = 0x80, 0x02
 _SCOPE_LINK = 253
