@@ -52,8 +52,8 @@ MOST_COST = 15.0
 """What the daemon takes for a segment at the most, all that it does beside included, in times that reading one takes
 alone: another machine, or another time, takes twice as long for both. Beside busy loops, where fewer are read at a
 time, it came to 9.6."""
-MOST_RESYNCS = 1.5
-"""A second: one for what was lost, and one each ``verify_interval``, 2 s here."""
+MOST_RESYNCS = 0.5
+"""A second: one each three ``verify_interval``, 6 s here. Segments that were dropped need none."""
 AT_ONCE, MOST_SHARE = 0.5, 0.85
 """Seconds of a processor that the daemon takes at the beginning, and the share that it takes of one besides: half for
 what it reads, some 0.15 for all else, more beside other work. Without that bound it comes to 0.92 where all guesses are

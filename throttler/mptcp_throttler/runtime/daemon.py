@@ -161,7 +161,7 @@ class Daemon:
                 self._tell_service_manager(told),
                 garbage.run(),
                 engine.run(),
-                self._drift.run(self._observers.resync_quietly),
+                self._drift.run(),
                 engine.follow_the_clock(),
                 self._reload_when_wanted(),
             )

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mptcp_common.kernel_error import KernelError
@@ -109,11 +109,8 @@ class DriftMonitor:
         async with self._turn:
             return await verify_all(self._owners, self._refused)
 
-    async def run(self, afterwards: Callable[[], Awaitable[None]]) -> None:
-        """Compare forever; *afterwards* is done after each periodic comparison.
-
-        What could not be put right is tried again soon.
-        """
+    async def run(self) -> None:
+        """Compare forever; what could not be put right is tried again soon."""
         periodic, rest_until = time.monotonic() + self._interval, 0.0
         while True:
             now = time.monotonic()
@@ -128,9 +125,8 @@ class DriftMonitor:
             rest_until = ended + min(self._interval, rest)
             if periodic <= now:
                 periodic = ended + max(self._interval, rest)
-                await afterwards()
             if not done:
-                periodic = min(periodic, max(rest_until, time.monotonic() + AGAIN_SECONDS))
+                periodic = min(periodic, max(rest_until, ended + AGAIN_SECONDS))
 
     async def _compare(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf

@@ -26,6 +26,9 @@ from mptcp_throttler.runtime.engine import Engine
 log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
+RESYNC_INTERVALS = 3
+"""Times ``verify_interval`` from one resync that nothing asks for to the next: 30 s. It finds what neither an event nor
+a look-up told, and lists all sockets."""
 _BATCH = 256
 """Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
 
@@ -92,6 +95,7 @@ class Observers:
         self._reading = ReadingShare(time.monotonic())
         self._events: EventSource | None = None
         self._routes: RouteSource | None = None
+        self._resynced = time.monotonic()
         self._asking: asyncio.TimerHandle | None = None
         """Set while there is something to ask."""
         self._loop = asyncio.get_running_loop()
@@ -139,12 +143,14 @@ class Observers:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
                 await self._interface_returned()
-            if unknown or self._tracker.wants_resync:
+            due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
+            if unknown or due or self._tracker.wants_resync:
                 await self.resync_quietly()
 
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
         self.counters.resyncs += 1
+        self._resynced = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
