@@ -208,7 +208,9 @@ class Daemon:
             # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
             alive = [True] * len(alive)
         after: list[PathState | None] = [
-            None if state is None else replace(state, alive=lives, rate=path.estimator.rate, delay=delay)
+            None
+            if state is None
+            else replace(state, alive=lives, rate=path.estimator.rate, delay=delay, queue=max(0, path.estimator.queue))
             for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
         ]
         due = now - running.told > TELL_SECONDS * 1e9
@@ -257,6 +259,7 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
         before.alive is not after.alive
         or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
         or abs(after.delay - before.delay) > 1_000_000
+        or abs(after.queue - before.queue) > 5_000_000
     )
 
 
@@ -269,9 +272,11 @@ def _index(interface: str) -> int:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """Listen at *path*, for root alone. Raises KernelError."""
+    """Listen at *path*, for root alone; its directory is made if need be. Raises KernelError."""
+    made = not path.parent.exists()
     with socket.socket(socket.AF_UNIX) as listening:
         try:
+            path.parent.mkdir(mode=0o755, exist_ok=True)
             path.unlink(missing_ok=True)
             listening.bind(str(path))
             path.chmod(0o600)
@@ -282,6 +287,9 @@ def _listening(path: Path) -> Iterator[socket.socket]:
             yield listening
         finally:
             path.unlink(missing_ok=True)
+            if made:
+                with suppress(OSError):
+                    path.parent.rmdir()
 
 
 def serve(settings: Settings) -> None:

@@ -151,6 +151,8 @@ def read_settings(path: Path) -> Settings:
 
 def read_key(path: Path) -> bytes:
     """Return the secret in a key file, without white space at its ends. Raises ValueError and OSError."""
+    if path.stat().st_mode & 0o077:
+        raise ValueError(f"{path} can be read by others than its owner; chmod 600 {path}")
     key = path.read_bytes().strip()
     if len(key) < LEAST_KEY_BYTES:
         raise ValueError(f"{path} has {len(key)} bytes; a key has {LEAST_KEY_BYTES} at least")

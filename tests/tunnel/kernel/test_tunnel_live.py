@@ -38,6 +38,7 @@ class Site:
     def __init__(self, relay: LiveNode, proxy: LiveNode) -> None:
         self.relay, self.proxy = relay, proxy
         self.key = relay.write("tunnel.key", "k" * 32)
+        self.key.chmod(0o600)
         self.sockets = {node.name: node.directory / f"{node.name}-tunnel.sock" for node in (relay, proxy)}
 
     def settings(self, node: LiveNode) -> Path:

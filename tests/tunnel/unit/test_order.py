@@ -51,7 +51,13 @@ class Order:
         packet = number if packet is None else packet
         times = ctypes.c_uint64(now)
         self._library.order_take(
-            self._order, ctypes.c_uint16(number & 0xFFFF), path, ctypes.c_uint32(packet), times, self._callback, None
+            self._order,
+            ctypes.c_uint16(1 + (number - 1) % 65_535),
+            path,
+            ctypes.c_uint32(packet),
+            times,
+            self._callback,
+            None,
         )
 
     def expire(self, now: int) -> int:

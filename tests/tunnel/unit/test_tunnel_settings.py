@@ -51,9 +51,12 @@ def test_mistakes(text: str, line: int, words: str) -> None:
     assert [problem.line for problem in found] == [line], str(caught.value)
 
 
-def test_a_short_key_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_is_short_or_open_to_others_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"short\n")
+    with pytest.raises(ValueError, match="can be read by others than its owner; chmod 600"):
+        read_key(key)
+    key.chmod(0o600)
     with pytest.raises(ValueError, match="has 5 bytes; a key has 16 at least"):
         read_key(key)
     key.write_bytes(b" " + b"x" * 16 + b"\n")

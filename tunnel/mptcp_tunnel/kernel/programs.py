@@ -29,7 +29,7 @@ _BYTE_TIME_SHIFT = 10
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
-_PATH_SIZE: Final = 2 * _END.size + 20 + 12 + 24
+_PATH_SIZE: Final = 2 * _END.size + 20 + 12 + 32
 _TUNNEL_SIZE: Final = 2 * _END.size + 16 + MOST_PATHS * _PATH_SIZE
 _PATH_STATE = struct.Struct("=QQQQQ")
 _STATE = struct.Struct(f"=Q{MOST_PATHS * _PATH_STATE.size}s")
@@ -64,7 +64,7 @@ def _packed_path(path: PathState) -> bytes:
     return (
         packed_ends(path.outside)
         + hop
-        + struct.pack("=II4xQQQ", path.interface, path.alive, byte_time, path.delay, path.room)
+        + struct.pack("=II4xQQQQ", path.interface, path.alive, byte_time, path.delay, path.room, path.queue)
     )
 
 

@@ -14,6 +14,13 @@ void order_begin(struct order *order, uint64_t patience)
     order->patience = patience;
 }
 
+/* Go to the number that follows: none is 0. */
+static void advance(struct order *order)
+{
+    if (!++order->next)
+        order->next = 1;
+}
+
 /* Release what stands at the next number, and all that follows without a gap. */
 static void release_run(struct order *order, release_fn release, void *context)
 {
@@ -22,7 +29,7 @@ static void release_run(struct order *order, release_fn release, void *context)
     while ((held = &order->held[order->next % WINDOW])->there) {
         held->there = false;
         order->count--;
-        order->next++;
+        advance(order);
         release(context, held->packet);
     }
 }
@@ -31,7 +38,7 @@ static void release_run(struct order *order, release_fn release, void *context)
 static void skip(struct order *order, release_fn release, void *context)
 {
     while (order->count && !order->held[order->next % WINDOW].there) {
-        order->next++;
+        advance(order);
         order->lost++;
     }
     release_run(order, release, context);

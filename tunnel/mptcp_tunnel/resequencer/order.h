@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* In which order the packets of one tunnel are released. No I/O, no clock: times are ns of a monotonic clock.
  *
- * A packet has a number of 16 bits. What comes after a gap is held, until the gap is filled, is known to be lost, or has
+ * A packet has a number of 16 bits, never 0. What comes after a gap is held, until the gap is filled, is known to be lost, or has
  * been waited for long enough. It is lost once all paths that carried something lately have shown a later number: a path
  * keeps its order. It is waited for as long as the delays of the paths differ, and a little. */
 #ifndef ORDER_H

@@ -23,6 +23,7 @@
 #define MESSAGE 512 /* bytes of one: the kernel copies no more than the headers */
 #define HEADERS 64
 #define LENGTH 4096 /* packets that may wait for a verdict */
+#define UNORDERED 0 /* number of a packet that waits for no others: programs/tunnel.h */
 #define PATIENCE 50000000ULL /* ns, of a tunnel of which nothing was said */
 
 struct flow {
@@ -150,13 +151,13 @@ static void take(const struct nlmsghdr *message, uint64_t now)
     }
     if (!header)
         return;
-    if (!packet || bytes < 28 || packet[0] != 0x45 || packet[9] != IPPROTO_UDP) {
+    number = packet && bytes >= 28 && packet[0] == 0x45 && packet[9] == IPPROTO_UDP ? packet[4] << 8 | packet[5] : UNORDERED;
+    if (number == UNORDERED) {
         release_packet(NULL, ntohl(header->packet_id));
         return;
     }
     memcpy(&address, packet + 12, 4);
     memcpy(&port, packet + 20, 2);
-    number = (uint16_t)(packet[4] << 8 | packet[5]);
     flow = flow_of(address, port, true);
     if (flow)
         order_take(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);

@@ -115,7 +115,8 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
 }
 
 /* Choose by a virtual queue for each path: the one by which a packet would arrive first, where `tau` bounds what a
- * longer path's delay counts; a path whose queue has room goes before every one without. */
+ * longer path's delay counts; a path whose queue has room goes before every one without. For a light packet all of the
+ * delay counts, and the queue that stands on the path. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state, __u32 bytes)
 {
     __u64 now = now_ns(), least = ~0ULL, least_done = 0;
@@ -130,7 +131,10 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
             continue;
         start = state->paths[each].next_free > now ? state->paths[each].next_free : now;
         done = start + (bytes * path->byte_time >> BYTE_TIME_SHIFT);
-        cost = done + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
+        if (bytes < LIGHT)
+            cost = start + path->delay + path->queue;
+        else
+            cost = done + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
         if (start - now > path->room)
             cost += NO_ROOM;
         if (cost < least) {
@@ -168,10 +172,16 @@ int mptcp_split(struct __sk_buff *packet)
     if (chosen >= MOST_PATHS)
         return TC_ACT_SHOT;
     path = &tunnel->paths[chosen];
-    sequence = state->sequence++; /* two processors at once may give one number twice: as a packet that is late */
+    sequence = UNORDERED;
+    if (packet->len >= LIGHT) {
+        /* Two processors at once may give one number twice: as a packet that is late. */
+        sequence = ++state->sequence & 0xffff;
+        if (sequence == UNORDERED)
+            sequence = ++state->sequence & 0xffff;
+    }
     __sync_fetch_and_add(&state->paths[chosen].sent_packets, 1);
     __sync_fetch_and_add(&state->paths[chosen].sent_bytes, packet->len - ETH_HLEN);
-    if (rewrite(packet, &headers, &path->outside, sequence & 0xffff))
+    if (rewrite(packet, &headers, &path->outside, sequence))
         return TC_ACT_SHOT;
     next = path->next;
     return redirect_neighbour(path->interface, &next, sizeof(next), 0);

@@ -21,6 +21,8 @@
 #define MAGIC 0xf4                /* first byte of hellos and probes: neither WireGuard's nor OpenVPN's */
 #define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
+#define LIGHT 300 /* bytes: a smaller packet goes by the path on which it is first, and needs no order */
+#define UNORDERED 0 /* number of a packet that is not to wait for others */
 #define NO_ROOM (1ULL << 62)
 #define SILENT 5000000000ULL      /* ns without the daemon's word, after which each path counts as alive */
 
@@ -56,6 +58,7 @@ struct path {
     __u64 byte_time; /* ns / 1024 that a byte takes */
     __u64 delay;     /* ns beyond that of the path with the least */
     __u64 room;      /* ns that its virtual queue may hold */
+    __u64 queue;     /* ns that the last probe waited on the path */
 };
 
 struct tunnel {
