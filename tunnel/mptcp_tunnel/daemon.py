@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import notify
-from mptcp_tunnel.kernel.network import Network, far_end, near_end
+from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver, Sender
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
@@ -86,7 +86,7 @@ class Daemon:
             device, address = self._network.make()
             self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
-            self._programs.attach([_index(each) for each in settings.uplinks])
+            self._programs.attach([index_of(each) for each in settings.uplinks])
             for interface in settings.uplinks:
                 self._senders[interface] = sender = Sender(interface)
                 scope.callback(sender.close)
@@ -146,7 +146,7 @@ class Daemon:
         next_hop, source = self._network.next_hop(peer.address, interface)
         ends = Ends(End(source, running.tunnel.port), peer)
         self._move(running, index, ends)
-        running.states[index] = PathState(ends, _index(interface), next_hop, alive=False)
+        running.states[index] = PathState(ends, index_of(interface), next_hop, alive=False)
 
     def _move(self, running: _Running, index: int, ends: Ends) -> None:
         before, running.outside[index] = running.outside[index], ends
@@ -194,7 +194,7 @@ class Daemon:
         except KernelError as error:
             log.warning("tunnel %s: %s", running.tunnel.name, error)
             return
-        running.states[index] = PathState(ends, _index(interface), next_hop)
+        running.states[index] = PathState(ends, index_of(interface), next_hop)
         running.told = 0
 
     def _follow(self, running: _Running, now: int) -> None:
@@ -261,13 +261,6 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
         or abs(after.delay - before.delay) > 1_000_000
         or abs(after.queue - before.queue) > 5_000_000
     )
-
-
-def _index(interface: str) -> int:
-    try:
-        return socket.if_nametoindex(interface)
-    except OSError:
-        raise KernelError(f"{interface} is not there") from None
 
 
 @contextmanager

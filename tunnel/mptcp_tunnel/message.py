@@ -21,7 +21,7 @@ VERSION: Final = 1
 IDENTIFIER_BYTES: Final = 8
 LEAST_KEY_BYTES: Final = 16
 _MAC_BYTES = 16
-_FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQI")
+_FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
 """Bytes of a message that is not padded."""
 LARGEST: Final = 1472
@@ -50,10 +50,6 @@ class Message:
     """When it was received."""
     received_bytes: int
     """That the sender's joiner counted on this path."""
-    sent_bytes: int
-    """That the sender's splitter counted on this path."""
-    received_packets: int
-    """The same in packets, the lower 32 bits."""
 
 
 def identifier(key: bytes) -> bytes:
@@ -74,8 +70,6 @@ def packed(message: Message, key: bytes, size: int = SIZE) -> bytes:
         message.heard,
         message.heard_at,
         message.received_bytes,
-        message.sent_bytes,
-        message.received_packets & 0xFFFFFFFF,
     ) + bytes(size - SIZE)
     return body + hmac.digest(key, body, "sha256")[:_MAC_BYTES]
 

@@ -83,10 +83,6 @@ class Session:
                 path.due = now + self.interval(now)
                 yield index, self._message(index, path.remote, now), path.remote
 
-    def next_due(self) -> int:
-        """Return when :meth:`due` has something."""
-        return min(path.due for path in self.paths if path.remote is not None)
-
     def receive(self, message: Message, source: End, now: int) -> tuple[Message | None, bool]:
         """Take a message whose HMAC is right; return the answer to it, and whether the path has another address now."""
         if message.kind is self.kind or message.path >= len(self.paths):
@@ -147,6 +143,4 @@ class Session:
             path.heard if heard is None else heard,
             path.heard_at if heard is None else now,
             counted.received_bytes,
-            counted.sent_bytes,
-            counted.received_packets,
         )

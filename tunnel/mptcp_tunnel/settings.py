@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from mptcp_common.endpoints import address_and_port
-from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, editor_schema, parse_interface
+from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, parse_interface
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
@@ -157,8 +157,3 @@ def read_key(path: Path) -> bytes:
     if len(key) < LEAST_KEY_BYTES:
         raise ValueError(f"{path} has {len(key)} bytes; a key has {LEAST_KEY_BYTES} at least")
     return key
-
-
-def settings_schema() -> dict[str, Any]:
-    """Return the JSON Schema for editors."""
-    return editor_schema(TunnelsSection)

@@ -165,7 +165,7 @@ def test_forged_messages_move_nothing(site: Site) -> None:
         with site.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
             attacker.bind(("10.93.0.1", 6666))
             for number in range(200):
-                message = Message(Kind.PROBE, number % 9, time.time_ns() + number, 1, 1, 1, 0, 0, 0)
+                message = Message(Kind.PROBE, number % 9, time.time_ns() + number, 1, 1, 1, 0)
                 attacker.sendto(packed(message, (b"k" if number % 2 else b"x") * 32), (PEER, PORT))
                 attacker.sendto(b"\xf4\x01" + bytes(number), (PEER, PORT))
         assert site.exchange(100) >= 98

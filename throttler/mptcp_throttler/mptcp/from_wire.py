@@ -15,8 +15,6 @@ each other. What they say that the kernel does not:
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, TcpFlag, unmap
 from mptcp_throttler.mptcp.options import (
@@ -25,12 +23,10 @@ from mptcp_throttler.mptcp.options import (
     MpFastclose,
     MpJoinSyn,
     MpJoinSynAck,
-    MptcpOption,
     MpTcprst,
 )
 from mptcp_throttler.mptcp.timed_table import TimedTable
 
-_Option = TypeVar("_Option", bound=MptcpOption)
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
 
@@ -85,7 +81,7 @@ class WireObserver:
             counters.ignored += four_tuple not in self.handshakes
             return []
         subflow.touch(segment.time)
-        if _first_option(segment, MpFastclose) is not None:
+        if segment.option(MpFastclose) is not None:
             for each in subflow.connection.subflows:
                 table.questions.ask(each.four_tuple, segment.time)
         elif flags & _RST:
@@ -122,7 +118,7 @@ class WireObserver:
         return (inward, True) if to_proxy and segment.flags & (_SYN | _ACK) == _SYN else None
 
     def _syn(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
-        join, capable = _first_option(segment, MpJoinSyn), _first_option(segment, MpCapable)
+        join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
         subflow = self._table.subflows.get(four_tuple)
         if join is None and (capable is None or capable.version == 0):
             self._table.counters.version_0 += capable is not None
@@ -134,7 +130,7 @@ class WireObserver:
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         """The proxy answers: shaping is on the way out, so that the interface of the answer counts."""
         handshake, subflow = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
-        join, capable = _first_option(segment, MpJoinSynAck), _first_option(segment, MpCapable)
+        join, capable = segment.option(MpJoinSynAck), segment.option(MpCapable)
         if join is None and (capable is None or capable.version != 1):
             if handshake is None:
                 self._table.counters.ignored += 1
@@ -167,7 +163,7 @@ class WireObserver:
         if handshake is None or handshake.token is None:
             self._table.counters.ignored += 1
             return []
-        reason = _first_option(segment, MpTcprst)
+        reason = segment.option(MpTcprst)
         detail = "RST from the proxy" if reason is None else f"RST from the proxy, MP_TCPRST reason {reason.reason}"
         if handshake.token not in self._table.connections:
             detail = "unknown token"
@@ -181,10 +177,3 @@ class WireObserver:
             return []
         self.refused.put(four_tuple, None, time)
         return [Event(EventKind.JOIN_REFUSED, time, token, four_tuple, detail)]
-
-
-def _first_option(segment: Segment, kind: type[_Option]) -> _Option | None:
-    for option in segment.options:
-        if isinstance(option, kind):
-            return option
-    return None

@@ -13,10 +13,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mptcp_throttler.mptcp.options import MptcpOption
 
+_Option = TypeVar("_Option", bound=MptcpOption)
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
@@ -88,6 +89,10 @@ class Segment:
     options: tuple[MptcpOption, ...]
     outgoing: bool | None = None
     """This host sent it; None where that cannot be told (the loopback interface)."""
+
+    def option(self, kind: type[_Option]) -> _Option | None:
+        """Return the first MPTCP option of that *kind*."""
+        return next((option for option in self.options if isinstance(option, kind)), None)
 
 
 @dataclass(frozen=True, slots=True)

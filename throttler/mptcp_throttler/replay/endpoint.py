@@ -9,7 +9,7 @@ one with the right HMAC. A join to a connection whose keys the capture does not 
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import Final, TypeVar
+from typing import Final
 
 from mptcp_throttler.mptcp import keys
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
@@ -20,14 +20,12 @@ from mptcp_throttler.mptcp.options import (
     MpJoinSyn,
     MpJoinSynAck,
     MpPrio,
-    MptcpOption,
     MpTcprst,
 )
 from mptcp_throttler.mptcp.timed_table import TimedTable
 
 HANDSHAKE_SECONDS: Final = 10.0
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
-_Option = TypeVar("_Option", bound=MptcpOption)
 
 
 class _Subflow:
@@ -74,7 +72,7 @@ class Endpoint:
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
             return events
-        fastclose, priority = _first(segment, MpFastclose), _first(segment, MpPrio)
+        fastclose, priority = segment.option(MpFastclose), segment.option(MpPrio)
         if priority is not None and from_client:
             subflow.backup = priority.backup
             events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
@@ -88,14 +86,14 @@ class Endpoint:
         subflow.ended |= {from_client} if flags & _FIN else set()
         if flags & _RST or len(subflow.ended) == 2:
             detail = f"{'RST' if flags & _RST else 'FIN'} from the {_side(from_client)}"
-            reset = _first(segment, MpTcprst)
+            reset = segment.option(MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]
             events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, subflow, detail))
         return events
 
     def _syn(self, segment: Segment, four_tuple: FourTuple) -> None:
-        join, capable = _first(segment, MpJoinSyn), _first(segment, MpCapable)
+        join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             before = self._handshakes.get(four_tuple)
@@ -106,9 +104,9 @@ class Endpoint:
         subflow = self._handshakes.get(four_tuple)
         if subflow is None or segment.acknowledgment != _after(subflow.client_sequence):
             return
-        capable = _first(segment, MpCapable)
+        capable = segment.option(MpCapable)
         if subflow.join is not None:
-            subflow.answer = _first(segment, MpJoinSynAck)
+            subflow.answer = segment.option(MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
             subflow.proxy_key, subflow.token = capable.sender_key, keys.token(capable.sender_key)
         subflow.proxy_sequence = segment.sequence
@@ -122,7 +120,7 @@ class Endpoint:
             or segment.acknowledgment != _after(subflow.proxy_sequence)
         ):
             return []
-        capable, proof = _first(segment, MpCapable), _first(segment, MpJoinAck)
+        capable, proof = segment.option(MpCapable), segment.option(MpJoinAck)
         if subflow.join is None:
             if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
                 return []
@@ -163,7 +161,3 @@ def _after(sequence: int) -> int:
 
 def _side(from_client: bool) -> str:
     return "client" if from_client else "proxy"
-
-
-def _first(segment: Segment, kind: type[_Option]) -> _Option | None:
-    return next((option for option in segment.options if isinstance(option, kind)), None)

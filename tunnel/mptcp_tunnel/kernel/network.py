@@ -41,6 +41,14 @@ def near_end(port: int, version: int) -> End:
     return End(ADDRESSES[0 if version == 4 else 1], port)
 
 
+def index_of(interface: str) -> int:
+    """Return the kernel's number of an interface. Raises KernelError."""
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        raise KernelError(f"{interface} is not there") from None
+
+
 class Network:
     """The device, its addresses, routes and rules in one network namespace."""
 
@@ -55,7 +63,7 @@ class Network:
         self.remove()
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
-            index, other = self._index(DEVICE), self._index(_PEER_DEVICE)
+            index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
             # Nobody is asked for its addresses: what is sent there is redirected before.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
             self._route.link("set", index=index, state="up")
@@ -105,7 +113,7 @@ class Network:
         family = socket.AF_INET if to.version == 4 else socket.AF_INET6
         source = self._address(interface, family)
         try:
-            (found,) = self._route.route("get", dst=str(to), oif=self._index(interface), family=family, src=str(source))
+            (found,) = self._route.route("get", dst=str(to), oif=index_of(interface), family=family, src=str(source))
         except NetlinkError as error:
             raise KernelError(f"find a route to {to} by {interface}: {reason(error)}") from error
         gateway = found.get("gateway")
@@ -114,7 +122,7 @@ class Network:
     def _address(self, interface: str, family: int) -> IPv4Address | IPv6Address:
         found = [
             ip_address(each.get("local") or each.get("address"))
-            for each in self._route.get_addr(index=self._index(interface), family=family)
+            for each in self._route.get_addr(index=index_of(interface), family=family)
         ]
         wanted = [each for each in found if not each.is_link_local]
         if not wanted:
@@ -127,12 +135,6 @@ class Network:
         self._route.route(
             "replace", table=TABLE, oif=index, family=family, prefsrc=str(source), scope=_SCOPE_LINK, **destination
         )
-
-    def _index(self, interface: str) -> int:
-        try:
-            return socket.if_nametoindex(interface)
-        except OSError:
-            raise KernelError(f"{interface} is not there") from None
 
     def _attribute(self, index: int, name: str) -> str:
         (link,) = self._route.get_links(index)

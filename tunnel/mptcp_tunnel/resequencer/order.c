@@ -37,10 +37,8 @@ static void release_run(struct order *order, release_fn release, void *context)
 /* Give up the numbers before the first packet that is held, and release from there. */
 static void skip(struct order *order, release_fn release, void *context)
 {
-    while (order->count && !order->held[order->next % WINDOW].there) {
+    while (order->count && !order->held[order->next % WINDOW].there)
         advance(order);
-        order->lost++;
-    }
     release_run(order, release, context);
 }
 
@@ -74,7 +72,6 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
     }
     held = &order->held[number % WINDOW];
     if (distance < 0 || held->there) { /* late, or there already */
-        order->late++;
         release(context, packet);
     } else {
         *held = (struct held){.arrived = now, .packet = packet, .there = true};
@@ -100,7 +97,6 @@ uint64_t order_expire(struct order *order, uint64_t now, release_fn release, voi
             }
         if (now - first < order->patience)
             return first + order->patience;
-        order->waited++;
         skip(order, release, context);
     }
     return 0;

@@ -30,9 +30,6 @@ struct order {
         uint16_t newest;
     } paths[PATHS];
     struct held held[WINDOW];
-    uint64_t late; /* packets that came after their number was given up */
-    uint64_t lost; /* numbers that were given up */
-    uint64_t waited; /* of these, because patience was over */
 };
 
 /* Called for each packet that is released, in order. */
