@@ -50,10 +50,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checked(options: argparse.Namespace) -> Settings:
     settings = read_settings(options.config)
-    problems = []
+    problems, names = list[Problem](), dict[bytes, str]()
     for each in settings.tunnels:
         try:
-            read_key(each.key)
+            other = names.setdefault(read_key(each.key), each.name)
+            if other != each.name:
+                raise ValueError(f"tunnel {other} has the same key: its messages would be taken for this one's")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             problems.append(Problem(settings.source, 0, 0, f"tunnels.{each.name}.key", str(each.key), why))

@@ -20,6 +20,9 @@ class End(NamedTuple):
     address: Address
     port: int
 
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if self.address.version == 6 else f"{self.address}:{self.port}"
+
 
 class Ends(NamedTuple):
     """Both ends of a UDP flow, as this host sees it."""

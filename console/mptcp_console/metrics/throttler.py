@@ -41,7 +41,7 @@ _OBSERVERS = (
     (
         "sniffer_drops",
         "segments_dropped",
-        "Segments lost because the capture's buffer was full; a resync makes it good.",
+        "Segments lost because the capture's buffer was full; no cap depends on them.",
     ),
     ("sniffer_reopened", "reopened", "How often capturing began anew on an interface that had been away."),
     ("path_manager_events", "kernel_events", "Events of the kernel's path manager that were read."),
