@@ -55,6 +55,12 @@ class TestInterface:
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
         assert tracker.counters.misdirected == 1
 
+    def test_a_syn_that_is_sent_again_does_not_hide_it(self, tracker: Tracker, host: Host) -> None:
+        path = host.initial()
+        syn, syn_ack, _ = path.handshake()
+        feed(tracker, syn, syn_ack, path.syn(), path.kernel(K.CREATED))
+        assert tracker.connections[host.token].subflows[0].interface == "eth0"
+
     def test_an_answer_to_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host).again()
         assert announced(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []

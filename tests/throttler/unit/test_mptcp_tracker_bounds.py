@@ -84,14 +84,6 @@ class TestExpiry:
         assert not any(tracker.table_sizes.values())
         assert tracker.counters.expired == 1
 
-    def test_segments_keep_a_subflow_from_looking_idle(self, tracker: Tracker) -> None:
-        host = Host()
-        path = host.initial()
-        feed(tracker, *path.established())
-        host.time += SMALL.idle_timeout - 1
-        feed(tracker, path.from_client(0x10))
-        assert tracker.expire(host.time + SMALL.idle_timeout - 1) == []
-
     def test_times_may_run_backwards_a_little(self, tracker: Tracker) -> None:
         for number, host in enumerate(many(5)):
             feed(tracker, replace(host.initial(port=number).syn(), time=1000.0 - number))

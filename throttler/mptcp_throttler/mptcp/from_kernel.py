@@ -106,9 +106,6 @@ class KernelObserver:
                 events += self.listed(four_tuple, entry, time, time)
                 continue
             events += table.remove(subflow, time, "the kernel has no such subflow")
-            if not subflow.connection.subflows:
-                # No event told of the end: the connection had lost its token before.
-                events += table.close(subflow.connection, time, "no subflow left")
         return events
 
     def _ignore(self) -> list[Event]:

@@ -80,7 +80,6 @@ class WireObserver:
                 return self._reset_handshake(four_tuple, segment)
             counters.ignored += four_tuple not in self.handshakes
             return []
-        subflow.touch(segment.time)
         if segment.option(MpFastclose) is not None:
             for each in subflow.connection.subflows:
                 table.questions.ask(each.four_tuple, segment.time)
@@ -124,7 +123,10 @@ class WireObserver:
             self._table.counters.version_0 += capable is not None
             self._table.counters.ignored += 1
         elif subflow is None or segment.time > subflow.since:  # else the kernel's event was read before it
-            self._begin(four_tuple, Handshake(None if join is None else join.token), segment.time)
+            handshake, before = Handshake(None if join is None else join.token), self.handshakes.get(four_tuple)
+            if before is not None:
+                handshake.interface = before.interface  # the proxy answers each attempt by the same one
+            self._begin(four_tuple, handshake, segment.time)
         return []
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:

@@ -48,7 +48,7 @@ class Tracker:
         return self._kernel.event(event)
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to take in a dump in pieces; *time* is before the first of them is read. See :mod:`.resync`."""
+        """Begin to take in a dump in pieces (:class:`~.from_kernel.Resync`); *time* is before the first is read."""
         return self._kernel.begin_resync(time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
@@ -96,6 +96,10 @@ class Tracker:
     def counters(self) -> TrackerCounters:
         """A copy of the counters."""
         return replace(self._table.counters)
+
+    def want_resync(self) -> None:
+        """Ask for a resync that begins after now: events were lost."""
+        self._kernel.want_resync()
 
     @property
     def wants_resync(self) -> bool:

@@ -134,7 +134,8 @@ class Observers:
         """Watch for losses and for interfaces that return, forever."""
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
-            unknown = self._read_losses() or self._events is None
+            if self._read_losses() or self._events is None:
+                self._tracker.want_resync()  # until one is finished: a sweep may fail
             if self._events is None:
                 self._try_events()
             self.ask_soon()
@@ -144,7 +145,7 @@ class Observers:
                 log.info("capturing again on %s", ", ".join(returned))
                 await self._interface_returned()
             due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
-            if unknown or due or self._tracker.wants_resync:
+            if due or self._tracker.wants_resync:
                 await self.resync_quietly()
 
     async def resync(self, gently: bool = False) -> None:
