@@ -185,14 +185,16 @@ class Daemon:
         """A relay's path has this address from now."""
         log.info("tunnel %s: path %d comes from %s", running.tunnel.name, index, ends.remote)
         version, port = ends.local.address.version, running.tunnel.port
-        if running.inside is None:
-            running.inside = Ends(near_end(port, version), far_end(running.number, port, version))
-            self._network.lead([running.inside.remote], port)
         try:
+            if running.inside is None:
+                inside = Ends(near_end(port, version), far_end(running.number, port, version))
+                self._network.lead([inside.remote], port)
+                running.inside = inside
             next_hop, _ = self._network.next_hop(ends.remote.address, interface)
             self._move(running, index, ends)
         except KernelError as error:
             log.warning("tunnel %s: %s", running.tunnel.name, error)
+            running.session.paths[index].remote = None  # the next probe tries again
             return
         running.states[index] = PathState(ends, index_of(interface), next_hop)
         running.told = 0
@@ -223,7 +225,10 @@ class Daemon:
             patience = session.patience()
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
-                self._resequencer.tell(inside.remote, patience)
+                try:
+                    self._resequencer.tell(inside.remote, patience)
+                except KernelError as error:
+                    log.warning("%s; packets pass as they come", error)
             self._programs.set_tunnel(running.number, inside, after, running.tunnel.spill)
 
     def _name(self, running: _Running, index: int) -> str:

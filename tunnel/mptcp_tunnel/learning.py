@@ -86,13 +86,16 @@ class PathEstimator:
         self.queue = 0
         """By how much the last one took longer."""
         self.heard: int | None = None
-        """When something was heard last."""
+        """When the other end told last of a message that it had not told of before."""
+        self._latest = 0
+        """When that message was sent."""
         self._counts: deque[tuple[Sample, int]] = deque()
         """Samples of the last :data:`SPAN`, each with the queue that its message found."""
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than those before."""
-        self.heard = sample.time
+        if sample.sent > self._latest:  # a message that repeats an older one says nothing of the path now
+            self._latest, self.heard = sample.sent, sample.time
         self.queue = self.delays.add(sample.time, sample.arrived - sample.sent)
         counts = self._counts
         if counts:

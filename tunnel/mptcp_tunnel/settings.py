@@ -112,7 +112,7 @@ def load_settings(text: str, source: str) -> Settings:
     def complain(path: tuple[str | int, ...], message: str) -> None:
         wrong.append(problem_at(document, path, None, message, document.key_position(path)))
 
-    ports: dict[tuple[int, End | None], str] = {}
+    peers: dict[End, str] = {}
     if len(section.tunnels) > MOST_TUNNELS:
         complain(("tunnels",), f"{len(section.tunnels)} tunnels are too many; {MOST_TUNNELS} are allowed")
     for name, each in section.tunnels.items():
@@ -125,8 +125,8 @@ def load_settings(text: str, source: str) -> Settings:
             complain(at, f"{len(each.paths)} paths; a relay has 2 to {MOST_PATHS}")
         if len(set(each.paths.values())) < len(each.paths):
             complain((*at, "paths"), "two paths have the same interface")
-        if each.peer is not None and (other := ports.setdefault((each.port, each.peer), name)) != name:
-            complain((*at, "port"), f"tunnel {other} has the same port and peer")
+        if each.peer is not None and (other := peers.setdefault(each.peer, name)) != name:
+            complain((*at, "peer"), f"tunnel {other} has the same peer; its packets could not be told apart")
     if wrong:
         raise DocumentError(wrong)
     tunnels = tuple(

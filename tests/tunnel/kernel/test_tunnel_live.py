@@ -150,7 +150,7 @@ def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
     with site.proxy.running(echo), both(site):
         site.exchange(20)
         with site.proxy.link_down("u1"):
-            wait_until(lambda: site.alive(site.relay) == [True, False], "it is silent")
+            wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
             assert site.exchange(200) >= 195
         wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
 

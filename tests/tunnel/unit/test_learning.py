@@ -81,6 +81,14 @@ def test_a_path_is_silent_after_a_while() -> None:
     assert link.estimator.lives(link.estimator.heard + 2 * SECOND, SECOND)
 
 
+def test_an_old_message_that_is_told_of_again_shows_no_life() -> None:
+    """Defect: a path whose way to the other end was dead lived on by what came back."""
+    estimator = PathEstimator()
+    for time in range(1, 40):
+        estimator.observe(Sample(time * STEP, STEP // 2, STEP, time * STEP, 0, 0))
+    assert not estimator.lives(39 * STEP, STEP)
+
+
 def test_the_other_end_may_begin_anew() -> None:
     link = Link(10e6)
     link.run(5)

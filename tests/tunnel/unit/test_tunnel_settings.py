@@ -41,7 +41,7 @@ def test_a_relay_and_a_proxy() -> None:
         (PROXY.replace("uplinks: [eth0]\n", ""), 2, 'needs "uplinks"'),
         (RELAY.replace("203.0.113.5:51820", "vpn.example.net"), 5, "is not an address and port"),
         (RELAY.replace("51820\n    key", "0\n    key"), 3, "1 to 65535 is allowed"),
-        (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 8, "tunnel home has the same port and peer"),
+        (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 10, "tunnel home has the same peer"),
     ],
 )
 def test_mistakes(text: str, line: int, words: str) -> None:

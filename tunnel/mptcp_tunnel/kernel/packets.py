@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.model import MAGIC, End, Ends
 
-_SO_ATTACH_FILTER, _IP_HDRINCL = 26, 3
+_SO_ATTACH_FILTER, _IP_PKTINFO = 26, 8
 _ETH_P_ALL: Final = 3
 _PACKET_OUTGOING: Final = 4
 _LARGEST: Final = 2048
@@ -133,9 +133,14 @@ class Sender:
 
     def send(self, ends: Ends, payload: bytes) -> bool:
         """Send *payload*; return whether it left: one that does not is as one that is lost."""
-        packet = packet_of(ends, payload)
+        packet, source = packet_of(ends, payload), ends.local.address
+        # The route is looked up for this source: the header's counts for nothing there.
+        if source.version == 4:
+            told = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
+        else:
+            told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         try:
-            self._sockets[ends.local.address.version].sendto(packet, (str(ends.remote.address), 0))
+            self._sockets[source.version].sendmsg([packet], [told], 0, (str(ends.remote.address), 0))
         except OSError:
             return False
         return True

@@ -57,7 +57,8 @@ class Resequencer:
     def close(self) -> None:
         """End the program and remove the rule."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):  # it has ended
+            self._process.stdin.close()
         try:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
