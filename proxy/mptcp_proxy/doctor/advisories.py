@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .model import Finding, ok, warn
+from mptcp_common.findings import Finding, ok, warn
 
 PACKAGES = ("dpkg-query", "-W", "-f=${db:Status-Status} ${Version}\\n", "squid", "squid-openssl")
 """The command that prints the versions of Debian's packages that have a Squid."""

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from mptcp_common.findings import Finding, ok, warn
 from mptcp_common.units import approximate_size, counted
 
 from ..configuration.source import Statement, last
-from .model import Finding, lasting_sysctl, ok, warn
+from .kernel import lasting_sysctl
 
 SHARE = 4
 """One client is to hold a quarter of the host's memory at the most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.throttler_needs import (
     BACKENDS,
     FOR_UPLOADS,
@@ -21,7 +22,6 @@ from mptcp_common.throttler_needs import (
 
 from ..places import Role
 from ..shim import FEATURES, LISTEN, left_out, needed
-from .model import Finding, fail, ok, warn
 
 Results = Mapping[str, str | None]
 """Feature to None where it works, else to the reason; see ``probe``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from mptcp_common.findings import Finding
 from mptcp_common.library_counters import read
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
@@ -29,7 +30,6 @@ from ..shim import LISTEN, TURNS
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
-from .model import Finding
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
 _NFTABLES = "nftables/limit-new-connections.nft"

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from mptcp_common.findings import Finding
 from mptcp_common.reasons import reason
 
 from .. import given_up, shim
@@ -25,7 +26,6 @@ from ..towards import subflows_now, towards_now
 from . import features, host, kernel, reading, relay
 from .advisories import PACKAGES, advisories, packaged
 from .gather import instance, own_processes
-from .model import Finding
 from .relay import Attempt, Uplink
 
 _CONNECT, _JOIN = 5.0, 5.0

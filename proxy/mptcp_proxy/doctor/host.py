@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from mptcp_common.findings import Finding, fail, ok, warn
+
 from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
 from ..places import Role
 from ..reloads import Outcome
 from ..shim import TURNS
 from ..squid import Squid
-from .model import Finding, fail, ok, warn
 
 _OLDEST_TRIED = 5
 _DESCRIPTORS = 16384

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.units import counted
 
 from ..places import Role
-from .model import Finding, fail, lasting_sysctl, ok, warn
 
 SYSCTLS = (
     "net.mptcp.enabled",
@@ -226,3 +227,8 @@ def congestion_control_by_multipath(values: Mapping[str, str], modules: str, rol
         text = "this kernel has no bbr"
         remedy = "modprobe tcp_bbr || (apt install linux-image-$(dpkg --print-architecture) && reboot)"
     return warn(_BY_MULTIPATH[role], text, _WITHOUT_BBR[role], remedy)
+
+
+def lasting_sysctl(key: str, value: str) -> str:
+    """Return the command that sets a sysctl now and at every boot (sysctl.d(5))."""
+    return f"echo '{key} = {value}' >> /etc/sysctl.d/90-mptcp-proxy.conf && sysctl -w {shlex.quote(f'{key}={value}')}"

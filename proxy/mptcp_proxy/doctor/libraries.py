@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.throttler_needs import NFTABLES, PCAP, first, lack_of_nftables, lack_of_pcap
-
-from .model import Finding, fail, ok, warn
 
 
 def pcap(loads: Callable[[str], bool]) -> Finding:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.units import counted
 
 from .. import given_up
 from ..configuration.parents import EXAMPLE
 from ..towards import Towards
-from .model import Finding, fail, lasting_sysctl, ok, warn
+from .kernel import lasting_sysctl
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"

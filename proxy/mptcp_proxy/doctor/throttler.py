@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_common.endpoints import PROXY_PORT
+from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
 from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
-
-from .model import Finding, fail, ok, warn
 
 _SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mptcp_proxy.doctor.model import Finding, Status
+from mptcp_common.findings import Finding, Status
 
 
 def is_complete(finding: Finding) -> bool:

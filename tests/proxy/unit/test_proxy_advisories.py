@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common.findings import Status
 from mptcp_proxy.doctor.advisories import ADVISORIES, Here, advisories, lacking, packaged
-from mptcp_proxy.doctor.model import Status
 
 PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
 

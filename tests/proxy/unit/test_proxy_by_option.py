@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common.findings import Status
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
-from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, installed
 from mptcp_proxy.supervisor import by_option

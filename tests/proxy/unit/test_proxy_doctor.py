@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.findings import Status
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import gather, host, kernel, libraries, throttler
-from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.throttler import Answer
 from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, describe

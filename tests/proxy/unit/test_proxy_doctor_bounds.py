@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.findings import Status
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.doctor import bounds, gather
-from mptcp_proxy.doctor.model import Status
 
 OK, WARN = Status.OK, Status.WARN
 GB = 10**9

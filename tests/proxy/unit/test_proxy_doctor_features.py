@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.findings import Status
 from mptcp_common.library_counters import COUNTERS
 from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES
 from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
-from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.places import Role
 from mptcp_proxy.shim import LISTEN, TURNS
 

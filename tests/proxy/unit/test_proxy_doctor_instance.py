@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common.findings import Status
 from mptcp_proxy.configuration.check import NO_SQUID, Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
-from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.listening import Listening
 from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mptcp_common.findings import Finding, Status
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import features, gather_relay, kernel, relay
-from mptcp_proxy.doctor.model import Finding, Status
 from mptcp_proxy.doctor.relay import Attempt, Uplink
 from mptcp_proxy.given_up import GivenUp
 from mptcp_proxy.places import Places, Role

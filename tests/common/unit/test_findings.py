@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from mptcp_proxy.doctor import report
-from mptcp_proxy.doctor.model import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, as_text_json, exit_status, fail, lines, ok, summary, warn
 
 FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
 
 
 def test_plain_lines_are_aligned() -> None:
-    assert list(report.lines(FINDINGS)) == [
+    assert list(lines(FINDINGS)) == [
         "ok    one     fine",
         "warn  second  odd",
         "              why: it may hurt",
@@ -34,12 +33,12 @@ def test_plain_lines_are_aligned() -> None:
     ],
 )
 def test_the_sum(findings: tuple[Finding, ...], code: int, words: str) -> None:
-    assert report.exit_status(findings) == code
-    assert report.summary(findings).startswith(words)
+    assert exit_status(findings) == code
+    assert summary(findings).startswith(words)
 
 
 def test_json() -> None:
-    assert json.loads(report.as_text_json(FINDINGS))[1] == {
+    assert json.loads(as_text_json(FINDINGS))[1] == {
         "check": "second",
         "status": "warn",
         "text": "odd",

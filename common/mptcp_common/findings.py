@@ -1,0 +1,104 @@
+"""What a ``doctor`` finds, and how it is printed: a table on a terminal, aligned lines elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+
+class Status(enum.Enum):
+    OK = "ok"
+    WARN = "warn"
+    """It works, but less well, or not in every case."""
+    FAIL = "fail"
+    """It does not do its job."""
+
+
+_COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. What is not OK says why it matters and which command corrects it."""
+
+    check: str
+    status: Status
+    text: str
+    why: str = ""
+    remedy: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    return Finding(check, Status.OK, text)
+
+
+def warn(check: str, text: str, why: str, remedy: str) -> Finding:
+    return Finding(check, Status.WARN, text, why, remedy)
+
+
+def fail(check: str, text: str, why: str, remedy: str) -> Finding:
+    return Finding(check, Status.FAIL, text, why, remedy)
+
+
+def printed(findings: Sequence[Finding], *, as_json: bool) -> int:
+    """Print the findings; return the exit status that sums them up."""
+    if as_json:
+        print(as_text_json(findings))
+    elif sys.stdout.isatty():
+        _print_table(findings)
+    else:
+        print("\n".join(lines(findings)))
+    return exit_status(findings)
+
+
+def exit_status(findings: Sequence[Finding]) -> int:
+    return int(any(finding.status is Status.FAIL for finding in findings))
+
+
+def as_text_json(findings: Sequence[Finding]) -> str:
+    return json.dumps([{**asdict(finding), "status": finding.status.value} for finding in findings], indent=2)
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield plain text, aligned; reason and remedy below what is not OK."""
+    width = max((len(finding.check) for finding in findings), default=0)
+    for finding in findings:
+        yield f"{finding.status.value:<4}  {finding.check:<{width}}  {finding.text}"
+        indent = " " * (width + 8)
+        if finding.why:
+            yield f"{indent}why: {finding.why}"
+        if finding.remedy:
+            yield f"{indent}do:  {finding.remedy}"
+    yield summary(findings)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    count = {status: sum(finding.status is status for finding in findings) for status in Status}
+    if count[Status.FAIL]:
+        verdict = "this host is not ready"
+    elif count[Status.WARN]:
+        verdict = "this host is ready, with reservations"
+    else:
+        verdict = "this host is ready"
+    return f"{verdict}: {count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
+
+
+def _print_table(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for finding in findings:
+        text = Text(finding.text)
+        if finding.why:
+            text.append(f"\n{finding.why}", style="dim")
+        if finding.remedy:
+            text.append(f"\n{finding.remedy}", style="cyan")
+        table.add_row(Text(finding.status.value, style=_COLOURS[finding.status]), finding.check, text)
+    console = Console()
+    console.print(table)
+    console.print(summary(findings))
