@@ -91,6 +91,9 @@ def _status(options: argparse.Namespace) -> int:
     for tunnel in status["tunnels"]:
         print(f"{tunnel['name']} ({tunnel['role']})")
         for path in tunnel["paths"]:
+            if path["trouble"]:
+                print(f"  {path['path']:<10} not there: {path['trouble']}")
+                continue
             print(
                 f"  {path['path']:<10} {'lives ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "
                 f"delay +{path['delay_ms']:.1f} ms, queue {path['queue_ms']:.1f} ms, "

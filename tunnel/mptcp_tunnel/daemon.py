@@ -23,13 +23,14 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import notify
 from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
-from mptcp_tunnel.kernel.packets import Receiver, Sender
+from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.message import Kind, identifier, packed, parsed, sender_of
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
 from mptcp_tunnel.session import Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
+from mptcp_tunnel.uplinks import Uplinks
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ TURN_SECONDS: Final = 0.025
 """Between two looks at what is due."""
 TELL_SECONDS: Final = 1.0
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at uplinks, their addresses and gateways."""
 _BATCH: Final = 64
 _LEAST_CHANGE: Final = 0.02
 """Of a rate or a delay that the programs are told of at once."""
@@ -51,11 +54,12 @@ class _Running:
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
         self.session = Session(kind, [tunnel.peer] * count, time.time_ns())
-        self.outside: list[Ends | None] = [None] * count
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """What the programs were told last."""
         self.told = 0
+        self.troubles: dict[int, str] = {}
+        """Of paths, by index: why a relay's is not there."""
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
 
@@ -69,10 +73,12 @@ class Daemon:
         self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
         self._by_identifier = {identifier(each.key): each for each in self._running}
         self._network = Network()
-        self._senders: dict[str, Sender] = {}
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
         self._resequencer: Resequencer
+        self._uplinks: Uplinks
+        self._looked = 0
+        """When at the uplinks last."""
         self.refused = 0
         """Messages with a wrong HMAC or an unknown sender."""
 
@@ -86,20 +92,18 @@ class Daemon:
             device, address = self._network.make()
             self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
-            self._programs.attach([index_of(each) for each in settings.uplinks])
-            for interface in settings.uplinks:
-                self._senders[interface] = sender = Sender(interface)
-                scope.callback(sender.close)
-                receiver = Receiver(interface)
-                scope.callback(receiver.close)
-                self._selector.register(receiver, selectors.EVENT_READ, partial(self._read, receiver))
+            self._programs.attach_splitter()
+            self._uplinks = Uplinks(settings.uplinks, self._programs, self._selector, self._read)
+            scope.callback(self._uplinks.close)
+            self._uplinks.follow()
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
             answering = scope.enter_context(_listening(settings.status_socket))
             self._selector.register(answering, selectors.EVENT_READ, partial(self._answer, answering))
             for each in self._running:
                 if each.tunnel.peer is not None:
-                    self._begin_relay(each, each.tunnel.peer)
+                    each.inside = Ends(near_end(each.tunnel.port, each.tunnel.peer.address.version), each.tunnel.peer)
+                    self._network.lead([each.tunnel.peer], each.tunnel.port)
             yield
 
     def run(self, stop: socket.socket) -> None:
@@ -116,6 +120,9 @@ class Daemon:
                 self._turn(time.monotonic_ns())
 
     def _turn(self, now: int) -> None:
+        if now - self._looked > LOOK_SECONDS * 1e9:
+            self._looked = now
+            self._look()
         for each in self._running:
             if each.is_relay:
                 self._probe(each, now)
@@ -131,34 +138,51 @@ class Daemon:
         now = time.monotonic_ns()
         return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
-    def _begin_relay(self, running: _Running, peer: End) -> None:
-        tunnel = running.tunnel
-        running.inside = Ends(near_end(tunnel.port, peer.address.version), peer)
-        self._network.lead([peer], tunnel.port)
-        for index, (_, interface) in enumerate(tunnel.paths):
-            try:
-                self._find(running, index, interface, peer)
-            except KernelError as error:
-                log.warning("tunnel %s: %s", tunnel.name, error)
+    def _look(self) -> None:
+        """Follow the uplinks: which are there, and of a relay's their addresses and gateways."""
+        changed = self._uplinks.follow()
+        for running in self._running:
+            if running.tunnel.peer is not None:
+                for index, (_, interface) in enumerate(running.tunnel.paths):
+                    self._find(running, index, interface, running.tunnel.peer)
+            elif changed:
+                for index, state in enumerate(running.states):
+                    if state is not None and state.interface not in self._uplinks.indices:
+                        self._move(running, index, None)
+                        running.session.paths[index].remote = None  # until it is proven anew
 
     def _find(self, running: _Running, index: int, interface: str, peer: End) -> None:
-        """Find out by what a path leaves. Raises KernelError."""
-        next_hop, source = self._network.next_hop(peer.address, interface)
-        ends = Ends(End(source, running.tunnel.port), peer)
-        self._move(running, index, ends)
-        running.states[index] = PathState(ends, index_of(interface), next_hop, alive=False)
+        """Find out by what a relay's path leaves now."""
+        before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
+        try:
+            next_hop, source = self._network.next_hop(peer.address, interface)
+            after = PathState(Ends(End(source, running.tunnel.port), peer), index_of(interface), next_hop, alive=False)
+        except KernelError as error:
+            if before is not None or running.troubles.get(index) != str(error):
+                running.troubles[index] = str(error)
+                log.warning("%s: %s", name, error)
+            self._move(running, index, None)
+            return
+        if before is None or _way(before) != _way(after):
+            running.troubles.pop(index, None)
+            log.info("%s leaves from %s by %s", name, source, next_hop)
+            running.session.paths[index].estimator.restart()
+            self._move(running, index, after)
 
-    def _move(self, running: _Running, index: int, ends: Ends) -> None:
-        before, running.outside[index] = running.outside[index], ends
-        if before is not None and before != ends:
-            self._programs.forget_outside([before])
-        self._programs.set_outside({ends: (running.number, index)})
+    def _move(self, running: _Running, index: int, state: PathState | None) -> None:
+        """A path is as *state* says from now; None: there is none."""
+        before = running.states[index]
+        if before is not None and (state is None or before.outside != state.outside):
+            self._programs.forget_outside([before.outside])
+        if state is not None:
+            self._programs.set_outside({state.outside: (running.number, index)})
+        running.states[index], running.told = state, 0
 
     def _probe(self, running: _Running, now: int) -> None:
         for index, message, _ in running.session.due(now):
-            ends = running.outside[index]
-            if ends is not None:
-                self._senders[running.tunnel.paths[index][1]].send(ends, packed(message, running.key))
+            state = running.states[index]
+            if state is not None:
+                self._uplinks.send(running.tunnel.paths[index][1], state.outside, packed(message, running.key))
 
     def _read(self, receiver: Receiver) -> None:
         try:
@@ -177,7 +201,7 @@ class Daemon:
             answer, moved = running.session.receive(message, each.ends.remote, now)
             if answer is not None:
                 payload = packed(answer, running.key, len(each.payload))
-                self._senders[receiver.interface].send(each.ends, payload)
+                self._uplinks.send(receiver.interface, each.ends, payload)
             if moved and not running.is_relay:
                 self._learn(running, message.path, each.ends, receiver.interface)
 
@@ -191,13 +215,10 @@ class Daemon:
                 self._network.lead([inside.remote], port)
                 running.inside = inside
             next_hop, _ = self._network.next_hop(ends.remote.address, interface)
-            self._move(running, index, ends)
+            self._move(running, index, PathState(ends, index_of(interface), next_hop))
         except KernelError as error:
             log.warning("tunnel %s: %s", running.tunnel.name, error)
             running.session.paths[index].remote = None  # the next probe tries again
-            return
-        running.states[index] = PathState(ends, index_of(interface), next_hop)
-        running.told = 0
 
     def _follow(self, running: _Running, now: int) -> None:
         """Tell the programs what has changed of a tunnel."""
@@ -237,16 +258,17 @@ class Daemon:
     def _shown(self, running: _Running, now: int) -> dict[str, Any]:
         paths = []
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
-            if state is None:
+            if state is None and not running.is_relay:
                 continue
             counted, estimator = path.counters, path.estimator
             paths.append(
                 {
                     "path": self._name(running, index),
-                    "remote": str(state.outside.remote.address),
-                    "alive": state.alive,
+                    "remote": None if state is None else str(state.outside.remote.address),
+                    "alive": state is not None and state.alive,
+                    "trouble": running.troubles.get(index, ""),
                     "rate": round(estimator.rate),
-                    "delay_ms": round(state.delay / 1e6, 1),
+                    "delay_ms": round((0 if state is None else state.delay) / 1e6, 1),
                     "queue_ms": round(estimator.queue / 1e6, 1),
                     "packets_sent": counted.sent_packets,
                     "bytes_sent": counted.sent_bytes,
@@ -255,6 +277,10 @@ class Daemon:
                 }
             )
         return {"name": running.tunnel.name, "role": "relay" if running.is_relay else "proxy", "paths": paths}
+
+
+def _way(state: PathState) -> tuple[object, ...]:
+    return state.outside, state.interface, state.next_hop
 
 
 def _differ(before: PathState | None, after: PathState | None) -> bool:

@@ -86,18 +86,28 @@ class Site:
         return len(came)
 
 
+def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
+    """Have a link of that number between both, with the relay's address ending in *host*."""
+    near, far = f"10.93.{number}.{host}", f"10.93.{number}.2"
+    relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
+    for node, address in ((relay, near), (proxy, far)):
+        node.run(["ip", "addr", "add", f"{address}/24", "dev", f"u{number}"])
+        # No address comes later, by itself.
+        node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
+    relay.run(["ip", "route", "add", PEER, "via", far, "dev", f"u{number}", "table", str(100 + number)])
+    relay.run(["ip", "rule", "add", "from", near, "lookup", str(100 + number)])
+
+
+def unlink(relay: LiveNode, number: int, host: int = 1) -> None:
+    relay.run(["ip", "rule", "del", "from", f"10.93.{number}.{host}", "lookup", str(100 + number)])
+    relay.run(["ip", "link", "del", f"u{number}"])
+
+
 @pytest.fixture
 def site(module_testbed: Testbed) -> Iterator[Site]:
     relay, proxy = module_testbed["client"], module_testbed["origin"]
     for number in range(2):
-        near, far = f"10.93.{number}.1", f"10.93.{number}.2"
-        relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
-        for node, address in ((relay, near), (proxy, far)):
-            node.run(["ip", "addr", "add", f"{address}/24", "dev", f"u{number}"])
-            # No address comes later, by itself.
-            node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
-        relay.run(["ip", "route", "add", PEER, "via", far, "dev", f"u{number}", "table", str(100 + number)])
-        relay.run(["ip", "rule", "add", "from", near, "lookup", str(100 + number)])
+        link(relay, proxy, number)
     relay.run(["ip", "route", "add", PEER, "via", "10.93.0.2"])
     proxy.run(["ip", "addr", "add", f"{PEER}/32", "dev", "lo"])
     for node in (relay, proxy):
@@ -105,8 +115,7 @@ def site(module_testbed: Testbed) -> Iterator[Site]:
     yield Site(relay, proxy)
     proxy.run(["ip", "addr", "del", f"{PEER}/32", "dev", "lo"])
     for number in range(2):
-        relay.run(["ip", "rule", "del", "from", f"10.93.{number}.1", "lookup", str(100 + number)])
-        relay.run(["ip", "link", "del", f"u{number}"])
+        unlink(relay, number)
 
 
 @contextmanager
@@ -153,6 +162,27 @@ def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
             wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
             assert site.exchange(200) >= 195
         wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
+
+
+def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
+    """With another address at the relay; at the proxy, too, it is another device."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        site.exchange(20)
+        unlink(site.relay, 1)
+        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay misses it")
+        wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has left it")
+        assert site.exchange(100) >= 98
+        link(site.relay, site.proxy, 1, host=7)
+        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back")
+        wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows where")
+        before = [each["packets_sent"] for each in site.paths(site.proxy)]
+        assert site.exchange(200) >= 195
+        wait_until(
+            lambda: all(each["packets_sent"] > sent for each, sent in zip(site.paths(site.proxy), before, strict=True)),
+            "both carry something",
+        )
+        unlink(site.relay, 1, host=7)
+        link(site.relay, site.proxy, 1)  # as the fixture has it
 
 
 def test_forged_messages_move_nothing(site: Site) -> None:

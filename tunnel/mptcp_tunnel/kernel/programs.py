@@ -117,11 +117,13 @@ class Programs:
         self._route.close()
         self._bpf.close()
 
-    def attach(self, uplinks: Iterable[int]) -> None:
-        """Attach the splitter to the virtual device and the joiner to *uplinks*, by index. Raises KernelError."""
+    def attach_splitter(self) -> None:
+        """Attach it to the virtual device. Raises KernelError."""
         self._attach(self._device, _EGRESS, SPLITTER)
-        for interface in uplinks:
-            self._attach(interface, _INGRESS, JOINER)
+
+    def attach_joiner(self, uplink: int) -> None:
+        """Attach it to an interface, by index. Raises KernelError."""
+        self._attach(uplink, _INGRESS, JOINER)
 
     def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], tau: int) -> None:
         """Tell the splitter of a tunnel; *tau* in nanoseconds. Raises KernelError."""
