@@ -11,6 +11,7 @@ MOST: Final = {
     "mptcp-throttler": 2.5,
     "mptcp-console": 1.5,
     "mptcp-portal": 1.5,
+    "mptcp-tunnel": 2.5,
 }
 
 

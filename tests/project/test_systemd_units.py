@@ -24,10 +24,10 @@ from mptcp_proxy.squid import PARSE_SECONDS
 from mptcp_proxy.supervisor import _REST
 
 UNITS = Path(__file__).parents[2] / "systemd"
-PROXY, RELAY, THROTTLER, CONSOLE, PORTAL = (
-    UNITS / f"mptcp-{name}.service" for name in ("proxy", "relay", "throttler", "console", "portal")
+PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL = (
+    UNITS / f"mptcp-{name}.service" for name in ("proxy", "relay", "throttler", "console", "portal", "tunnel")
 )
-ALL = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL)
+ALL = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL)
 COMMANDS = {unit: (unit.stem, "") for unit in ALL} | {RELAY: ("mptcp-proxy", " --role relay")}
 RELOADING = [PROXY, RELAY, THROTTLER]
 

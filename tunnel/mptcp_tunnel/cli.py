@@ -1,18 +1,20 @@
-"""The command ``mptcp-tunnel``: run, check, status."""
+"""The command ``mptcp-tunnel``: run, check, doctor, status."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
+import os
 import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mptcp_common import __version__
+from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
-from mptcp_common.exit_status import DONE
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_tunnel.settings import DEFAULT_SETTINGS, Settings, read_key, read_settings
@@ -38,12 +40,13 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "Split and join the packets of the tunnels until SIGTERM."),
         ("check", _check, "Check the settings and print every problem; nothing is changed."),
+        ("doctor", _doctor, "Tell what stands between this host and a working tunnel; nothing is changed."),
         ("status", _status, "Print what the daemon knows of tunnels and their paths."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
         added.set_defaults(command=command)
-        if command is _status:
+        if command in (_doctor, _status):
             added.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
@@ -73,18 +76,40 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from mptcp_tunnel.kernel.trial import missing
+
     _checked(options)
+    if os.geteuid() == 0 and (lacking := missing()):
+        for need, reason in lacking.items():
+            journal.say(f"mptcp-tunnel: {need.what}: {reason}; {need.why}; {need.remedy}", journal.ERROR)
+        return FAILED
     print(f"{options.config}: no errors")
     return DONE
 
 
-def _status(options: argparse.Namespace) -> int:
-    settings = read_settings(options.config)
+def _doctor(options: argparse.Namespace) -> int:
+    from mptcp_tunnel.doctor import examined
+
+    settings = _checked(options)
+    try:
+        status = _asked(settings)
+    except OSError:
+        status = None
+    return printed(tuple(examined(settings, status)), as_json=options.json)
+
+
+def _asked(settings: Settings) -> dict[str, Any]:
+    """Return what the daemon answers. Raises OSError."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(5)
         client.connect(str(settings.status_socket))
         with client.makefile("rb") as answer:
-            status: dict[str, Any] = json.loads(answer.read())
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+
+
+def _status(options: argparse.Namespace) -> int:
+    status = _asked(read_settings(options.config))
     if options.json:
         print(json.dumps(status, indent=1))
         return DONE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import selectors
 import signal
 import socket
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import notify
+from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
 from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
@@ -79,6 +80,7 @@ class Daemon:
         self._uplinks: Uplinks
         self._looked = 0
         """When at the uplinks last."""
+        self._is_watched = watchdog_seconds(os.environ) is not None
         self.refused = 0
         """Messages with a wrong HMAC or an unknown sender."""
 
@@ -123,6 +125,8 @@ class Daemon:
         if now - self._looked > LOOK_SECONDS * 1e9:
             self._looked = now
             self._look()
+            if self._is_watched:
+                tell("mptcp-tunnel", WATCHDOG)
         for each in self._running:
             if each.is_relay:
                 self._probe(each, now)
@@ -323,5 +327,5 @@ def serve(settings: Settings) -> None:
     with woken, wakes, daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
-        notify("READY=1")
+        notify(READY)
         daemon.run(woken)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from mptcp_common.endpoints import address_and_port
-from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, parse_interface
+from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, editor_schema, parse_interface
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
@@ -99,6 +99,11 @@ class Settings:
     """Interfaces by which packets of tunnels come in."""
     tunnels: tuple[Tunnel, ...]
     source: str
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the settings file."""
+    return editor_schema(TunnelsSection)
 
 
 def load_settings(text: str, source: str) -> Settings:

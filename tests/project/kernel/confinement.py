@@ -26,6 +26,7 @@ NEEDED: Final = {
     "mptcp-proxy": _OF_SQUID,
     "mptcp-relay": _OF_SQUID,
     "mptcp-throttler": ("net_admin", "net_raw", "sys_nice", "perfmon", "bpf"),
+    "mptcp-tunnel": ("net_admin", "net_raw", "perfmon", "bpf"),
 }
 """Capabilities of a unit's processes; the others have none."""
 

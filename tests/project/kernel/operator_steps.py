@@ -29,6 +29,7 @@ END
 """In place of a host of its own."""
 OPERATORS_OWN: Final = (
     "/etc/captive",
+    "/etc/mptcp-tunnel",
     "/etc/systemd/system/mptcp-portal.service.d",
     "/etc/systemd/system/mptcp-relay.service.d",
 )
@@ -75,4 +76,9 @@ def configure(site: Site) -> None:
     assert sorted(shown) == ["ExecMainStatus=78", "NRestarts=0"]
     container.sh(f"sed -i 's/^#cache_peer proxy.example.net/cache_peer {address}/' /etc/mptcp-proxy/relay-squid.conf")
     container.sh("mptcp-proxy check --role relay && systemctl start mptcp-relay")
+
+    # docs/tunnel.md; as shipped it is a relay's, whose uplinks come later.
+    container.sh("(umask 077; head -c 32 /dev/urandom | base64 >/etc/mptcp-tunnel/home.key)")
+    container.sh("cd /etc/mptcp-tunnel && cp tunnel.yaml.example tunnel.yaml && mptcp-tunnel check")
+    container.sh("systemctl start mptcp-tunnel")
     assert [unit for unit in MOST if not container.active(unit)] == []

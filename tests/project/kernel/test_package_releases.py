@@ -177,8 +177,8 @@ def test_a_life_from_installation_to_purge(
     tab_completes(container)
 
     # Who enables everything at once: what has no configuration waits for it.
-    container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay")
-    for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay"):
+    container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel")
+    for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay", "mptcp-tunnel"):
         assert not container.active(unit)
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
     assert container.failed() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import time
@@ -22,6 +23,10 @@ from mptcp_lab.testbed.system_state import differences, kernel_state
 pytestmark = pytest.mark.kernel
 PORT = 51820
 PEER = "10.93.9.9"
+UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
+(LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
+"""Those that the unit leaves."""
 ECHO = f"""\
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
@@ -51,9 +56,8 @@ class Site:
         return node.write(f"{node.name}-tunnel.yaml", text)
 
     def daemon(self, node: LiveNode) -> Any:
-        return node.running(
-            [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(self.settings(node))]
-        )
+        command = [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(self.settings(node))]
+        return node.running(["setpriv", f"--bounding-set={CAPABILITIES}", "--no-new-privs", *command])
 
     def paths(self, node: LiveNode) -> list[dict[str, Any]]:
         with socket.socket(socket.AF_UNIX) as client:

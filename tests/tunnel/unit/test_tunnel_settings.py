@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.problems import DocumentError
+from mptcp_tunnel.schemas import NAME, schema_text
 from mptcp_tunnel.settings import load_settings, read_key
+
+CONF = Path(__file__).parents[3] / "conf"
 
 RELAY = """\
 tunnels:
@@ -61,3 +64,10 @@ def test_a_key_that_is_short_or_open_to_others_is_refused(tmp_path: Path) -> Non
         read_key(key)
     key.write_bytes(b" " + b"x" * 16 + b"\n")
     assert read_key(key) == b"x" * 16
+
+
+def test_the_example_and_its_schema() -> None:
+    text = (CONF / "tunnel.yaml").read_text()
+    assert text.startswith(f"# yaml-language-server: $schema={NAME}\n")
+    assert load_settings(text, "tunnel.yaml").tunnels[0].peer is not None
+    assert (CONF / NAME).read_text() == schema_text(), "run: python -m mptcp_tunnel.schemas conf"

@@ -1,0 +1,67 @@
+"""What ``mptcp-tunnel doctor`` and ``check`` make of a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_common.findings import Status
+from mptcp_tunnel import doctor
+from mptcp_tunnel.cli import main
+from mptcp_tunnel.kernel.trial import NEEDS
+from mptcp_tunnel.settings import Tunnel, load_settings
+
+TEXT = """
+tunnels:
+  home: {port: 51820, peer: "203.0.113.5:51820", key: /k, paths: {dsl: eth0, lte: wwan0}}
+"""
+
+
+@pytest.fixture
+def tunnel() -> Tunnel:
+    return load_settings(TEXT, "tunnel.yaml").tunnels[0]
+
+
+def status(*alive: bool) -> dict[str, Any]:
+    paths = [{"path": name, "alive": lives} for name, lives in zip(("dsl", "lte"), alive, strict=False)]
+    return {"tunnels": [{"name": "home", "paths": paths}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (None, Status.WARN),
+        (status(), Status.FAIL),
+        (status(False, False), Status.FAIL),
+        (status(True, False), Status.WARN),
+        (status(True, True), Status.OK),
+    ],
+)
+def test_what_the_daemon_says_of_paths(tunnel: Tunnel, said: dict[str, Any] | None, found: Status) -> None:
+    (finding,) = doctor.running([tunnel], said)
+    assert finding.status is found
+    assert found is Status.OK or (finding.why and finding.remedy)
+    assert ("lte" in finding.text) == (said == status(True, False))
+
+
+def test_who_has_the_port(tunnel: Tunnel) -> None:
+    assert doctor.program(tunnel, {51820}).status is Status.OK
+    assert doctor.program(tunnel, {1194}).status is Status.WARN
+
+
+@pytest.mark.parametrize("feature", NEEDS)
+def test_what_the_kernel_lacks_is_named(
+    feature: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = {name: "Operation not supported" if name == feature else None for name in NEEDS}
+    monkeypatch.setattr("mptcp_tunnel.kernel.trial.in_fresh_namespace", lambda *_: (results, ""))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    key = tmp_path / "k"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    settings = tmp_path / "tunnel.yaml"
+    settings.write_text(TEXT.replace("/k", str(key)))
+    assert main(["check", "--config", str(settings)]) == 1
+    assert f"{NEEDS[feature].what}: Operation not supported" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""``mptcp-tunnel doctor``: what stands between this host and a working tunnel. Nothing is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.units import counted
+from mptcp_tunnel.kernel.network import Network, index_of
+from mptcp_tunnel.kernel.trial import missing
+from mptcp_tunnel.settings import Settings, Tunnel
+
+_BOUND = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
+"""A line of /proc/net/udp: the local address and port. proc(5)."""
+_DAEMON = "the daemon"
+
+
+def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Yield all findings. *status*: of the daemon; None where none answers."""
+    lacking = missing()
+    for need, reason in lacking.items():
+        yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
+    if not lacking:
+        yield ok("kernel", "it has virtual devices, BPF programs at clsact and netfilter queues")
+    with closing(Network()) as network:
+        of_paths = {interface for each in settings.tunnels for _, interface in each.paths}
+        for name in settings.uplinks:
+            if name not in of_paths:
+                yield uplink(name)
+        for tunnel in settings.tunnels:
+            yield from _ways(network, tunnel)
+            yield program(tunnel, _bound_ports())
+    yield from running(settings.tunnels, status)
+
+
+def uplink(name: str) -> Finding:
+    check = f"uplink {name}"
+    try:
+        index_of(name)
+        state = Path(f"/sys/class/net/{name}/operstate").read_text(encoding="ascii").strip()
+    except KernelError as error:
+        return warn(check, str(error), "the daemon waits for it", "ip -brief link   # is its name right?")
+    except OSError:
+        return ok(check, "it is there")
+    if state == "down":
+        return warn(check, "it is down", "nothing leaves by it", f"ip link set {name} up")
+    return ok(check, "it is there")
+
+
+def _ways(network: Network, tunnel: Tunnel) -> Iterator[Finding]:
+    """Check by what each path of a relay leaves."""
+    for name, interface in tunnel.paths:
+        check = f"tunnel {tunnel.name}: path {name}"
+        assert tunnel.peer is not None
+        try:
+            next_hop, source = network.next_hop(tunnel.peer.address, interface)
+        except KernelError as error:
+            yield fail(
+                check,
+                str(error),
+                "packets cannot go by it",
+                f"ip route get {tunnel.peer.address} oif {interface}   # see docs/relay.md for routes of uplinks",
+            )
+        else:
+            yield ok(check, f"from {source} on {interface} by {next_hop}")
+
+
+def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
+    """*bound*: the UDP ports that programs of this host have."""
+    check = f"tunnel {tunnel.name}: program"
+    if tunnel.port in bound:
+        return ok(check, f"a program has UDP port {tunnel.port}")
+    return warn(
+        check,
+        f"no program has UDP port {tunnel.port}",
+        "there is nothing to carry",
+        f"ss -lun   # does it run, with ListenPort = {tunnel.port} (WireGuard) or lport {tunnel.port} (OpenVPN)?",
+    )
+
+
+def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Check what a daemon that runs says of its paths."""
+    if status is None:
+        yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")
+        return
+    of = {each["name"]: each["paths"] for each in status["tunnels"]}
+    for tunnel in tunnels:
+        check = f"tunnel {tunnel.name}: paths"
+        paths = of.get(tunnel.name, ())
+        silent = [each["path"] for each in paths if not each["alive"]]
+        if not paths or len(silent) == len(paths):
+            yield fail(
+                check,
+                "none is heard of",
+                "nobody answers: another key at the other end, a firewall, or no daemon there",
+                "at the other end: mptcp-tunnel doctor; does a firewall let UDP to its port in?",
+            )
+        elif silent:
+            text = f"{counted(len(paths) - len(silent), 'path')} up; silent: {', '.join(silent)}"
+            yield warn(check, text, "what it could carry is lost", "see the lines about uplinks")
+        else:
+            yield ok(check, f"{counted(len(paths), 'path')}, none silent")
+
+
+def _bound_ports() -> set[int]:
+    found: set[int] = set()
+    for name in ("udp", "udp6"):
+        path = Path("/proc/thread-self/net", name)
+        if path.exists():
+            found |= {int(port, 16) for port in _BOUND.findall(path.read_text(encoding="ascii"))}
+    return found

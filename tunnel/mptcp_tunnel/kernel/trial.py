@@ -1,0 +1,72 @@
+"""Tries what the tunnel needs of the kernel, in a network namespace that goes away with the process.
+
+It prints one JSON object: feature to null where it works, else to the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+from mptcp_common.throttler_trial import attempt, in_fresh_namespace
+from mptcp_tunnel.kernel.network import Network, index_of
+from mptcp_tunnel.kernel.programs import Programs
+from mptcp_tunnel.kernel.resequencer import Resequencer
+
+
+class Need(NamedTuple):
+    """What there has to be, in words for people."""
+
+    what: str
+    why: str
+    remedy: str
+
+
+NEEDS: Final = {
+    "device": Need(
+        "virtual devices and rules by port", "packets are led to one", "modprobe veth   # CONFIG_VETH, CONFIG_FIB_RULES"
+    ),
+    "programs": Need(
+        "BPF programs at clsact",
+        "they split and join packets",
+        "modprobe -a sch_ingress cls_bpf   # CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF; apt install libbpf1",
+    ),
+    "queue": Need(
+        "netfilter queues",
+        "packets wait in one for those before them",
+        "modprobe -a nfnetlink_queue nft_queue   # or xt_NFQUEUE and iptables; apt install nftables",
+    ),
+}
+
+
+def missing() -> dict[Need, str]:
+    """Return what this host lacks and why. Raises nothing: what could not be tried counts as lacking."""
+    results, refusal = in_fresh_namespace(__name__, ())
+    if refusal:
+        return {Need("a trial of the kernel", "what it lacks is not known", "run this as root"): refusal}
+    return {NEEDS[feature]: reason for feature, reason in results.items() if reason is not None}
+
+
+def main() -> None:
+    with ExitStack() as scope:
+        network = Network()
+        scope.callback(network.close)
+
+        def device() -> None:
+            network.make()
+
+        def programs() -> None:
+            loaded = Programs(*network.make(), ports=())
+            scope.callback(loaded.close)
+            loaded.attach_splitter()
+            loaded.attach_joiner(index_of("lo"))
+
+        def queue() -> None:
+            Resequencer().close()
+
+        print(json.dumps(attempt({"device": device, "programs": programs, "queue": queue})))
+
+
+if __name__ == "__main__":
+    main()
