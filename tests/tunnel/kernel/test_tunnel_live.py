@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
+import select
 import socket
+import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,8 @@ from mptcp_lab.testbed.system_state import differences, kernel_state
 pytestmark = pytest.mark.kernel
 PORT = 51820
 PEER = "10.93.9.9"
+TUNSETIFF, IFF_TUN_WITHOUT_INFO = 0x400454CA, 0x1001
+"""linux/if_tun.h"""
 UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
 (LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
 CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
@@ -187,6 +194,46 @@ def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
         )
         unlink(site.relay, 1, host=7)
         link(site.relay, site.proxy, 1)  # as the fixture has it
+
+
+@contextmanager
+def bare_ip_link(site: Site) -> Iterator[None]:
+    """Have u1 without an Ethernet header, as PPP and many mobile modems are: two TUN devices, and a thread between."""
+    with ExitStack() as scope:
+        files = []
+        for node, address in ((site.relay, "10.93.1.1"), (site.proxy, "10.93.1.2")):
+            with node.entered():
+                file = os.open("/dev/net/tun", os.O_RDWR)
+                scope.callback(os.close, file)
+                fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", b"u1", IFF_TUN_WITHOUT_INFO))
+            files.append(file)
+            node.run(["ip", "addr", "add", f"{address}/24", "dev", "u1"])
+            node.run(["ip", "link", "set", "u1", "up", "addrgenmode", "none"])
+        site.relay.run(["ip", "route", "add", PEER, "via", "10.93.1.2", "dev", "u1", "table", "101"])
+        site.relay.run(["ip", "rule", "add", "from", "10.93.1.1", "lookup", "101"])
+        scope.callback(site.relay.run, ["ip", "rule", "del", "from", "10.93.1.1", "lookup", "101"])
+        ended, ends = os.pipe()
+        scope.callback(os.close, ended)
+
+        def carry() -> None:
+            while ended not in (readable := select.select([*files, ended], [], [])[0]):
+                for each in readable:
+                    os.write(files[1 - files.index(each)], os.read(each, 2048))
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        scope.callback(thread.join)
+        scope.callback(os.close, ends)
+        yield
+
+
+def test_an_uplink_without_an_ethernet_header(site: Site) -> None:
+    unlink(site.relay, 1)
+    with bare_ip_link(site), site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        assert site.exchange(500) >= 495
+        for node in (site.relay, site.proxy):
+            wait_until(lambda: min(each["packets_received"] for each in site.paths(node)) > 100, "both bring something")  # noqa: B023
+    link(site.relay, site.proxy, 1)  # as the fixture has it
 
 
 def test_forged_messages_move_nothing(site: Site) -> None:

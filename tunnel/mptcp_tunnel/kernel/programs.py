@@ -24,7 +24,7 @@ from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, PathCounters, Pat
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 MOST_TUNNELS: Final = 1024
-SPLITTER, JOINER = "mptcp_split", "mptcp_join"
+SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT = 10
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
@@ -36,6 +36,8 @@ _STATE = struct.Struct(f"=Q{MOST_PATHS * _PATH_STATE.size}s")
 _SETTINGS = struct.Struct("=I8s8192s")
 _CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
 """Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
+_WITH_ETHERNET = (1, 772)
+"""ARPHRD_ETHER, and the loopback device (linux/if_arp.h): their packets begin with an Ethernet header."""
 _ALL = 3
 """ETH_P_ALL."""
 _PREFERENCE: Final = 7
@@ -123,7 +125,12 @@ class Programs:
 
     def attach_joiner(self, uplink: int) -> None:
         """Attach it to an interface, by index. Raises KernelError."""
-        self._attach(uplink, _INGRESS, JOINER)
+        try:
+            (link,) = self._route.get_links(uplink)
+        except NetlinkError as error:
+            raise KernelError(f"look at interface {uplink}: {reason(error)}") from error
+        has_header = link["ifi_type"] in _WITH_ETHERNET
+        self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
     def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], tau: int) -> None:
         """Tell the splitter of a tunnel; *tau* in nanoseconds. Raises KernelError."""

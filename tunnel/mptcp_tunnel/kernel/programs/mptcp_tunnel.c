@@ -29,34 +29,33 @@ struct headers {
     __u8 first; /* byte of the payload */
 };
 
-/* Read the headers of a UDP packet that is no fragment; say whether it is one. */
+/* Read the headers of a UDP packet that is no fragment, from headers->network on; say whether it is one. */
 static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *packet, struct headers *headers)
 {
     struct end *from = headers->incoming ? &headers->ends.remote : &headers->ends.local;
     struct end *to = headers->incoming ? &headers->ends.local : &headers->ends.remote;
     __u16 ports[2];
 
-    headers->network = ETH_HLEN;
     if (packet->protocol == NETWORK16(ETH_P_IP)) {
         struct iphdr ip;
 
-        if (load_bytes(packet, ETH_HLEN, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP || ip.ihl != 5 ||
+        if (load_bytes(packet, headers->network, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP || ip.ihl != 5 ||
             ip.frag_off & NETWORK16(0x3fff))
             return 0;
         from->address[2] = to->address[2] = NETWORK32(0xffff);
         from->address[3] = ip.saddr;
         to->address[3] = ip.daddr;
         headers->id = NETWORK16(ip.id);
-        headers->udp = ETH_HLEN + sizeof(ip);
+        headers->udp = headers->network + sizeof(ip);
     } else if (packet->protocol == NETWORK16(ETH_P_IPV6)) {
         struct ipv6hdr ip;
 
-        if (load_bytes(packet, ETH_HLEN, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_UDP)
+        if (load_bytes(packet, headers->network, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_UDP)
             return 0;
         __builtin_memcpy(from->address, &ip.saddr, sizeof(ip.saddr));
         __builtin_memcpy(to->address, &ip.daddr, sizeof(ip.daddr));
         headers->ipv6 = 1;
-        headers->udp = ETH_HLEN + sizeof(ip);
+        headers->udp = headers->network + sizeof(ip);
     } else {
         return 0;
     }
@@ -151,7 +150,7 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
 SEC("tc")
 int mptcp_split(struct __sk_buff *packet)
 {
-    struct headers headers = {};
+    struct headers headers = {.network = ETH_HLEN};
     struct redirection next;
     struct tunnel *tunnel;
     struct state *state;
@@ -187,24 +186,23 @@ int mptcp_split(struct __sk_buff *packet)
     return redirect_neighbour(path->interface, &next, sizeof(next), 0);
 }
 
-SEC("tc")
-int mptcp_join(struct __sk_buff *packet)
+/* Join a packet whose IP header is at `headers->network`: 0 on a device without an Ethernet header. */
+static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, struct headers *headers)
 {
-    struct headers headers = {.incoming = 1};
+    struct ethhdr ethernet = {.h_proto = packet->protocol};
     struct place *place;
     struct tunnel *tunnel;
     struct state *state;
     __u32 chosen, port;
-    __u8 address[ETH_ALEN];
 
-    if (!read_headers(packet, &headers))
+    if (!read_headers(packet, headers))
         return TC_ACT_OK;
-    place = map_lookup(&outside, &headers.ends);
-    port = NETWORK16(headers.ends.local.port);
+    place = map_lookup(&outside, &headers->ends);
+    port = NETWORK16(headers->ends.local.port);
     __asm__("" : "+r"(port)); /* the verifier does not see the bound that a change of byte order gives */
     port &= 0xffff;
-    if (headers.first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
-        return TC_ACT_SHOT; /* a hello or a probe: the daemon has had its copy */
+    if (headers->first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
+        return TC_ACT_SHOT; /* a probe: the daemon has had its copy */
     if (!place)
         return TC_ACT_OK;
     chosen = place->path;
@@ -216,12 +214,30 @@ int mptcp_join(struct __sk_buff *packet)
     if (!tunnel || !state)
         return TC_ACT_OK;
     __sync_fetch_and_add(&state->paths[chosen].received_packets, 1);
-    __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - ETH_HLEN);
+    __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - headers->network);
     for (int each = 0; each < ETH_ALEN; each++)
-        address[each] = settings.address[each];
-    if (rewrite(packet, &headers, &tunnel->inside, headers.id) ||
-        store_bytes(packet, 0, address, ETH_ALEN, 0))
+        ethernet.h_dest[each] = settings.address[each];
+    if (rewrite(packet, headers, &tunnel->inside, headers->id) ||
+        (!headers->network && change_head(packet, ETH_HLEN, 0)) ||
+        store_bytes(packet, 0, &ethernet, sizeof(ethernet), 0))
         return TC_ACT_SHOT;
     packet->mark = MARK | chosen;
     return redirect(settings.device, BPF_F_INGRESS);
+}
+
+SEC("tc")
+int mptcp_join(struct __sk_buff *packet)
+{
+    struct headers headers = {.incoming = 1, .network = ETH_HLEN};
+
+    return join(packet, &headers);
+}
+
+/* Of a device without an Ethernet header: PPP, and mobile modems that give bare IP. */
+SEC("tc")
+int mptcp_join_ip(struct __sk_buff *packet)
+{
+    struct headers headers = {.incoming = 1, .network = 0};
+
+    return join(packet, &headers);
 }

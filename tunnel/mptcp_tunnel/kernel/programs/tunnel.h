@@ -99,5 +99,6 @@ long replace_network_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u6
 long replace_transport_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u64 flags) HELPER(l4_csum_replace);
 __s64 checksum_difference(const void *from, __u32 from_bytes, const void *to, __u32 to_bytes, __u32 seed)
     HELPER(csum_diff);
+long change_head(void *packet, __u32 bytes, __u64 flags) HELPER(skb_change_head);
 long redirect(__u32 interface, __u64 flags) HELPER(redirect);
 long redirect_neighbour(__u32 interface, const void *next, int bytes, __u64 flags) HELPER(redirect_neigh);
