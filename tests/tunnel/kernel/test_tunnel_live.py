@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -130,15 +132,22 @@ def site(module_testbed: Testbed) -> Iterator[Site]:
 
 
 @contextmanager
-def both(site: Site) -> Iterator[tuple[Process, Process]]:
+def both_daemons(site: Site) -> Iterator[tuple[Process, Process]]:
     with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
         for node, process in ((site.proxy, proxy), (site.relay, relay)):
             wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
         wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths live")
-        wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
         yield relay, proxy
         for each in (relay, proxy):
             each.stop()
+
+
+@contextmanager
+def both(site: Site) -> Iterator[tuple[Process, Process]]:
+    """Both daemons, and the program there answers."""
+    with both_daemons(site) as daemons:
+        wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
+        yield daemons
 
 
 def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Callable[..., None]) -> None:
@@ -251,3 +260,57 @@ def test_forged_messages_move_nothing(site: Site) -> None:
                 attacker.sendto(b"\xf4\x01" + bytes(number), (PEER, PORT))
         assert site.exchange(100) >= 98
         assert [each["remote"] for each in site.paths(site.proxy)] == before
+
+
+def wireguard(node: LiveNode, private: str, public: str, address: str, more: str = "") -> Any:
+    """Have WireGuard run, as the program that a tunnel is for."""
+    text = f"[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n"
+    text += f"[Peer]\nPublicKey = {public}\nAllowedIPs = 10.99.0.0/24\n{more}"
+    settings = node.write(f"{node.name}-wireguard.conf", text)
+    script = (
+        "mount -t tmpfs none /var/run",  # where it has a socket, of the same name for both
+        "wireguard-go wg0",
+        f"wg setconf wg0 {settings}",
+        f"ip addr add {address}/24 dev wg0",
+        "ip link set wg0 up mtu 1380",
+        "exec sleep 600",
+    )
+    in_userspace = "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD=1"
+    return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", " && ".join(script)])
+
+
+def test_wireguard_loses_a_path_in_a_download(site: Site) -> None:
+    """It is as it comes; what arrives through it is what was sent."""
+    keys = [subprocess.run(["wg", "genkey"], text=True, capture_output=True, check=True).stdout for _ in range(2)]
+    public = [
+        subprocess.run(["wg", "pubkey"], input=key, text=True, capture_output=True, check=True).stdout for key in keys
+    ]
+    sent = random.Random(1).randbytes(24 << 20)
+    with ExitStack() as scope:
+        scope.enter_context(both_daemons(site))
+        far = f"Endpoint = {PEER}:{PORT}\n"
+        scope.enter_context(wireguard(site.relay, keys[0], public[1], "10.99.0.1", far))
+        scope.enter_context(wireguard(site.proxy, keys[1], public[0], "10.99.0.2"))
+        for node in (site.relay, site.proxy):
+            wait_until(lambda: "10.99.0" in node.run(["ip", "addr"]).stdout, "WireGuard is up")  # noqa: B023
+        with site.proxy.entered():
+            listening = scope.enter_context(socket.create_server(("10.99.0.2", 5000)))
+        with site.relay.entered():
+            client = scope.enter_context(socket.create_connection(("10.99.0.2", 5000), timeout=60))
+        served = scope.enter_context(listening.accept()[0])
+        serving = threading.Thread(target=served.sendall, args=[sent])
+        serving.start()
+        received = read(client, len(sent) // 3)
+        with site.proxy.link_down("u1"):
+            received += read(client, len(sent) // 3)
+        received += read(client, len(sent) - len(received))
+        serving.join()
+        assert received == sent
+        assert min(each["packets_sent"] for each in site.paths(site.proxy)) > 100
+
+
+def read(client: socket.socket, least: int) -> bytes:
+    found = b""
+    while len(found) < least:
+        found += client.recv(1 << 16)
+    return found
