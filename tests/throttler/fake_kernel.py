@@ -52,7 +52,7 @@ class FakeSockets:
         for index, client in enumerate(clients):
             known = four_tuple(client, port)._replace(local=proxy)
             self.there[known] = KernelSubflow(
-                token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE, interface="w0"
+                token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE
             )
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:

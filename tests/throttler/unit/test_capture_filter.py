@@ -21,7 +21,8 @@ from mptcp_throttler.kernel.capture import kernel_filter
 
 JOIN_ACK = (30, bytes([0x10, 0]) + bytes(20))
 DATA = (30, bytes([0x20, 0x01]) + bytes(16))
-PRIORITY = (30, bytes([0x51]))
+FASTCLOSE = (30, bytes([0x70, 0]) + bytes(8))
+CAPABLE = (30, bytes([0x01, 0x81]) + bytes(16))
 NOP, STAMP = ("NOP", None), ("Timestamp", (0x1E1E1E1E, 0x1E1E1E1E))
 
 
@@ -75,7 +76,7 @@ def frame(
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("option", [JOIN_ACK, PRIORITY])
+@pytest.mark.parametrize("option", [JOIN_ACK, FASTCLOSE])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (STAMP,), (NOP, NOP, STAMP), (("SAck", (1, 2)),)])
 def test_signalling_passes_wherever_stacks_put_it(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
@@ -86,10 +87,11 @@ def test_signalling_passes_wherever_stacks_put_it(passes, before, option, v6) ->
 def test_data_stay_in_the_kernel_whatever_their_time_stamp_is(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DATA, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))
+    assert not passes(frame(*before, CAPABLE, flags="FA", v6=v6))
 
 
-@pytest.mark.parametrize("flags", ["S", "SA", "FA", "R"])
-def test_beginnings_and_ends_pass(passes, flags) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("flags", ["S", "SA", "R"])
+def test_beginnings_and_resets_pass(passes, flags) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(flags=flags))
 
 

@@ -135,7 +135,8 @@ class TestDisagreement:
 class TestResync:
     def test_at_the_start(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
-        dump = [initial.dumped(), path.dumped(backup=True, interface="wlan0")]
+        tracker.interface_of = {path.four_tuple: "wlan0"}.get
+        dump = [initial.dumped(), path.dumped(backup=True)]
         assert kinds(tracker.resync(dump, host.time)) == [OPENED, ACTIVE, ACTIVE]
         first, second = tracker.connections[host.token].subflows
         assert (first.initial, second.initial, second.remote_id) == (True, False, path.remote_id)

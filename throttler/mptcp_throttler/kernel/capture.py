@@ -1,8 +1,8 @@
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
-The kernel filter passes SYN, FIN and RST, and those other segments whose MPTCP option signals something: the
-third ACKs of MP_CAPABLE and MP_JOIN, MP_PRIO and the like, never DSS (data). The option is looked for where
-stacks put it: at the start of the options, after two NOPs, after a time stamp or SACK. What stands before it is
+The kernel filter passes SYN and RST, and those other segments whose MPTCP option is read: third ACKs with MP_JOIN, and
+MP_FASTCLOSE; with them ADD_ADDR and MP_PRIO, whose numbers share their bits, never DSS (data). The option is looked for
+where stacks put it: at the start of the options, after two NOPs, after a time stamp or SACK. What stands before it is
 compared too: else one data segment in eighty would pass for a byte of its time stamp. Bulk data stays in the kernel. An
 IPv6 segment behind extension headers is not seen; the kernel's own events are.
 
@@ -66,10 +66,10 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
         # Byte 12 holds the header length: below it, bytes at the offset are payload, not options.
         signals = [
             f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {before(at)}"
-            f"{at(offset)} = 30 and {at(offset + 2)} & 0xf0 != 0x20)"
+            f"{at(offset)} = 30 and {at(offset + 2)} & 0x90 = 0x10)"
             for offset, before in _PLACES
         ]
-        parts.append(f"({family} and ({' or '.join([f'{at(13)} & 7 != 0', *signals])}))")
+        parts.append(f"({family} and ({' or '.join([f'{at(13)} & 6 != 0', *signals])}))")
     return f"({ports}) and ({' or '.join(parts)})"
 
 

@@ -114,6 +114,7 @@ class KernelObserver:
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         initial = event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+        interface = self._interface_of(four_tuple)  # its handshake is over, whether there is room for it or not
         if not initial and event.token not in self.table.connections:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
         subflow, events = self._ours(four_tuple, event.token, initial, event.time)
@@ -122,8 +123,7 @@ class KernelObserver:
             events += more
             if subflow is None:
                 return events
-            subflow.backup = event.backup
-            subflow.interface = self._interface_of(four_tuple)
+            subflow.backup, subflow.interface = event.backup, interface
             _set_ids(subflow, event.local_id, event.remote_id)
             return events + self.table.add(subflow, event.time, event.detail or "established by the kernel")
         events += self._identify(subflow, event.local_id, event.remote_id, event.time)
@@ -149,14 +149,14 @@ class KernelObserver:
             if subflow is None:
                 return events
             subflow.backup = entry.backup
-            subflow.interface = entry.interface or self._interface_of(four_tuple)
+            subflow.interface = self._interface_of(four_tuple)
             _set_ids(subflow, entry.local_id, entry.remote_id)
             events += table.add(subflow, read, "listed by the kernel")
             if ended is not None:
                 events.append(table.disagree(subflow, time, "its end was told, but the kernel has it"))
             return events
         if subflow.interface is None:
-            subflow.interface = entry.interface or self._interface_of(four_tuple)
+            subflow.interface = self._interface_of(four_tuple)
             if subflow.interface is not None:
                 events += table.change(subflow, time, f"leaves by {subflow.interface}")
         events += self._identify(subflow, entry.local_id, entry.remote_id, time)

@@ -206,7 +206,6 @@ class KernelSubflow(NamedTuple):
     bytes_acked: int = 0
     """Payload that the peer acknowledged, each byte once."""
     bytes_received: int = 0
-    interface: str | None = None
     cookie: int = 0
     """The kernel's number of the socket, never used twice while the host is up; 0 while unknown."""
     tcp: TcpInfo = NOTHING_SENT

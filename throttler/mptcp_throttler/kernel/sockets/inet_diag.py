@@ -250,7 +250,6 @@ class Decoder:
                         read,
                         acked,
                         received,
-                        None,
                         cookie,
                         tcp,
                         mptcp_flags & _FLAG_MADE_BACKUP != 0,
