@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from ruamel.yaml import YAML
@@ -21,7 +22,7 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from mptcp_common.problems import NOTHING, KeyPath, Nothing, Problem, key_text, shown
+from mptcp_common.problems import NOTHING, DocumentError, KeyPath, Nothing, Problem, key_text, shown
 
 LARGEST_TEXT: Final = 128 * 1024
 """Characters. A hundred rules with comments take about 30,000."""
@@ -51,6 +52,18 @@ _PLAINER: Final = (
     (r"could not find expected ':'", 'a ":" is missing after the key'),
 )
 """What ruamel.yaml says, in words that do not need the YAML specification."""
+
+
+def text_of(path: Path) -> str:
+    """Return the text of the file *path*; raise DocumentError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text: byte {error.start} cannot be decoded"
+        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from mptcp_common.paths import file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.reasons import reason
 from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import Document, parse_document
+from mptcp_common.yaml_document import Document, parse_document, text_of
 from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
@@ -154,11 +154,7 @@ def default_token_is_meant(path: Path) -> bool:
 
 
 def _section(path: Path) -> tuple[ConsoleSection, Document]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError([Problem(str(path), 0, 0, "", None, f"cannot be read: {_why(error)}")]) from error
-    document = parse_document(text, str(path))
+    document = parse_document(text_of(path), str(path))
     section, problems = validate(ConsoleSection, document)
     if section is None or problems:
         raise DocumentError(problems)

@@ -18,7 +18,7 @@ from mptcp_common.fields import Parsed, Section, between, editor_schema
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document
+from mptcp_common.yaml_document import parse_document, text_of
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
 CHECK_NAME: Final = "check.mptcp.internal"
@@ -400,16 +400,7 @@ def _captive(section: CaptiveSection) -> Captive:
 
 def read_settings(path: Path) -> Settings:
     """Return the settings of *path*. Raises DocumentError with every problem of the file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DocumentError(
-            [Problem(str(path), 0, 0, "", None, f"cannot be read: {error.strerror or error}")]
-        ) from error
-    except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 text: byte {error.start} cannot be decoded"
-        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error
-    return load_settings(text, str(path))
+    return load_settings(text_of(path), str(path))
 
 
 def settings_schema() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mptcp_common.problems import DocumentError, Problem, Severity
+from mptcp_common.yaml_document import text_of
 from mptcp_throttler.config.connections_file import load_connections
 from mptcp_throttler.config.settings import Settings, check_together, load_settings
 from mptcp_throttler.mptcp.model import Connection
@@ -14,7 +15,7 @@ from mptcp_throttler.policy.model import Policy
 
 def read_settings(path: Path) -> Settings:
     """Return the settings of *path*. Raises DocumentError with every problem of the file."""
-    return load_settings(_text(path), str(path))
+    return load_settings(text_of(path), str(path))
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
@@ -22,7 +23,7 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
 
     Raises DocumentError with every problem of the file.
     """
-    return accept_policy(_text(path), str(path), settings)
+    return accept_policy(text_of(path), str(path), settings)
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
@@ -41,20 +42,9 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
 
 def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
     """Return what ``check`` says besides of the policy of *path*."""
-    return check_policy(_text(path), str(path), None if settings is None else settings.interfaces).notes
+    return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
 
 
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
     """Return the connections written in *path*. Raises DocumentError with every problem of the file."""
-    return load_connections(_text(path), str(path), settings.interfaces[0], settings.ownership.listen_ports, now)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DocumentError([Problem(str(path), 0, 0, "", None, f"cannot be read: {reason}")]) from error
-    except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 text: byte {error.start} cannot be decoded"
-        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error
+    return load_connections(text_of(path), str(path), settings.interfaces[0], settings.ownership.listen_ports, now)
