@@ -12,6 +12,7 @@ MOST: Final = {
     "mptcp-console": 1.5,
     "mptcp-portal": 1.5,
     "mptcp-tunnel": 2.5,
+    "mptcp-gateway": 2.5,
 }
 
 

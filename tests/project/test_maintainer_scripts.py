@@ -123,9 +123,8 @@ def test_a_squid_of_before_is_left_alone(host: Host, state: str) -> None:
 
 def test_what_was_enabled_before_a_removal_runs_after_the_next_installation(host: Host) -> None:
     """Defect: console, portal and relay were enabled, and did not run until the host booted."""
-    start = (
-        "deb-systemd-invoke start mptcp-console.service mptcp-portal.service mptcp-relay.service mptcp-tunnel.service"
-    )
+    units = (f"mptcp-{name}.service" for name in ("console", "portal", "relay", "tunnel", "gateway"))
+    start = f"deb-systemd-invoke start {' '.join(units)}"
     host.run("preinst", "install", *AGAIN)
     host.run("postinst", "configure", AGAIN[0])
     # It starts those that are enabled.

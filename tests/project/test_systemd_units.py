@@ -24,10 +24,11 @@ from mptcp_proxy.squid import PARSE_SECONDS
 from mptcp_proxy.supervisor import _REST
 
 UNITS = Path(__file__).parents[2] / "systemd"
-PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL = (
-    UNITS / f"mptcp-{name}.service" for name in ("proxy", "relay", "throttler", "console", "portal", "tunnel")
+PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY = (
+    UNITS / f"mptcp-{name}.service"
+    for name in ("proxy", "relay", "throttler", "console", "portal", "tunnel", "gateway")
 )
-ALL = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL)
+ALL = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY)
 COMMANDS = {unit: (unit.stem, "") for unit in ALL} | {RELAY: ("mptcp-proxy", " --role relay")}
 RELOADING = [PROXY, RELAY, THROTTLER]
 

@@ -81,4 +81,7 @@ def configure(site: Site) -> None:
     container.sh("(umask 077; head -c 32 /dev/urandom | base64 >/etc/mptcp-tunnel/home.key)")
     container.sh("cd /etc/mptcp-tunnel && cp tunnel.yaml.example tunnel.yaml && mptcp-tunnel check")
     container.sh("systemctl start mptcp-tunnel")
+    # docs/relay.md; its uplinks come later, too.
+    container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml && mptcp-gateway check")
+    container.sh("systemctl start mptcp-gateway")
     assert [unit for unit in MOST if not container.active(unit)] == []

@@ -177,8 +177,8 @@ def test_a_life_from_installation_to_purge(
     tab_completes(container)
 
     # Who enables everything at once: what has no configuration waits for it.
-    container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel")
-    for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay", "mptcp-tunnel"):
+    container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel mptcp-gateway")
+    for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay", "mptcp-tunnel", "mptcp-gateway"):
         assert not container.active(unit)
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
     assert container.failed() == ""

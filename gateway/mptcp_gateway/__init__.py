@@ -1,0 +1,1 @@
+"""The host between a home and its uplinks: it looks after these."""

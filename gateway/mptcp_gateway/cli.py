@@ -1,0 +1,94 @@
+"""The command ``mptcp-gateway``: run, check, status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_common import __version__
+from mptcp_common.commands import add_config, outcome
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.kernel_error import KernelError
+from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
+
+DIRECTORY: Final = Path("/run/mptcp-gateway")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    options = _parser().parse_args(arguments)
+    return outcome(
+        "mptcp-gateway",
+        lambda: int(options.command(options)),
+        is_daemon=options.command is _run,
+        refusals=lambda: (KernelError,),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mptcp-gateway", description="A home's uplinks, tried and kept as Multipath TCP needs them."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("run", _run, "Look after the uplinks until SIGTERM."),
+        ("check", _check, "Check the settings and print every problem; nothing is changed."),
+        ("status", _status, "Print how each uplink is; exit status 1 where none is good."),
+    ):
+        added = commands.add_parser(name, help=text, description=text)
+        add_config(added, DEFAULT_SETTINGS)
+        added.add_argument(
+            "--directory", type=Path, default=DIRECTORY, help=f"of status and notes (default: {DIRECTORY})"
+        )
+        added.set_defaults(command=command)
+        if command is _status:
+            added.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from mptcp_gateway.daemon import serve
+
+    settings = read_settings(options.config)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    serve(settings, options.directory)
+    return DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    read_settings(options.config)
+    print(f"{options.config}: no errors")
+    return DONE
+
+
+def _status(options: argparse.Namespace) -> int:
+    try:
+        text = (options.directory / "status.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise KernelError("the daemon does not run: systemctl status mptcp-gateway") from None
+    found: dict[str, Any] = json.loads(text)
+    if options.json:
+        print(text, end="")
+    else:
+        for uplink in found["uplinks"]:
+            ways = [each for each in found["ways"] if each["uplink"] == uplink]
+            if not ways:
+                print(f"{uplink:<10} not there: no device that is up, address or default route")
+            for each in ways:
+                begins = ", connections begin here" if each["begins_here"] else ""
+                rtt = f", {each['rtt_ms']} ms" if each["rtt_ms"] else ""
+                why = f" ({each['reason']})" if each["reason"] else ""
+                lasts = f"{each['verdict']} for {each['for_seconds']} s"
+                print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{begins}")
+    return DONE if any(each["verdict"] == "good" for each in found["ways"]) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

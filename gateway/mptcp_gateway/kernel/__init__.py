@@ -1,0 +1,1 @@
+"""What the gateway reads of the kernel, and puts there."""

@@ -1,0 +1,54 @@
+"""Uplinks, and what the kernel is to have for them. No I/O, no clock: times are seconds of the monotonic clock."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class Way(NamedTuple):
+    """An uplink by one version of IP."""
+
+    uplink: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an uplink has of one IP version, as DHCP, router advertisements or PPP left it."""
+
+    device: str
+    index: int
+    """The kernel's number of the device."""
+    address: Address
+    network: Network | None
+    """That the address belongs to; None where it is alone, as with PPP."""
+    gateway: Address | None
+    """None: on a device to one other host."""
+
+
+class Verdict(enum.Enum):
+    """What trials say of a way."""
+
+    UNTRIED = "untried"
+    GOOD = "good"
+    """Parents answer by Multipath TCP."""
+    PLAIN = "plain TCP"
+    """They answer, and something on the way strips Multipath TCP."""
+    DEAD = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one trial."""
+
+    verdict: Verdict
+    rtt: float = 0.0
+    """Seconds until the connection stood."""
+    reason: str = ""
+    """Why there was no answer."""

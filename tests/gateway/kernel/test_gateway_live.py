@@ -1,0 +1,170 @@
+"""The daemon on the real kernel: uplinks fall silent, come back, change, and living connections follow."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.system_state import differences, kernel_state
+
+pytestmark = pytest.mark.kernel
+PARENT, PORT = "10.94.9.9", 3128
+SERVER = f"""\
+import socket, threading, time
+def feed(client):
+    try:
+        while True:
+            client.sendall(bytes(1000))
+            time.sleep(0.02)
+    except OSError:
+        pass
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, {socket.IPPROTO_MPTCP}) as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("{PARENT}", {PORT}))
+    server.listen(64)
+    while True:
+        threading.Thread(target=feed, args=server.accept()[:1], daemon=True).start()
+"""
+UNIT = Path(__file__).parents[3] / "systemd/mptcp-gateway.service"
+(LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
+"""Those that the unit leaves."""
+
+
+class Home:
+    """A relay with two uplinks, u0 and u1, and a parent behind them."""
+
+    def __init__(self, relay: LiveNode, parent: LiveNode) -> None:
+        self.relay, self.parent = relay, parent
+        self.directory = relay.directory / "gateway"
+        text = f"uplinks: {{dsl: u0, lte: u1}}\nparents: ['{PARENT}:{PORT}']\n"
+        self.settings = relay.write("gateway.yaml", text)
+
+    @contextmanager
+    def daemon(self) -> Iterator[Process]:
+        command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", "run", "--config", str(self.settings)]
+        confined = ["setpriv", f"--bounding-set={CAPABILITIES}", "--no-new-privs", *command]
+        with self.relay.running([*confined, "--directory", str(self.directory)]) as process:
+            wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
+            yield process
+
+    def ways(self) -> list[dict[str, Any]]:
+        try:
+            found = json.loads((self.directory / "status.json").read_text())["ways"]
+        except FileNotFoundError:
+            return []
+        return [each for each in found if each["version"] == 4]
+
+    def verdicts(self) -> list[str]:
+        return [each["verdict"] for each in self.ways()]
+
+    def endpoints(self) -> set[str]:
+        return set(re.findall(r"^(10\.94\S+) ", self.relay.run(["ip", "mptcp", "endpoint"]).stdout, re.MULTILINE))
+
+    def begins_on(self) -> str:
+        found = re.search(r" dev (\S+)", self.relay.run(["ip", "route", "get", PARENT]).stdout)
+        return found[1] if found else ""
+
+    def connect(self) -> socket.socket:
+        with self.relay.entered():
+            client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+            client.settimeout(10)
+            client.connect((PARENT, PORT))
+        return client
+
+    def carrying(self) -> set[str]:
+        """Return the addresses from which there are established subflows."""
+        said = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+        return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+
+    @contextmanager
+    def silent(self, device: str) -> Iterator[None]:
+        """Have nothing pass there, and nobody told."""
+        chains = "".join(
+            f"add chain netdev silent {hook} {{ type filter hook {hook} device {device} priority 0; policy drop; }};"
+            for hook in ("ingress", "egress")
+        )
+        self.parent.run(["nft", f"add table netdev silent; {chains}"])
+        try:
+            yield
+        finally:
+            self.parent.run(["nft", "delete table netdev silent"])
+
+
+@pytest.fixture
+def home(module_testbed: Testbed) -> Iterator[Home]:
+    relay, parent = module_testbed["client"], module_testbed["origin"]
+    for number in range(2):
+        relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", parent.namespace])
+        for node, host in ((relay, 1), (parent, 2)):
+            node.run(["ip", "addr", "add", f"10.94.{number}.{host}/24", "dev", f"u{number}"])
+            node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
+        relay.run(default_route(number))
+    parent.run(["ip", "addr", "add", f"{PARENT}/32", "dev", "lo"])
+    parent.run(["ip", "mptcp", "limits", "set", "subflows", "8"])
+    with parent.running([sys.executable, "-I", "-c", SERVER]):
+        yield Home(relay, parent)
+    parent.run(["ip", "addr", "del", f"{PARENT}/32", "dev", "lo"])
+    for number in range(2):
+        relay.run(["ip", "link", "del", f"u{number}"])
+
+
+def default_route(number: int) -> list[str]:
+    return f"ip route add default via 10.94.{number}.2 dev u{number} metric {number + 1}".split()
+
+
+def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) -> None:
+    """Defect: after an outage of some minutes they stayed on the other one, and new ones began on the dead one."""
+    before = kernel_state(home.relay)
+    with home.daemon() as daemon, home.connect() as living:
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        assert home.begins_on() == "u0"
+        with home.silent("u0"):
+            # A new connection is what shows it.
+            with home.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as other:
+                other.setblocking(False)
+                other.connect_ex((PARENT, PORT))
+                wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
+            wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the kernel is told")
+            assert home.begins_on() == "u1"
+            with home.connect() as fresh:
+                assert fresh.recv(100)
+            assert living.recv(100)
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
+        assert home.begins_on() == "u0"
+        assert living.recv(100)
+        daemon.stop()
+    assert differences(before, kernel_state(home.relay)) == []
+
+
+def test_a_new_address_is_taken_up(home: Home) -> None:
+    with home.daemon() as daemon, home.connect() as living:
+        home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # its default route goes with it
+        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "it is gone")
+        home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
+        home.relay.run(default_route(1))
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the living one has both")
+        assert living.recv(100)
+        daemon.stop()
+
+
+def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
+    before = kernel_state(home.relay)
+    with home.daemon() as daemon:
+        daemon.kill()
+    assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
+    (home.directory / "status.json").unlink()
+    with home.daemon() as daemon:
+        daemon.stop()
+    assert differences(before, kernel_state(home.relay)) == []

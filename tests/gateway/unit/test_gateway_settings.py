@@ -1,0 +1,51 @@
+"""gateway.yaml: every mistake at once, each with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.problems import DocumentError
+from mptcp_gateway.schemas import NAME, schema_text
+from mptcp_gateway.settings import load_settings
+
+CONF = Path(__file__).parents[3] / "conf"
+GOOD = "uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n"
+
+
+def test_what_is_written_is_what_is_run() -> None:
+    settings = load_settings(GOOD.replace("net:3128", 'net:3128, "[2001:db8::5]:80"'), "gateway.yaml")
+    assert list(settings.uplinks.items()) == [("dsl", "eth0"), ("lte", "wwan0")]
+    assert settings.parents == (("proxy.example.net", 3128), ("2001:db8::5", 80))
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        (GOOD.replace(", lte: wwan0", ""), ["1: uplinks: 1 uplinks; allowed are 2 to 8"]),
+        (GOOD.replace("wwan0", "eth0"), ["1: uplinks: two uplinks have the same device"]),
+        (
+            GOOD.replace("proxy.example.net:3128", ""),
+            ["2: parents: no parent; uplinks are tried by connections to one"],
+        ),
+        (
+            "uplinks: {dsl: eth0/1, lte: wwan0}\nparents: [proxy.example.net]\nparent: x\n",
+            ["1: uplinks.dsl", "2: parents[0]", '3: parent: unknown key (did you mean "parents"?)'],
+        ),
+    ],
+)
+def test_mistakes(text: str, problems: list[str]) -> None:
+    with pytest.raises(DocumentError) as caught:
+        load_settings(text, "gateway.yaml")
+    said = str(caught.value).splitlines()
+    assert len(said) == len(problems)
+    for line, start in zip(sorted(said), problems, strict=True):
+        assert line.startswith(f"gateway.yaml:{start}"), line
+
+
+def test_the_example_and_its_schema() -> None:
+    text = (CONF / "gateway.yaml").read_text()
+    assert text.startswith(f"# yaml-language-server: $schema={NAME}\n")
+    assert load_settings(text, "gateway.yaml").uplinks
+    assert (CONF / NAME).read_text() == schema_text(), "run: python -m mptcp_gateway.schemas conf"
