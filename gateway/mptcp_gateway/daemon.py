@@ -1,6 +1,6 @@
 """The daemon of one host: it looks at the uplinks, tries them, and has the kernel as the plan says.
 
-notices, each second ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
+notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                     ▲ │
                           outcomes ─┘ └─▶ trials, each in a thread
 """
@@ -33,7 +33,11 @@ from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+TURN_SECONDS: Final = 0.25
+"""Between two looks whether a connection has to send again, and what trials said."""
+LOOK_SECONDS: Final = 10.0
+"""Between two looks at all that the kernel has, without a notice of its."""
+TELL_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
 """After a notice: addresses and routes come in several."""
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
@@ -70,6 +74,7 @@ class Daemon:
         self._failed = ""
         """The last error that was logged."""
         self._bests: dict[int, Way | None] = {}
+        self._told = 0.0
         self.ending = False
 
     @contextmanager
@@ -95,50 +100,68 @@ class Daemon:
         """Look after the uplinks until it is told to end."""
         looked = -LOOK_SECONDS
         while not self.ending:
-            pause = max(0.0, looked + LOOK_SECONDS - time.monotonic())
-            if self._selector.select(pause):
+            woken = {key.fileobj for key, _ in self._selector.select(TURN_SECONDS)}
+            if self._notices in woken:
                 time.sleep(_SETTLE_SECONDS)
-                for each in (self._notices, self._woken):
-                    _drain(each)
-            looked = time.monotonic()
+            for each in (self._notices, self._woken):
+                _drain(each)
+            now = time.monotonic()
             try:
-                self.turn(looked)
+                if self._notices in woken or now - looked >= LOOK_SECONDS:
+                    looked = now
+                    self._look(now)
+                self._turn(now)
             except KernelError as error:
                 if str(error) != self._failed:
                     log.error("%s", error)
-                self._failed = str(error)
+                self._failed, looked = str(error), -LOOK_SECONDS
+                time.sleep(TURN_SECONDS)
             else:
                 self._failed = ""
             tell("mptcp-gateway", WATCHDOG)
 
-    def turn(self, now: float) -> None:
-        """Look once, begin the trials that are due, and bring the kernel in line. Raises KernelError."""
-        uplinks, health = self._settings.uplinks, self._health
-        found = self._network.found(uplinks)
-        before = health.ways.copy()
-        health.follow(found, retransmitting(each.address for each in found.values()), now)
+    def _look(self, now: float) -> None:
+        """See which ways there are. Raises KernelError."""
+        found, before = self._network.found(self._settings.uplinks), self._health.ways.copy()
+        self._health.follow(found, now)
         for way in before.keys() - found.keys():
             log.warning("uplink %s has no IPv%d any more", *way)
         for way in found.keys() - before.keys():
             log.info("uplink %s has IPv%d: %s by %s", *way, found[way].address, found[way].gateway or found[way].device)
+        self._apply()
+
+    def _turn(self, now: float) -> None:
+        """Take the outcomes of trials, and begin those that are due. Raises KernelError."""
+        health = self._health
+        health.suspect(retransmitting(each.access.address for each in health.ways.values()), now)
+        changed = False
         while not self._outcomes.empty():
             each = self._outcomes.get()
             if health.take(each.way, each.access, each.outcome, now):
+                changed = True
                 level = logging.INFO if each.outcome.verdict is Verdict.GOOD else logging.WARNING
                 why = f": {each.outcome.reason}" if each.outcome.reason else ""
                 log.log(level, "uplink %s, IPv%d: %s%s", *each.way, each.outcome.verdict.value, why)
+        if changed:
+            self._apply()
         for way in health.due(now):
-            self._trials.submit(self._try, way, found[way])
-        verdicts = health.verdicts
+            self._trials.submit(self._try, way, health.ways[way].access)
+        if changed or now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell(now)
+
+    def _apply(self) -> None:
+        """Bring the kernel in line. Raises KernelError."""
+        verdicts = self._health.verdicts
+        found = {way: each.access for way, each in self._health.ways.items()}
         wanted = planned(self._order, found, verdicts)
         self._network.apply(wanted)
-        self._before.have_endpoints(wanted.endpoints, frozenset(uplinks.values()))
+        self._before.have_endpoints(wanted.endpoints, frozenset(self._settings.uplinks.values()))
         bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in bests.items():
             if chosen != self._bests.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
         self._bests = bests
-        self._tell(now)
 
     def _try(self, way: Way, access: Access) -> None:
         outcome = tried(access, self._settings.parents)

@@ -1,9 +1,8 @@
 """Which ways are alive: when to try one, and what trials make of it. Pure; times are seconds.
 
 A way is tried as soon as it is there, and each :data:`IDLE_SECONDS` from then on; at once when a connection from its
-address has to send again, which is how an outage shows first. One that fails is tried again after
-:data:`RETRY_SECONDS`, and dead after :data:`FAILURES` trials without an answer. A dead one is tried each
-:data:`DEAD_SECONDS`: somebody waits for it.
+address has to send again, which is how an outage shows first. It is dead when that trial has no answer either, else
+after :data:`FAILURES` trials without one. A dead one is tried each :data:`DEAD_SECONDS`: somebody waits for it.
 """
 
 from __future__ import annotations
@@ -37,6 +36,8 @@ class Health:
     reason: str = ""
     failures: int = 0
     """Trials without an answer, one after the other."""
+    suspect: bool = False
+    """A connection has to send again."""
     trying: bool = False
     tried: float = 0.0
     """When the last trial ended."""
@@ -52,15 +53,20 @@ class HealthWatch:
     def verdicts(self) -> dict[Way, Verdict]:
         return {way: each.verdict for way, each in self.ways.items()}
 
-    def follow(self, found: Mapping[Way, Access], suspects: Container[Address], now: float) -> None:
-        """Take which ways there are; of *suspects*, addresses, some connection has to send again."""
+    def follow(self, found: Mapping[Way, Access], now: float) -> None:
+        """Take which ways there are."""
         for way in self.ways.keys() - found.keys():
             del self.ways[way]
         for way, access in found.items():
             health = self.ways.get(way)
             if health is None or health.access != access:
                 self.ways[way] = Health(access, now, now)
-            elif access.address in suspects and health.verdict is not Verdict.DEAD:
+
+    def suspect(self, addresses: Container[Address], now: float) -> None:
+        """Take the addresses from which some connection has to send again."""
+        for health in self.ways.values():
+            health.suspect = health.access.address in addresses
+            if health.suspect and health.verdict is not Verdict.DEAD:
                 health.due = min(health.due, max(now, health.tried + SUSPECT_SECONDS))
 
     def due(self, now: float) -> Iterable[Way]:
@@ -78,7 +84,7 @@ class HealthWatch:
         health.trying, health.tried, health.reason = False, now, outcome.reason
         if outcome.verdict is Verdict.DEAD:
             health.failures += 1
-            if health.failures < FAILURES:
+            if health.failures < FAILURES and not health.suspect:
                 health.due = now + RETRY_SECONDS
                 return False
             health.due = now + DEAD_SECONDS

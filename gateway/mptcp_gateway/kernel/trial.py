@@ -14,7 +14,7 @@ from typing import Final
 from mptcp_common.reasons import reason
 from mptcp_gateway.model import Access, Outcome, Verdict
 
-TIMEOUT: Final = 2.0
+TIMEOUT: Final = 1.5
 """Of one connection: the kernel sends a SYN again after a second."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
 """linux/mptcp.h: of struct mptcp_info bytes 8 to 11 are flags."""

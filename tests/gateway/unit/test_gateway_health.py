@@ -19,14 +19,14 @@ GOOD, PLAIN, DEAD = (Outcome(verdict) for verdict in (Verdict.GOOD, Verdict.PLAI
 @pytest.fixture
 def watch() -> HealthWatch:
     watch = HealthWatch()
-    watch.follow({DSL: ACCESS}, (), 0.0)
+    watch.follow({DSL: ACCESS}, 0.0)
     return watch
 
 
 @given(st.lists(st.sampled_from([GOOD, PLAIN, DEAD]), min_size=1))
 def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes: list[Outcome]) -> None:
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
-    watch.follow({DSL: ACCESS}, (), now)
+    watch.follow({DSL: ACCESS}, now)
     for outcome in outcomes:
         now = watch.ways[DSL].due
         assert list(watch.due(now)) == [DSL]
@@ -44,19 +44,21 @@ def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes
 def test_a_connection_that_sends_again_is_a_reason_to_try(watch: HealthWatch) -> None:
     assert list(watch.due(0)) == [DSL]
     watch.take(DSL, ACCESS, GOOD, 0)
-    watch.follow({DSL: ACCESS}, {ACCESS.address}, 0.5)
+    watch.suspect({ACCESS.address}, 0.5)
     assert list(watch.due(SUSPECT_SECONDS - 0.1)) == [], "not all the time on a lossy way"
     assert list(watch.due(SUSPECT_SECONDS)) == [DSL]
+    assert watch.take(DSL, ACCESS, DEAD, 5), "two that have no answer"
+    assert watch.verdicts == {DSL: Verdict.DEAD}
 
 
 def test_another_address_is_another_way(watch: HealthWatch) -> None:
     watch.due(0)
     watch.take(DSL, ACCESS, GOOD, 0)
     other = Access("eth0", 2, ip_address("10.0.0.3"), ACCESS.network, ACCESS.gateway)
-    watch.follow({DSL: other}, (), 1)
+    watch.follow({DSL: other}, 1)
     assert watch.verdicts == {DSL: Verdict.UNTRIED}
     assert list(watch.due(1)) == [DSL]
     assert not watch.take(DSL, ACCESS, GOOD, 2), "the outcome of the other one's trial"
     assert watch.verdicts == {DSL: Verdict.UNTRIED}
-    watch.follow({}, (), 3)
+    watch.follow({}, 3)
     assert watch.verdicts == {}

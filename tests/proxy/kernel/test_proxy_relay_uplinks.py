@@ -1,0 +1,56 @@
+"""A relay whose uplinks ``mptcp-gateway`` looks after: the first one falls silent, and comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from proxying import fetch
+from relaying import FILES, UPLINKS, Chain, chain
+from test_proxy_relay import dropped
+
+from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.services import program, wait_until
+
+pytestmark = pytest.mark.kernel
+
+
+@contextmanager
+def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
+    """Have the daemon run; yield what says the verdict on each uplink by IPv4."""
+    node, directory = relayed.node, relayed.node.directory / "gateway"
+    parent = relayed.testbed["proxy"].service_address()
+    devices = ", ".join(f"{device}: {device}" for device in UPLINKS)
+    settings = node.write("gateway.yaml", f"uplinks: {{{devices}}}\nparents: ['{parent}:3128']\n")
+    command = [program("mptcp-gateway"), "run", "--config", str(settings), "--directory", str(directory)]
+
+    def verdicts() -> dict[str, str]:
+        status = directory / "status.json"
+        ways = json.loads(status.read_text())["ways"] if status.exists() else []
+        return {each["uplink"]: each["verdict"] for each in ways if each["version"] == 4}
+
+    with node.running(command) as process:
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "both are good", process=process)
+        yield verdicts
+        process.stop()
+
+
+def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Callable[..., Testbed]) -> None:
+    """Defect: with one parent each request failed, for as long as that lasted."""
+    relayed = chain(make_testbed(RELAY))
+
+    def served() -> bool:
+        url, proxy = relayed.origin.url("small.bin"), relayed.relay.url()
+        return fetch(relayed.client, url, proxy).sha256 == relayed.origin.digests["small.bin"]
+
+    with gateway(relayed) as verdicts:
+        with dropped(relayed.testbed["core"], "eth0"):
+            wait_until(served, "requests are answered by the other one")
+            assert verdicts() == {"eth0": "no answer", "wlan0": "good"}
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "it is back")
+        assert served()
+        with relayed.carried() as octets:
+            assert served()
+        assert octets["eth0"] > FILES["small.bin"] / 2, "connections begin there again"
