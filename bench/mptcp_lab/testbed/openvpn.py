@@ -1,0 +1,146 @@
+"""OpenVPN between two nodes, unmodified: over UDP, or over TCP, which may be Multipath TCP and go through a proxy.
+
+Both ends authenticate each other by the fingerprints of their certificates (``--peer-fingerprint``, from OpenVPN 2.6
+on). Data are neither enciphered nor signed: what they cost is not what is compared. All else is OpenVPN's default,
+its replay window of 64 packets as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .node import LiveNode
+from .process import Process
+from .services import mptcp_command, wait_until
+
+MTU = 1400
+"""Of the inner device."""
+READY = "Initialization Sequence Completed"
+_CERTIFICATE = """\
+umask 077
+for end in client server; do
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=$end \
+        -keyout $1-$end.key -out $1-$end.crt 2>&1
+    openssl x509 -in $1-$end.crt -noout -fingerprint -sha256 | cut -d= -f2 >$1-$end.fingerprint
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVpn:
+    """A pair that runs."""
+
+    number: int
+    client: Process
+    server: Process
+
+    @property
+    def device(self) -> str:
+        """The inner one, at both ends."""
+        return device_of(self.number)
+
+    @property
+    def client_address(self) -> str:
+        """Of the device, at the client."""
+        return f"10.94.{self.number}.2"
+
+    @property
+    def server_address(self) -> str:
+        """Of the device, at the server."""
+        return f"10.94.{self.number}.1"
+
+
+def device_of(number: int) -> str:
+    """Return the name of the inner device of the pair *number*."""
+    return f"vpn{number}"
+
+
+@contextmanager
+def over_udp(
+    client: LiveNode, server: LiveNode, remote: str, *, number: int = 0, port: int = 1194, local: str | None = None
+) -> Iterator[OpenVpn]:
+    """Have a pair over UDP, both with *port*; *remote*: the server's address, *local*: the client's, if not any.
+
+    *number*, 0 to 255, tells pairs of the same nodes apart, whose ports must differ, too. Raises TestbedError.
+    """
+    more = [] if local is None else ["--local", local]
+    with _pair(
+        client,
+        server,
+        number,
+        ["openvpn", "--proto", "udp", "--remote", remote, str(port), "--lport", str(port), *more],
+        ["openvpn", "--proto", "udp", "--lport", str(port)],
+    ) as pair:
+        yield pair
+
+
+@contextmanager
+def over_tcp(
+    client: LiveNode,
+    server: LiveNode,
+    remote: str,
+    *,
+    number: int = 0,
+    port: int = 443,
+    proxy: tuple[str, int] | None = None,
+    multipath: bool = True,
+) -> Iterator[OpenVpn]:
+    """Have a pair over TCP; *remote* and *port* are the server's.
+
+    *proxy*: address and port of an HTTP proxy that the client asks for the server by CONNECT; ours allows port 443.
+    *multipath*: both ends speak Multipath TCP, by mptcpize(8). Raises TestbedError.
+    """
+    by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
+    # Each packet leaves at once, as over UDP.
+    common = ["--socket-flags", "TCP_NODELAY"]
+    ends = [
+        ["openvpn", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by, *common],
+        ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *common],
+    ]
+    if multipath:
+        ends = [mptcp_command(each) for each in ends]
+    with _pair(client, server, number, *ends) as pair:
+        yield pair
+
+
+@contextmanager
+def _pair(
+    client: LiveNode, server: LiveNode, number: int, client_argv: Sequence[str], server_argv: Sequence[str]
+) -> Iterator[OpenVpn]:
+    stem = client.directory / f"openvpn-{number}"
+    if not stem.with_name(f"{stem.name}-server.fingerprint").exists():
+        client.run(["sh", "-ec", _CERTIFICATE, "sh", str(stem)])
+    inside = [f"10.94.{number}.{host}" for host in (1, 2)]
+    there = server.popen(
+        [*server_argv, "--tls-server", "--dh", "none", *_common(stem, "server", "client", number, *inside)],
+        name="openvpn",
+    )
+    here = None
+    try:
+        here = client.popen(
+            [*client_argv, "--tls-client", *_common(stem, "client", "server", number, *reversed(inside))],
+            name="openvpn",
+        )
+        for process in (here, there):
+            wait_until(lambda: READY in process.output(), "OpenVPN's ends reach each other", process=process)  # noqa: B023
+        yield OpenVpn(number, here, there)
+    finally:
+        if here is not None:
+            here.stop()
+        there.stop()
+
+
+def _common(stem: Path, end: str, other: str, number: int, here: str, there: str) -> list[str]:
+    def file(of: str, kind: str) -> Path:
+        return stem.with_name(f"{stem.name}-{of}.{kind}")
+
+    fingerprint = file(other, "fingerprint").read_text().strip()
+    # Without a cipher OpenVPN would agree on new keys after each 64 MB, as it does for ciphers with small blocks.
+    return [
+        "--dev", device_of(number), "--dev-type", "tun", "--tun-mtu", str(MTU), "--ifconfig", here, there,
+        "--cert", str(file(end, "crt")), "--key", str(file(end, "key")), "--peer-fingerprint", fingerprint,
+    "--data-ciphers", "none", "--auth", "none", "--disable-dco", "--connect-retry", "1", "--reneg-bytes", "0",
+    ]  # fmt: skip
