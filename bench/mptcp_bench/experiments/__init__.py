@@ -80,6 +80,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),
         Experiment("relay", "What carrying a byte and a request costs: ours beside every peer", "relay"),
         Experiment(
+            "tunnel", "Multipath UDP: OpenVPN over two paths, beside one path, 50/50 and Multipath TCP", "tunnel"
+        ),
+        Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),
         Experiment(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .commands import undone
 from .node import LiveNode
 from .process import Process
 from .services import mptcp_command, wait_until
@@ -52,6 +53,11 @@ class OpenVpn:
         """Of the device, at the server."""
         return f"10.94.{self.number}.1"
 
+    def wait(self) -> None:
+        """Wait until both ends have reached each other. Raises TestbedError."""
+        for process in (self.client, self.server):
+            wait_until(lambda: READY in process.output(), "OpenVPN's ends reach each other", process=process)  # noqa: B023
+
 
 def device_of(number: int) -> str:
     """Return the name of the inner device of the pair *number*."""
@@ -60,11 +66,19 @@ def device_of(number: int) -> str:
 
 @contextmanager
 def over_udp(
-    client: LiveNode, server: LiveNode, remote: str, *, number: int = 0, port: int = 1194, local: str | None = None
+    client: LiveNode,
+    server: LiveNode,
+    remote: str,
+    *,
+    number: int = 0,
+    port: int = 1194,
+    local: str | None = None,
+    wait: bool = True,
 ) -> Iterator[OpenVpn]:
     """Have a pair over UDP, both with *port*; *remote*: the server's address, *local*: the client's, if not any.
 
-    *number*, 0 to 255, tells pairs of the same nodes apart, whose ports must differ, too. Raises TestbedError.
+    *number*, 0 to 255, tells pairs of the same nodes apart, whose ports must differ, too. Without *wait* it is not
+    ready yet. Raises TestbedError.
     """
     more = [] if local is None else ["--local", local]
     with _pair(
@@ -73,6 +87,7 @@ def over_udp(
         number,
         ["openvpn", "--proto", "udp", "--remote", remote, str(port), "--lport", str(port), *more],
         ["openvpn", "--proto", "udp", "--lport", str(port)],
+        wait,
     ) as pair:
         yield pair
 
@@ -87,50 +102,42 @@ def over_tcp(
     port: int = 443,
     proxy: tuple[str, int] | None = None,
     multipath: bool = True,
+    wait: bool = True,
 ) -> Iterator[OpenVpn]:
     """Have a pair over TCP; *remote* and *port* are the server's.
 
     *proxy*: address and port of an HTTP proxy that the client asks for the server by CONNECT; ours allows port 443.
-    *multipath*: both ends speak Multipath TCP, by mptcpize(8). Raises TestbedError.
+    *multipath*: both ends speak Multipath TCP, by mptcpize(8). Without *wait* it is not ready yet. Raises TestbedError.
     """
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # Each packet leaves at once, as over UDP.
     common = ["--socket-flags", "TCP_NODELAY"]
-    ends = [
-        ["openvpn", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by, *common],
-        ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *common],
-    ]
+    client_argv = ["openvpn", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by, *common]
+    server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *common]
     if multipath:
-        ends = [mptcp_command(each) for each in ends]
-    with _pair(client, server, number, *ends) as pair:
+        client_argv, server_argv = mptcp_command(client_argv), mptcp_command(server_argv)
+    with _pair(client, server, number, client_argv, server_argv, wait) as pair:
         yield pair
 
 
 @contextmanager
 def _pair(
-    client: LiveNode, server: LiveNode, number: int, client_argv: Sequence[str], server_argv: Sequence[str]
+    client: LiveNode, server: LiveNode, number: int, client_argv: Sequence[str], server_argv: Sequence[str], wait: bool
 ) -> Iterator[OpenVpn]:
     stem = client.directory / f"openvpn-{number}"
     if not stem.with_name(f"{stem.name}-server.fingerprint").exists():
         client.run(["sh", "-ec", _CERTIFICATE, "sh", str(stem)])
     inside = [f"10.94.{number}.{host}" for host in (1, 2)]
-    there = server.popen(
-        [*server_argv, "--tls-server", "--dh", "none", *_common(stem, "server", "client", number, *inside)],
-        name="openvpn",
-    )
-    here = None
-    try:
-        here = client.popen(
-            [*client_argv, "--tls-client", *_common(stem, "client", "server", number, *reversed(inside))],
-            name="openvpn",
-        )
-        for process in (here, there):
-            wait_until(lambda: READY in process.output(), "OpenVPN's ends reach each other", process=process)  # noqa: B023
-        yield OpenVpn(number, here, there)
-    finally:
-        if here is not None:
-            here.stop()
-        there.stop()
+    there_argv = [*server_argv, "--tls-server", "--dh", "none", *_common(stem, "server", "client", number, *inside)]
+    here_argv = [*client_argv, "--tls-client", *_common(stem, "client", "server", number, *reversed(inside))]
+    there = server.popen(there_argv, name="openvpn")
+    with undone(there.stop):
+        here = client.popen(here_argv, name="openvpn")
+        with undone(here.stop):
+            pair = OpenVpn(number, here, there)
+            if wait:
+                pair.wait()
+            yield pair
 
 
 def _common(stem: Path, end: str, other: str, number: int, here: str, there: str) -> list[str]:

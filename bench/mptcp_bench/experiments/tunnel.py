@@ -1,0 +1,202 @@
+"""A tunnel over two paths: OpenVPN, unmodified, over ``mptcp-tunnel``, beside what else there is.
+
+A download through OpenVPN, without cipher, over emulated paths: over each path alone, both at once; over the splitter,
+whose daemons start anew for each download, so that what they learn of the paths is in it; split 50/50; and over
+Multipath TCP. Variants take turns within a run. Of two congestion controls of what is sent through the tunnel each has
+a testbed of its own, side by side, where both together are far below what the machine carries. Further: a path that
+falls silent, paths that change, a call beside a download, and what a packet costs. docs/tunnel-measurements.md has the
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from math import isnan
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.testbed import UNSHAPED, Testbed
+from mptcp_lab.testbed.features import need
+
+from ..statistics import median
+from . import tunnel_call, tunnel_cost, tunnel_faults
+from .aims import aims_table
+from .attempts import Attempts
+from .findings import Findings
+from .tables import new_table
+from .tunnel_bed import Bed, beds, check, running, transfers, variants
+from .tunnel_cells import CONTROLS, OPTIONS, PEER_RUNS, PEERS, Cell, Layout, Plan, plan
+from .tunnel_judging import CALLS, CHANGES, Measured, aims, goodput
+
+__all__ = ["OPTIONS", "run"]
+
+T = TypeVar("T")
+LIMIT = 1.7
+"""A download is given up after so many times as long as it takes at the sum of its paths."""
+SILENCE = Layout((10, 10))
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Run the cells that *options* choose."""
+    chosen = plan(options, quick)
+    need(
+        "root", "mptcp", "mptcp-pm", "tbf", "nfqueue", "apache2", "curl", "mptcpize", "openvpn", "openssl", "ss", "gcc"
+    )
+    there = variants()
+    work = Work(console, seed, chosen, there, Attempts(console))
+    for cell in chosen.cells():
+        work.downloads(cell)
+    for part in chosen.parts:
+        work.part(part)
+    cells = list(chosen.cells())
+    changes = dict.fromkeys(work.changes, CONTROLS) if "change" in chosen.parts else {}
+    asked = aims(work.measured, cells, chosen.parts, changes)
+    tables = [table_of(work.measured, cells, there), *other_tables(work.measured), aims_table("Tunnel", asked)]
+    notes = [f"outer TCP of OpenVPN over Multipath TCP is sent by {_default_control()}, this host's default"]
+    notes += [] if "weights" in there else ["50/50 is left out: this version has no mode of that kind"]
+    found = Findings(tuple(tables), asdict(work.measured), aims=tuple(asked), notes=tuple(notes))
+    return work.attempts.judged(found)
+
+
+def _default_control() -> str:
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
+@dataclass(slots=True)
+class Work:
+    """What is measured, one after the other."""
+
+    console: Console
+    seed: int
+    plan: Plan
+    variants: Sequence[str]
+    attempts: Attempts
+    measured: Measured = field(default_factory=Measured)
+
+    @property
+    def changes(self) -> Sequence[str]:
+        return CHANGES[:1] if self.plan.quick else CHANGES
+
+    def downloads(self, cell: Cell) -> None:
+        """Have the variants take turns in *cell*."""
+        seconds, runs = self.plan.seconds, self.plan.runs_of(cell.part)
+        with (
+            self.attempts.keeping(cell.name, self.measured),
+            beds(cell.layout, self.seed, cell.controls, seconds) as found,
+        ):
+            for number in range(runs):
+                for variant in self.variants:
+                    if variant not in PEERS or number < PEER_RUNS:
+                        once = partial(transfers, found, cell.name, variant, LIMIT * seconds)
+                        got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
+                        self.measured.transfers += got or []
+
+    def part(self, part: str) -> None:
+        """Measure what is no cell of downloads."""
+        measure = {"silence": self._silence, "change": self._change, "call": self._call, "cost": self._cost}
+        if part in measure:
+            with self.attempts.keeping(part, self.measured):
+                measure[part]()
+
+    def _silence(self) -> None:
+        with beds(SILENCE, self.seed, CONTROLS[:1], 1.0, ()) as found:
+
+            def once() -> None:
+                with running(found, "ours") as [tunnel]:
+                    self.measured.silences.append(tunnel_faults.fall_silent(found[0], tunnel))
+
+            self._repeat("silence", once, found)
+
+    def _change(self) -> None:
+        for change in self.changes:
+            with beds(tunnel_faults.LAYOUTS[change], self.seed, CONTROLS, 16.0, ()) as found:
+
+                def once(found: list[Bed] = found, change: str = change) -> None:
+                    self.measured.steady += tunnel_faults.changing(found, change, self.seed)
+
+                self._repeat("change", once, found, change)
+
+    def _call(self) -> None:
+        with beds(tunnel_call.LAYOUT, self.seed, CONTROLS, 14.0, ()) as found:
+            for number in range(self.plan.runs_of("call")):
+                for where in CALLS:
+
+                    def once(where: str = where) -> None:
+                        self.measured.calls += tunnel_call.call(found, where)
+
+                    self._of(once, f"call, {where}, {number + 1}", found)
+
+    def _cost(self) -> None:
+        with Testbed(UNSHAPED, seed=self.seed) as testbed:
+            for number in range(self.plan.runs_of("cost")):
+                name = f"cost, {number + 1}"
+                self.console.print(name, style="dim", highlight=False)
+                cost = self.attempts.of(partial(tunnel_cost.measure, testbed), name, check=testbed.check_emulation)
+                self.measured.costs += [cost] if cost else []
+
+    def _repeat(self, part: str, once: Callable[[], object], found: Sequence[Bed], name: str = "") -> None:
+        for number in range(self.plan.runs_of(part)):
+            self._of(once, f"{name or part}, {number + 1}", found)
+
+    def _of(self, once: Callable[[], T], name: str, found: Sequence[Bed]) -> T | None:
+        self.console.print(name, style="dim", highlight=False)
+        return self.attempts.of(once, name, check=partial(check, found))
+
+
+def table_of(measured: Measured, cells: Sequence[Cell], there: Sequence[str]) -> Table:
+    """Return the goodput of each variant, medians in Mbit/s; of the splitter also as a share of the sum."""
+    columns = ("paths, Mbit/s", "inside", "a alone", "b alone", "ours", "50/50", "over MPTCP", "ours / sum")
+    table = new_table("Goodput of a download through OpenVPN", columns, left=("paths, Mbit/s", "inside"))
+    for cell in cells:
+        for control in cell.controls:
+            alone = goodput(measured.transfers, cell.name, control, "alone")
+            [ours], [weights], [mptcp] = (
+                goodput(measured.transfers, cell.name, control, variant) for variant in ("ours", "weights", "mptcp")
+            )
+            rates = ("-" if isnan(rate) else f"{rate / 1e6:.1f}" for rate in (*alone, ours, weights, mptcp))
+            table.add_row(cell.name, control, *rates, f"{ours / sum(alone):.3f}")
+    return table
+
+
+def other_tables(measured: Measured) -> list[Table]:
+    """Return what each run of the other parts found."""
+    found = []
+    if measured.silences:
+        table = new_table(
+            "A silent path", ("run", "relay leaves s", "proxy leaves s", "back s", "lost s"), left=("run",)
+        )
+        for number, one in enumerate(measured.silences, 1):
+            table.add_row(str(number), *(f"{value:.3f}" for value in (one.relay, one.proxy, one.back, one.lost)))
+        found.append(table)
+    if measured.steady:
+        table = new_table(
+            "Paths that change", ("change", "inside", "Mbit/s", "there", "share"), left=("change", "inside")
+        )
+        for each in measured.steady:
+            shown = f"{each.rate / 1e6:.1f}", f"{each.there / 1e6:.1f}", f"{each.rate / each.there:.3f}"
+            table.add_row(each.change, each.control, *shown)
+        found.append(table)
+    if measured.calls:
+        columns = ("call", "inside", "delay ms, median", "p99", "lost %")
+        table = new_table("A call beside a download", columns, left=("call", "inside"))
+        for where in CALLS:
+            for control in CONTROLS:
+                calls = [c for c in measured.calls if (c.where, c.control) == (where, control)]
+                if calls:
+                    middle = median([median(c.delays, default=float("nan")) for c in calls])
+                    delays = 1e3 * middle, 1e3 * median([c.p99 for c in calls]), 100 * median([c.loss for c in calls])
+                    table.add_row(where, control, *(f"{value:.1f}" for value in delays))
+        found.append(table)
+    if measured.costs:
+        columns = ("run", "splitter ns", "joiner ns", "resequencer µs", "carried Mbit/s")
+        table = new_table("Cost of a packet", columns, left=("run",))
+        for number, cost in enumerate(measured.costs, 1):
+            costs = cost.splitter, cost.joiner, cost.resequencer, cost.carried / 1e6
+            table.add_row(str(number), *(f"{value:.1f}" for value in costs))
+        found.append(table)
+    return found

@@ -1,0 +1,172 @@
+"""The testbeds of the experiment ``tunnel``: OpenVPN in each of its variants, and downloads through it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
+from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
+from mptcp_lab.testbed.services import Origin, start_origin
+from mptcp_lab.testbed.tunnel import PORT, Tunnel, tunnel
+from mptcp_tunnel.settings import TunnelSection
+
+from .devices import DEVICES
+from .tunnel_cells import PATHS, VARIANTS, Layout
+from .tunnel_judging import Transfer
+
+PORTS = {"a": 1195, "b": 1196, "mptcp": 1197}
+NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
+"""Of the pairs; *tunnel* is the one whose packets our daemons split."""
+CHECK = 1.5
+"""Seconds after which it is looked up how a download is sent."""
+SPLIT = ("ours", "weights")
+MODES: Mapping[str, Mapping[str, object]] = {
+    "ours": {},
+    "weights": {"mode": "weights", "weights": dict.fromkeys(PATHS, 50)},
+}
+"""What the relay's settings have of each variant."""
+JOINED = "MPTcpExtMPJoinSynAckRx"
+
+
+def variants() -> tuple[str, ...]:
+    """Return those that this version has."""
+    there = MODES["weights"].keys() <= TunnelSection.model_fields.keys()
+    return VARIANTS if there else tuple(each for each in VARIANTS if each != "weights")
+
+
+@dataclass(slots=True)
+class Download:
+    """One that runs."""
+
+    process: Process
+    limit: float
+
+    def rate(self) -> float:
+        """Wait for its end, and return payload bits/s. Raises TestbedError where it failed."""
+        # 28: it was not complete when its time was over, which says how fast it was just as well.
+        status = self.process.wait(self.limit + 30)
+        words = self.process.output().split()
+        if status not in (0, 28) or len(words) != 2:
+            raise TestbedError(f"the download ended with {status}{self.process.tail()}")
+        return 8 * float(words[0]) / float(words[1])
+
+
+@dataclass(slots=True)
+class Bed:
+    """One testbed; *control* is the congestion control of what is sent through its tunnels."""
+
+    testbed: Testbed
+    control: str
+    origin: Origin
+    pairs: dict[str, OpenVpn] = field(default_factory=dict)
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    @property
+    def proxy(self) -> LiveNode:
+        """Where tunnels end, and what is downloaded is."""
+        return self.testbed["proxy"]
+
+    def start_pairs(self, scope: ExitStack, names: Sequence[str]) -> None:
+        """Start OpenVPN; none of the pairs is ready yet."""
+        ends, address = (self.client, self.proxy), self.proxy.service_address()
+        for path, device in zip(PATHS, DEVICES, strict=True):
+            local, number = self.client.address(device), NUMBERS[path]
+            pair = over_udp(*ends, address, number=number, port=PORTS[path], local=local, wait=False)
+            self.pairs[path] = scope.enter_context(pair)
+        number = NUMBERS["tunnel"]
+        self.pairs["tunnel"] = scope.enter_context(over_udp(*ends, address, number=number, port=PORT, wait=False))
+        if "mptcp" in names:
+            pair = over_tcp(*ends, address, number=NUMBERS["mptcp"], port=PORTS["mptcp"], wait=False)
+            self.pairs["mptcp"] = scope.enter_context(pair)
+
+    def settle(self) -> None:
+        """Wait for the pairs, and choose how is sent what goes through them. Raises TestbedError."""
+        for pair in self.pairs.values():
+            pair.wait()
+            route = [pair.client_address, "dev", pair.device, "src", pair.server_address, "congctl", self.control]
+            # By route: a namespace may select only what the host allows as a default.
+            self.proxy.run(["ip", "route", "replace", *route])
+        if "mptcp" in self.pairs and not self.client.mib().get(JOINED, 0):
+            raise TestbedError("OpenVPN over Multipath TCP has one subflow alone")
+
+    def pairs_of(self, variant: str) -> list[tuple[OpenVpn, str]]:
+        """Return through what *variant* downloads, and which file."""
+        if variant == "alone":
+            return [(self.pairs[path], path) for path in PATHS]
+        return [(self.pairs["tunnel" if variant in SPLIT else variant], "sum")]
+
+    def download(self, pair: OpenVpn, file: str, limit: float, into: Path | None = None) -> Download:
+        """Start a download that ends after *limit* seconds at the latest; *into*: where what comes is to be."""
+        url = f"http://{pair.server_address}/{file}"
+        argv = ["curl", "-sSN", "-m", f"{limit:g}", "-o", str(into or "/dev/null"), url]
+        # curl says so on standard error where its time is over; that is no error here.
+        argv = ["sh", "-c", '"$@" 2>/dev/null', "sh", *argv[:-1], "-w", "%{size_download} %{time_total}", url]
+        return Download(self.client.popen(argv, name="curl"), limit)
+
+    def check_control(self, pair: OpenVpn) -> None:
+        """Raise TestbedError where what goes to the client is not sent as asked."""
+        shown = self.proxy.run(["ss", "-Htin", "state", "established", "dst", pair.client_address]).stdout
+        words = set(shown.split())
+        if self.control not in words:
+            raise TestbedError(f"no download through {pair.device} is sent by {self.control}: {shown.strip()}")
+
+
+@contextmanager
+def beds(
+    layout: Layout, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
+) -> Iterator[list[Bed]]:
+    """Have a testbed for each of *controls*, side by side, with files that take *seconds*; *names*: of variants."""
+    with ExitStack() as scope:
+        found = []
+        for control in controls:
+            testbed = scope.enter_context(Testbed(paths(layout.paths()), seed=seed))
+            origin = start_origin(testbed["proxy"], layout.octets(seconds), ports=(80,))
+            found.append(Bed(testbed, control, origin))
+        # Its pair needs them to reach each other.
+        with running(found, "ours"):
+            for bed in found:
+                bed.start_pairs(scope, names)
+            for bed in found:
+                bed.settle()
+        yield found
+
+
+@contextmanager
+def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
+    """Have the daemons of *variant* run, where it has any: anew, so that they know nothing of the paths."""
+    with ExitStack() as scope:
+        tunnels = []
+        if variant in SPLIT:
+            over = dict(zip(PATHS, DEVICES, strict=True))
+            for bed in found:
+                one = tunnel(bed.client, bed.proxy, over, settings=MODES[variant], wait=False)
+                tunnels.append(scope.enter_context(one))
+            for each in tunnels:
+                each.wait()
+        yield tunnels
+
+
+def check(found: Sequence[Bed]) -> None:
+    """Raise EmulationError where the paths of one of them were not as asked."""
+    for bed in found:
+        bed.testbed.check_emulation()
+
+
+def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float) -> list[Transfer]:
+    """Download once in each testbed, at the same time. Raises TestbedError."""
+    with running(found, variant):
+        begun = [[(pair, bed.download(pair, file, limit)) for pair, file in bed.pairs_of(variant)] for bed in found]
+        time.sleep(CHECK)
+        for bed, downloads in zip(found, begun, strict=True):
+            for pair, _ in downloads:
+                bed.check_control(pair)
+        rates = [tuple(download.rate() for _, download in downloads) for downloads in begun]
+    check(found)
+    return [Transfer(cell, bed.control, variant, each) for bed, each in zip(found, rates, strict=True)]

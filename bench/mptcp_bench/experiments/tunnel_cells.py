@@ -1,0 +1,112 @@
+"""Which cells the experiment ``tunnel`` measures, over which paths. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
+
+from .options import choice, count, positive
+
+PARTS = ("goodput", "rates", "loss", "silence", "change", "call", "cost")
+OPTIONS = {
+    "cells": f"which of {', '.join(PARTS)}; default all",
+    "runs": "of each, default 5 of goodput and 3 of the others",
+    "seconds": "that a download takes at the sum of its paths, default 7",
+}
+SECONDS = 7.0
+RUNS, MANY_RUNS, QUICK_RUNS = 3, 5, 1
+PEER_RUNS = 3
+"""Of what is compared with, at most: no aim is of it."""
+CONTROLS = ("cubic", "bbr")
+VARIANTS = ("alone", "ours", "weights", "mptcp")
+"""Each path alone, both at once; the splitter; 50/50; OpenVPN over Multipath TCP."""
+PEERS = ("weights", "mptcp")
+PATHS = ("a", "b")
+RANDOM = UniformLoss(0.01)
+BURSTS = GilbertElliott(p=0.002, r=0.2)
+"""1 % in the long run, five packets in a row."""
+INNER_MTU = 1400
+PAYLOAD = (INNER_MTU - 20 - 32) / (INNER_MTU + 8 + 28 + 14)
+"""Of TCP with timestamps in what a link counts: OpenVPN's 8 bytes, IPv4, UDP, Ethernet."""
+LITTLE = 40
+"""Mbit/s up to which both congestion controls are measured at the same time, each over paths of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Two paths: *rates* in Mbit/s, *rtts* and *jitter* in milliseconds; *losses* of both directions."""
+
+    rates: tuple[int, int]
+    rtts: tuple[int, int] = (20, 20)
+    losses: tuple[Loss | None, Loss | None] = (None, None)
+    jitter: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
+
+    def paths(self) -> list[EmulatedPath]:
+        """Return the paths as the laboratory has them."""
+        each = zip(("ethernet", "wifi"), self.rates, self.rtts, self.losses, strict=True)
+        return [
+            EmulatedPath(name, *[Direction(rate * 1_000_000, rtt * 500, self.jitter * 1000, loss)] * 2)
+            for name, rate, rtt, loss in each
+        ]
+
+    def octets(self, seconds: float) -> dict[str, int]:
+        """Return the sizes of files that take *seconds*: over each path, and over both."""
+        rates = dict(zip(PATHS, self.rates, strict=True)) | {"sum": sum(self.rates)}
+        return {name: round(rate * 1e6 * PAYLOAD / 8 * seconds) for name, rate in rates.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Downloads over one layout, and what is asked of them: *part* says which aims."""
+
+    part: str
+    layout: Layout
+    name: str
+    controls: tuple[str, ...] = CONTROLS
+
+
+def download_cells(part: str) -> Iterator[Cell]:
+    """Yield the cells of downloads of *part*: ``goodput``, ``rates`` or ``loss``."""
+    if part == "goodput":
+        layouts = [Layout((10, 10), (20, rtt)) for rtt in (20, 60, 100)]
+    elif part == "rates":
+        layouts = [Layout((10, 5)), Layout((30, 10)), Layout((30, 10), (20, 60)), Layout((100, 30))]
+    else:
+        for kind, loss in (("1 %", RANDOM), ("bursts", BURSTS)):
+            yield Cell(part, Layout((10, 10), losses=(None, loss)), f"{kind} on one path")
+            yield Cell(part, Layout((10, 10), losses=(loss, loss)), f"{kind} on both")
+        return
+    for layout in layouts:
+        yield Cell(part, layout, str(layout), CONTROLS if sum(layout.rates) <= LITTLE else CONTROLS[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run: *runs* None is each part's own default; *seconds* of a download."""
+
+    parts: tuple[str, ...]
+    runs: int | None
+    seconds: float
+    quick: bool
+
+    def runs_of(self, part: str) -> int:
+        if self.runs is not None:
+            return self.runs
+        return QUICK_RUNS if self.quick else MANY_RUNS if part == "goodput" else RUNS
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield the cells of downloads; the first of each part alone where it is to be quick."""
+        for part in self.parts:
+            if part in ("goodput", "rates", "loss"):
+                yield from list(download_cells(part))[: 1 if self.quick else None]
+
+
+def plan(options: Mapping[str, str], quick: bool) -> Plan:
+    """Return what *options* choose. Raises OptionError for what makes no sense."""
+    runs = count(options, "runs", RUNS) if "runs" in options else None
+    return Plan(tuple(choice(options, "cells", PARTS)), runs, positive(options, "seconds", SECONDS), quick)

@@ -1,0 +1,128 @@
+"""What a packet costs in the tunnel, and how many two cores carry: a part of the experiment ``tunnel``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import Testbed, TestbedError, hops
+from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
+from mptcp_tunnel.kernel.network import far_end
+
+from .devices import DEVICES
+from .tunnel_cells import PATHS
+from .tunnel_judging import Cost
+
+FLOOD = Path(hops.__file__).parent / "native/flood.c"
+OCTETS = 1400
+"""Of a packet's payload."""
+WARM, MEASURED = 6.0, 3.0
+"""Seconds: until the rates are learnt, and of each measurement."""
+COST_AT = 200
+"""Mbit/s at which a packet's cost is taken."""
+OFFERED = (300, 400, 500, 600, 800, 1000)
+MOST_LOST = 0.01
+_RUN_TIME = 0
+"""BPF_STATS_RUN_TIME, linux/bpf.h."""
+
+
+class Run(NamedTuple):
+    """What a BPF program took so far."""
+
+    nanoseconds: int
+    times: int
+
+
+@contextmanager
+def run_times() -> Iterator[None]:
+    """Have the kernel count what BPF programs take; what asks for it ends with its descriptor. Raises TestbedError."""
+    descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(_RUN_TIME)
+    if descriptor < 0:
+        raise TestbedError(f"have BPF programs' time counted: {os.strerror(-descriptor)}")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def programs_of(pid: int) -> dict[int, Run]:
+    """Return what each BPF program of process *pid* took so far, by its number in the kernel."""
+    found = {}
+    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        if "prog_id" in fields:
+            found[int(fields["prog_id"])] = Run(int(fields["run_time_ns"]), int(fields["run_cnt"]))
+    return found
+
+
+def busiest(before: dict[int, Run], after: dict[int, Run]) -> float:
+    """Return nanoseconds for each run of the program that ran most: of the sender the splitter, else the joiner.
+
+    Raises ValueError where none ran.
+    """
+    ran = [Run(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
+    most = max(ran, key=lambda run: run.times, default=Run(0, 0))
+    if not most.times:
+        raise ValueError("no BPF program of the tunnel ran")
+    return most.nanoseconds / most.times
+
+
+def _pairs(before: dict[int, Run], after: dict[int, Run]) -> Iterator[tuple[Run, Run]]:
+    for number, now in after.items():
+        yield before.get(number, Run(0, 0)), now
+
+
+def processor_time(end: TunnelEnd) -> int:
+    """Return nanoseconds that the resequencer of *end* had a processor. Raises TestbedError where there is none."""
+    children = descendants(end.process.pid)
+    if not children:
+        raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children)
+
+
+def measure(testbed: Testbed) -> Cost:
+    """Flood the client of *testbed*, whose paths are as fast as the machine. Raises TestbedError and ValueError."""
+    client, proxy = testbed["client"], testbed["proxy"]
+    flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
+    to = str(far_end(0, PORT, 4).address)
+
+    def carried(offered: int, seconds: float) -> tuple[int, int]:
+        """Return how many packets were sent and received."""
+        receiver = client.popen([flood, "receive", str(PORT)], name="receiver")
+        wait_until(lambda: "ready" in receiver.output(), "the receiver is ready", process=receiver)
+        rate = offered * 1e6 / 8 / OCTETS
+        words = [str(PORT), to, str(PORT), str(OCTETS), f"{rate:.0f}", f"{seconds:g}"]
+        sender = proxy.popen([flood, "send", *words], name="sender")
+        sender.wait(seconds + 60)
+        time.sleep(0.3)
+        receiver.stop()
+        counts = [process.output().split()[-1] for process in (sender, receiver)]
+        if not all(count.isdigit() for count in counts):
+            raise TestbedError(f"flood: {sender.tail()}{receiver.tail()}")
+        return int(counts[0]), int(counts[1])
+
+    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))) as both, run_times():
+        carried(COST_AT, WARM)
+        pids = both.proxy.process.pid, both.relay.process.pid
+        before, busy = [programs_of(pid) for pid in pids], processor_time(both.relay)
+        _, came = carried(COST_AT, MEASURED)
+        after, busy = [programs_of(pid) for pid in pids], processor_time(both.relay) - busy
+        if not came:
+            raise TestbedError(f"nothing came through the tunnel{both.relay.process.tail()}")
+    best = 0.0
+    # Without the counting, which takes time itself.
+    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))):
+        carried(COST_AT, WARM)
+        for offered in OFFERED:
+            sent, arrived = carried(offered, MEASURED)
+            if arrived >= (1 - MOST_LOST) * sent:
+                best = max(best, arrived * OCTETS * 8 / MEASURED)
+    splitter, joiner = (busiest(was, now) for was, now in zip(before, after, strict=True))
+    return Cost(splitter, joiner, busy / came / 1e3, best)

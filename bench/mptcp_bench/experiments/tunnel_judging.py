@@ -1,0 +1,221 @@
+"""What the experiment ``tunnel`` asks of what it measured. Pure; rates are bits/s, times seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+
+from ..statistics import median, percentile
+from .aims import Aim
+from .tunnel_cells import PATHS, PAYLOAD, Cell
+
+SHARES = {"goodput": 0.9, "rates": 0.85}
+"""Of the sum of both paths, each alone, that a download through the tunnel is to have."""
+NOISE = 0.97
+"""Of the best path alone, over lossy paths: no less than that, but for noise."""
+LOSSY_SHARE = 0.85
+"""Of the sum, over lossy paths and with BBR inside."""
+CHANGED, LOST, BACK = 0.4, 0.5, 1.0
+STEADY = 0.8
+"""Of what is there, three seconds after it has changed."""
+CALL_DELAY = 0.020
+KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500e6
+MOST_ALONE = 1.03
+"""Of a link's payload: more was not emulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One download, or with the variant ``alone`` two at once, one over each path."""
+
+    cell: str
+    control: str
+    variant: str
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A path that was silent for a while. Infinite is what never happened."""
+
+    relay: float
+    """Until the programs of the relay were told not to use it."""
+    proxy: float
+    back: float
+    """From its return until both ends used it again."""
+    lost: float
+    """How long the stream was, whose packets never came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What a download got of paths that change, and what was there."""
+
+    change: str
+    control: str
+    rate: float
+    there: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call: *where* it went; its packets' delays, and the share that was lost."""
+
+    control: str
+    where: str
+    delays: tuple[float, ...] = field(repr=False)
+    loss: float
+
+    @property
+    def p99(self) -> float:
+        return percentile(self.delays, 99, default=nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Nanoseconds of both programs and microseconds of the resequencer for one packet; what was carried."""
+
+    splitter: float
+    joiner: float
+    resequencer: float
+    carried: float
+
+
+IDLE, BESIDE, OURS = "one path, idle", "one path, beside a download", "ours, beside a download"
+CALLS = (IDLE, BESIDE, OURS)
+CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
+
+
+@dataclass(slots=True)
+class Measured:
+    """All of one run."""
+
+    transfers: list[Transfer] = field(default_factory=list)
+    silences: list[Silence] = field(default_factory=list)
+    steady: list[Steady] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        parts: tuple[Sequence[object], ...] = (self.transfers, self.silences, self.steady, self.calls, self.costs)
+        return sum(len(part) for part in parts)
+
+
+def goodput(transfers: Sequence[Transfer], cell: str, control: str, variant: str) -> tuple[float, ...]:
+    """Return the median rate of the variant, of ``alone`` that of each path; NaN where nothing was measured."""
+    found = [t.rates for t in transfers if (t.cell, t.control, t.variant) == (cell, control, variant)]
+    if not found:
+        return (nan,) * (len(PATHS) if variant == "alone" else 1)
+    return tuple(median(values) for values in zip(*found, strict=True))
+
+
+def aims(
+    measured: Measured, cells: Sequence[Cell], parts: Sequence[str], changes: Mapping[str, Sequence[str]]
+) -> list[Aim]:
+    """Return the aims of *cells* and *parts*; *changes*: kinds of change that were asked for, and controls of each."""
+    found = [
+        aim for cell in cells for control in cell.controls for aim in _downloads(measured.transfers, cell, control)
+    ]
+    if "silence" in parts:
+        found += _silence(measured.silences)
+    for change, controls in changes.items():
+        for control in controls:
+            shares = [s.rate / s.there for s in measured.steady if (s.change, s.control) == (change, control)]
+            what = f"{change}, {control}: goodput / what is there, after 3 s"
+            found.append(Aim(what, median(shares, default=nan), least=STEADY))
+    if "call" in parts:
+        for control in ("cubic", "bbr"):
+            found += _call([call for call in measured.calls if call.control == control], control)
+    if "cost" in parts:
+        found += _cost(measured.costs)
+    return found
+
+
+def _downloads(transfers: Sequence[Transfer], cell: Cell, control: str) -> Iterator[Aim]:
+    name = f"{cell.name}, {control}"
+    alone = goodput(transfers, cell.name, control, "alone")
+    [ours] = goodput(transfers, cell.name, control, "ours")
+    if cell.part == "loss":
+        yield Aim(f"{name}: goodput / best path alone", _ratio(ours, max(alone)), least=NOISE)
+        if control == "bbr":
+            yield Aim(f"{name}: goodput / sum of both paths alone", _ratio(ours, sum(alone)), least=LOSSY_SHARE)
+    else:
+        what = f"{name}: goodput / sum of both paths alone"
+        yield Aim(what, _ratio(ours, sum(alone)), least=SHARES[cell.part])
+    for path, rate, link, loss in zip(PATHS, alone, cell.layout.rates, cell.layout.losses, strict=True):
+        if loss is None:
+            yield Aim(
+                f"{name}: path {path} alone / payload of its link", rate / (link * 1e6 * PAYLOAD), most=MOST_ALONE
+            )
+
+
+def _ratio(value: float, of: float) -> float:
+    return value / of if of and isfinite(of) else nan
+
+
+def _silence(silences: Sequence[Silence]) -> Iterator[Aim]:
+    """Of the medians."""
+    for what, values, most in (
+        ("the relay leaves it after s", [s.relay for s in silences], CHANGED),
+        ("the proxy leaves it after s", [s.proxy for s in silences], CHANGED),
+        ("stream of 1 Mbit/s: s lost", [s.lost for s in silences], LOST),
+        ("back at both ends after s", [s.back for s in silences], BACK),
+    ):
+        yield Aim(f"a path is silent: {what}", median(values, default=nan), most=most)
+
+
+def _call(calls: Sequence[Call], control: str) -> Iterator[Aim]:
+    p99 = {where: median([c.p99 for c in calls if c.where == where], default=nan) for where in CALLS}
+    loss = {where: median([c.loss for c in calls if c.where == where], default=nan) for where in CALLS}
+    name = f"call beside a download, {control}"
+    yield Aim(
+        f"{name}: p99 of the delay beyond one path's idle, ms", 1e3 * (p99[OURS] - p99[IDLE]), most=1e3 * CALL_DELAY
+    )
+    yield Aim(f"{name}: lost beyond what one path loses beside a download, share", loss[OURS] - loss[BESIDE], most=0.0)
+
+
+def _cost(costs: Sequence[Cost]) -> Iterator[Aim]:
+    kernel = median([c.splitter + c.joiner for c in costs], default=nan)
+    yield Aim("cost: splitter and joiner, ns/packet", kernel, most=KERNEL_NS)
+    resequencer = median([c.resequencer for c in costs], default=nan)
+    yield Aim("cost: resequencer, µs/packet", resequencer, most=RESEQUENCER_US)
+    carried = median([c.carried for c in costs], default=nan)
+    yield Aim("cost: carried with no more than 1 % lost, Mbit/s", carried / 1e6, least=CARRIED / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Which paths the programs of each end were told to use, at one moment."""
+
+    time: float
+    relay: Sequence[bool]
+    proxy: Sequence[bool]
+
+
+def silence(polls: Sequence[Poll], path: int, began: float, ended: float, lost: float) -> Silence:
+    """Return what became of *path*, which was silent from *began* to *ended*, times of *polls*."""
+
+    def first(end: str) -> float:
+        return next(
+            (p.time - began for p in polls if p.time >= began and getattr(p, end)[path : path + 1] == [False]), inf
+        )
+
+    # For good, until the end of what was seen.
+    both = [p.time - ended for p in polls if p.time >= ended and not (_lives(p.relay, path) and _lives(p.proxy, path))]
+    later = [p.time - ended for p in polls if p.time >= ended and (not both or p.time - ended > both[-1])]
+    return Silence(first("relay"), first("proxy"), min(later, default=inf), lost)
+
+
+def _lives(paths: Sequence[bool], path: int) -> bool:
+    return list(paths[path : path + 1]) == [True]
+
+
+def rate_between(sizes: Sequence[tuple[float, int]], begin: float, end: float) -> float:
+    """Return bits/s from *sizes*, of a file that grows, by time. Raises ValueError where parts were not seen."""
+    before = [each for each in sizes if each[0] <= begin]
+    within = [each for each in sizes if begin < each[0] <= end]
+    if not before or not within or end - within[-1][0] > 0.5:
+        raise ValueError(f"the download was not seen from {begin:g} to {end:g} s")
+    (t0, first), (t1, last) = before[-1], within[-1]
+    return 8 * (last - first) / (t1 - t0)

@@ -1,0 +1,59 @@
+"""A stream of UDP packets with numbers and times: a call, or a video.
+
+``agent.stream send ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets of so many bytes of payload at an even pace.
+``agent.stream receive ADDRESS PORT RESULT`` says ``ready``, and on SIGTERM writes to RESULT a JSON list of what came:
+number, when it was sent and when it came, nanoseconds of this host's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+HEADER = struct.Struct("!QQ")
+
+
+def send(address: str, port: int, per_second: float, size: int, seconds: float) -> None:
+    padding = bytes(max(0, size - HEADER.size))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        begin = time.monotonic()
+        for number in range(round(per_second * seconds)):
+            time.sleep(max(0.0, begin + number / per_second - time.monotonic()))
+            sender.sendto(HEADER.pack(number, time.monotonic_ns()) + padding, (address, port))
+
+
+def receive(address: str, port: int, result: Path) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    came: list[tuple[int, int, int]] = []
+    signal.signal(signal.SIGTERM, end)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((address, port))
+        print("ready", flush=True)
+        try:
+            while True:
+                data = receiver.recv(2048)
+                now = time.monotonic_ns()
+                came.append((*HEADER.unpack_from(data), now))
+        finally:
+            result.write_text(json.dumps(came))
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["send", address, port, per_second, size, seconds]:
+            send(address, int(port), float(per_second), int(size), float(seconds))
+        case ["receive", address, port, result]:
+            receive(address, int(port), Path(result))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

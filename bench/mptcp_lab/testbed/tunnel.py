@@ -1,0 +1,110 @@
+"""``mptcp-tunnel`` at both ends of a testbed: the daemons of one tunnel, over the relay's uplinks."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mptcp_common.status_client import ask
+
+from .commands import TestbedError, undone
+from .node import LiveNode
+from .process import Process
+from .services import wait_until
+
+PORT = 51820
+"""Of the tunnel program, at both ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelEnd:
+    """The daemon of one node."""
+
+    node: LiveNode
+    process: Process
+    socket: Path
+
+    def paths(self) -> list[dict[str, Any]]:
+        """Return what its status says of the paths. Raises TestbedError where it does not answer."""
+        try:
+            found: list[dict[str, Any]] = ask(self.socket, {"query": "status"})["tunnels"][0]["paths"]
+        except OSError as error:
+            raise TestbedError(f"[{self.node.name}] ask {self.socket}: {error}{self.process.tail()}") from None
+        return found
+
+    def lives(self) -> list[bool]:
+        """Return for each path whether the programs are told to use it; nothing where nobody answers yet."""
+        try:
+            return [bool(path["alive"]) for path in self.paths()]
+        except TestbedError:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """Both daemons."""
+
+    relay: TunnelEnd
+    proxy: TunnelEnd
+    count: int
+    """Of paths."""
+
+    @property
+    def ends(self) -> tuple[TunnelEnd, TunnelEnd]:
+        """The relay's first."""
+        return self.relay, self.proxy
+
+    def wait(self) -> None:
+        """Wait until each end uses all paths. Raises TestbedError."""
+        for end in self.ends:
+            wait_until(partial(_all_live, end, self.count), f"{end.node.name}: all paths live", process=end.process)
+
+
+def _all_live(end: TunnelEnd, count: int) -> bool:
+    return end.lives() == [True] * count
+
+
+@contextmanager
+def tunnel(
+    relay: LiveNode,
+    proxy: LiveNode,
+    paths: Mapping[str, str],
+    *,
+    uplink: str = "wan0",
+    port: int = PORT,
+    settings: Mapping[str, object] | None = None,
+    wait: bool = True,
+) -> Iterator[Tunnel]:
+    """Have both daemons run; *paths*: the relay's interfaces by name, *uplink*: the proxy's interface.
+
+    *settings*: more of the relay's tunnel. Without *wait* not every path may be used yet. Raises TestbedError.
+    """
+    key = relay.write("tunnel.key", secrets.token_hex(32))
+    key.chmod(0o600)
+    common = {"port": port, "key": str(key)}
+    peer = f"{proxy.service_address()}:{port}"
+    with (
+        _daemon(proxy, {"uplinks": [uplink], "tunnels": {"home": common}}) as there,
+        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths, **(settings or {})}}}) as here,
+    ):
+        found = Tunnel(here, there, len(paths))
+        if wait:
+            found.wait()
+        yield found
+
+
+@contextmanager
+def _daemon(node: LiveNode, values: Mapping[str, object]) -> Iterator[TunnelEnd]:
+    socket = node.directory / f"{node.name}-tunnel.sock"
+    # JSON is YAML.
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in {"status_socket": str(socket), **values}.items())
+    config = node.write(f"{node.name}-tunnel.yaml", text)
+    process = node.popen([node.program("mptcp-tunnel"), "run", "--config", str(config)], name="tunnel")
+    with undone(process.stop):
+        yield TunnelEnd(node, process, socket)
