@@ -14,6 +14,7 @@ from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
+from mutants_of_tunnel import TUNNEL
 
 JUDGES: dict[str, Judge] = {
     "console": CONSOLE,
@@ -38,4 +39,5 @@ JUDGES: dict[str, Judge] = {
     "soak": SOAK,
     "starvation": with_attempts(STARVATION),
     "steering": with_attempts(STEERING),
+    "tunnel": with_attempts(TUNNEL),
 }

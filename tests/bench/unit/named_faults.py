@@ -190,6 +190,12 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: "modes: emulator off",
         FALLBACK: "modes: plain TCP over Ethernet",
     },
+    "tunnel": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused",
+        UNSHAPED: "emulator off",
+        FALLBACK: Reason("it is UDP; the peer that is not is measured with a second subflow alone, and has no aim"),
+    },
 }
 
 _PATHS = {UNUSED: "second path not joined", UNSHAPED: "emulator off", FALLBACK: "fallback"}
