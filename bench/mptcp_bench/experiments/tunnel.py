@@ -30,15 +30,15 @@ from .attempts import Attempts
 from .findings import Findings
 from .tables import new_table
 from .tunnel_bed import Bed, beds, check, running, transfers, variants
-from .tunnel_cells import CONTROLS, OPTIONS, PEER_RUNS, PEERS, Cell, Layout, Plan, plan
+from .tunnel_cells import CONTROLS, OPTIONS, Cell, PathPair, Plan, plan
 from .tunnel_judging import CALLS, CHANGES, Measured, aims, goodput
 
 __all__ = ["OPTIONS", "run"]
 
 T = TypeVar("T")
-LIMIT = 1.7
+LIMIT = 1.5
 """A download is given up after so many times as long as it takes at the sum of its paths."""
-SILENCE = Layout((10, 10))
+SILENCE = PathPair((10, 10))
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -87,14 +87,12 @@ class Work:
         seconds, runs = self.plan.seconds, self.plan.runs_of(cell.part)
         with (
             self.attempts.keeping(cell.name, self.measured),
-            beds(cell.layout, self.seed, cell.controls, seconds) as found,
+            beds(cell.over, self.seed, cell.controls, seconds) as found,
         ):
-            for number in range(runs):
-                for variant in self.variants:
-                    if variant not in PEERS or number < PEER_RUNS:
-                        once = partial(transfers, found, cell.name, variant, LIMIT * seconds)
-                        got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
-                        self.measured.transfers += got or []
+            for number, variant in self.plan.turns(cell.part, self.variants):
+                once = partial(transfers, found, cell.name, variant, LIMIT * seconds)
+                got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
+                self.measured.transfers += got or []
 
     def part(self, part: str) -> None:
         """Measure what is no cell of downloads."""
@@ -114,7 +112,7 @@ class Work:
 
     def _change(self) -> None:
         for change in self.changes:
-            with beds(tunnel_faults.LAYOUTS[change], self.seed, CONTROLS, 16.0, ()) as found:
+            with beds(tunnel_faults.PAIRS[change], self.seed, CONTROLS, 16.0, ()) as found:
 
                 def once(found: list[Bed] = found, change: str = change) -> None:
                     self.measured.steady += tunnel_faults.changing(found, change, self.seed)
@@ -122,7 +120,7 @@ class Work:
                 self._repeat("change", once, found, change)
 
     def _call(self) -> None:
-        with beds(tunnel_call.LAYOUT, self.seed, CONTROLS, 14.0, ()) as found:
+        with beds(tunnel_call.PAIR, self.seed, CONTROLS, 14.0, ()) as found:
             for number in range(self.plan.runs_of("call")):
                 for where in CALLS:
 

@@ -15,7 +15,7 @@ from mptcp_lab.testbed.tunnel import PORT, Tunnel, tunnel
 from mptcp_tunnel.settings import TunnelSection
 
 from .devices import DEVICES
-from .tunnel_cells import PATHS, VARIANTS, Layout
+from .tunnel_cells import PATHS, VARIANTS, PathPair
 from .tunnel_judging import Transfer
 
 PORTS = {"a": 1195, "b": 1196, "mptcp": 1197}
@@ -120,14 +120,14 @@ class Bed:
 
 @contextmanager
 def beds(
-    layout: Layout, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
+    over: PathPair, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
 ) -> Iterator[list[Bed]]:
     """Have a testbed for each of *controls*, side by side, with files that take *seconds*; *names*: of variants."""
     with ExitStack() as scope:
         found = []
         for control in controls:
-            testbed = scope.enter_context(Testbed(paths(layout.paths()), seed=seed))
-            origin = start_origin(testbed["proxy"], layout.octets(seconds), ports=(80,))
+            testbed = scope.enter_context(Testbed(paths(over.paths()), seed=seed))
+            origin = start_origin(testbed["proxy"], over.octets(seconds), ports=(80,))
             found.append(Bed(testbed, control, origin))
         # Its pair needs them to reach each other.
         with running(found, "ours"):

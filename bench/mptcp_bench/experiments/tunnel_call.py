@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from mptcp_lab.testbed import TestbedError
 
 from .tunnel_bed import Bed, check, running
-from .tunnel_cells import Layout
+from .tunnel_cells import PathPair
 from .tunnel_faults import STREAM_PORT, received, receiving
 from .tunnel_judging import IDLE, OURS, Call
 
-LAYOUT = Layout((10, 10), (20, 60))
+PAIR = PathPair((10, 10), (20, 60))
 RATE, OCTETS = 50, 200
 """Packets a second, and the bytes of each."""
 SECONDS, LEAD = 6.0, 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
@@ -17,12 +17,15 @@ OPTIONS = {
 }
 SECONDS = 7.0
 RUNS, MANY_RUNS, QUICK_RUNS = 3, 5, 1
-PEER_RUNS = 3
-"""Of what is compared with, at most: no aim is of it."""
 CONTROLS = ("cubic", "bbr")
 VARIANTS = ("alone", "ours", "weights", "mptcp")
 """Each path alone, both at once; the splitter; 50/50; OpenVPN over Multipath TCP."""
-PEERS = ("weights", "mptcp")
+PEER_RUNS: Mapping[str, Mapping[str, int]] = {
+    "goodput": {"weights": 3, "mptcp": 3},
+    "rates": {"weights": 1, "mptcp": 1},
+    "loss": {"weights": 0, "mptcp": 1},
+}
+"""By part how often what is compared with runs at most: no aim is of it."""
 PATHS = ("a", "b")
 RANDOM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.002, r=0.2)
@@ -35,7 +38,7 @@ LITTLE = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PathPair:
     """Two paths: *rates* in Mbit/s, *rtts* and *jitter* in milliseconds; *losses* of both directions."""
 
     rates: tuple[int, int]
@@ -62,10 +65,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Downloads over one layout, and what is asked of them: *part* says which aims."""
+    """Downloads over two paths, and what is asked of them: *part* says which aims."""
 
     part: str
-    layout: Layout
+    over: PathPair
     name: str
     controls: tuple[str, ...] = CONTROLS
 
@@ -73,16 +76,16 @@ class Cell:
 def download_cells(part: str) -> Iterator[Cell]:
     """Yield the cells of downloads of *part*: ``goodput``, ``rates`` or ``loss``."""
     if part == "goodput":
-        layouts = [Layout((10, 10), (20, rtt)) for rtt in (20, 60, 100)]
+        pairs = [PathPair((10, 10), (20, rtt)) for rtt in (20, 60, 100)]
     elif part == "rates":
-        layouts = [Layout((10, 5)), Layout((30, 10)), Layout((30, 10), (20, 60)), Layout((100, 30))]
+        pairs = [PathPair((10, 5)), PathPair((30, 10)), PathPair((30, 10), (20, 60)), PathPair((100, 30))]
     else:
         for kind, loss in (("1 %", RANDOM), ("bursts", BURSTS)):
-            yield Cell(part, Layout((10, 10), losses=(None, loss)), f"{kind} on one path")
-            yield Cell(part, Layout((10, 10), losses=(loss, loss)), f"{kind} on both")
+            yield Cell(part, PathPair((10, 10), losses=(None, loss)), f"{kind} on one path")
+            yield Cell(part, PathPair((10, 10), losses=(loss, loss)), f"{kind} on both")
         return
-    for layout in layouts:
-        yield Cell(part, layout, str(layout), CONTROLS if sum(layout.rates) <= LITTLE else CONTROLS[:1])
+    for pair in pairs:
+        yield Cell(part, pair, str(pair), CONTROLS if sum(pair.rates) <= LITTLE else CONTROLS[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,13 @@ class Plan:
         if self.runs is not None:
             return self.runs
         return QUICK_RUNS if self.quick else MANY_RUNS if part == "goodput" else RUNS
+
+    def turns(self, part: str, variants: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Yield rounds and variants of a cell of *part*, in their order."""
+        for number in range(self.runs_of(part)):
+            for variant in variants:
+                if number < PEER_RUNS[part].get(variant, self.runs_of(part)):
+                    yield number, variant
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells of downloads; the first of each part alone where it is to be quick."""

@@ -23,17 +23,18 @@ from .tunnel_judging import Cost
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
 OCTETS = 1400
 """Of a packet's payload."""
-WARM, MEASURED = 6.0, 3.0
+WARM, MEASURED = 5.0, 2.0
 """Seconds: until the rates are learnt, and of each measurement."""
 COST_AT = 200
 """Mbit/s at which a packet's cost is taken."""
 OFFERED = (300, 400, 500, 600, 800, 1000)
+"""Mbit/s, one after the other, until more is lost."""
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
 
 
-class Run(NamedTuple):
+class RunTime(NamedTuple):
     """What a BPF program took so far."""
 
     nanoseconds: int
@@ -52,31 +53,31 @@ def run_times() -> Iterator[None]:
         os.close(descriptor)
 
 
-def programs_of(pid: int) -> dict[int, Run]:
+def programs_of(pid: int) -> dict[int, RunTime]:
     """Return what each BPF program of process *pid* took so far, by its number in the kernel."""
     found = {}
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
         if "prog_id" in fields:
-            found[int(fields["prog_id"])] = Run(int(fields["run_time_ns"]), int(fields["run_cnt"]))
+            found[int(fields["prog_id"])] = RunTime(int(fields["run_time_ns"]), int(fields["run_cnt"]))
     return found
 
 
-def busiest(before: dict[int, Run], after: dict[int, Run]) -> float:
+def busiest(before: dict[int, RunTime], after: dict[int, RunTime]) -> float:
     """Return nanoseconds for each run of the program that ran most: of the sender the splitter, else the joiner.
 
     Raises ValueError where none ran.
     """
-    ran = [Run(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
-    most = max(ran, key=lambda run: run.times, default=Run(0, 0))
+    ran = [RunTime(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
+    most = max(ran, key=lambda run: run.times, default=RunTime(0, 0))
     if not most.times:
         raise ValueError("no BPF program of the tunnel ran")
     return most.nanoseconds / most.times
 
 
-def _pairs(before: dict[int, Run], after: dict[int, Run]) -> Iterator[tuple[Run, Run]]:
+def _pairs(before: dict[int, RunTime], after: dict[int, RunTime]) -> Iterator[tuple[RunTime, RunTime]]:
     for number, now in after.items():
-        yield before.get(number, Run(0, 0)), now
+        yield before.get(number, RunTime(0, 0)), now
 
 
 def processor_time(end: TunnelEnd) -> int:
@@ -122,7 +123,8 @@ def measure(testbed: Testbed) -> Cost:
         carried(COST_AT, WARM)
         for offered in OFFERED:
             sent, arrived = carried(offered, MEASURED)
-            if arrived >= (1 - MOST_LOST) * sent:
-                best = max(best, arrived * OCTETS * 8 / MEASURED)
+            if arrived < (1 - MOST_LOST) * sent:
+                break
+            best = arrived * OCTETS * 8 / MEASURED
     splitter, joiner = (busiest(was, now) for was, now in zip(before, after, strict=True))
     return Cost(splitter, joiner, busy / came / 1e3, best)

@@ -15,8 +15,8 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import Tunnel
 
 from .tunnel_bed import Bed, check, running
-from .tunnel_cells import PAYLOAD, Layout
-from .tunnel_judging import CHANGES, Poll, Silence, Steady, rate_between, silence
+from .tunnel_cells import PAYLOAD, PathPair
+from .tunnel_judging import CHANGES, AfterChange, Poll, Silence, rate_between, silence
 from .two_paths import dropping, hop_shaper
 
 STREAM_PORT = 5004
@@ -25,12 +25,12 @@ STREAM_RATE, STREAM_BYTES = 125, 1000
 LEAD, SILENT, AFTER = 4.0, 3.0, 3.0
 """Seconds of the stream before, during and after the silence."""
 POLL = 0.02
-LAYOUTS = {
-    CHANGES[0]: Layout((10, 10)),
-    CHANGES[1]: Layout((10, 10), (40, 40), jitter=10),
-    CHANGES[2]: Layout((10, 10)),
+PAIRS = {
+    CHANGES[0]: PathPair((10, 10)),
+    CHANGES[1]: PathPair((10, 10), (40, 40), jitter=10),
+    CHANGES[2]: PathPair((10, 10)),
 }
-FALLS_AT, WAITED, LENGTH = 5.0, 3.0, 6.0
+FALLS_AT, WAITED, LENGTH = 4.0, 3.0, 5.0
 """Seconds: until the rate falls, then until it is measured, and for how long."""
 LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
 """Mbit/s of the path whose rate changes, and seconds between two changes."""
@@ -93,7 +93,7 @@ def trace(seed: int, steps: int) -> list[float]:
     return found
 
 
-def changing(found: Sequence[Bed], change: str, seed: int) -> list[Steady]:
+def changing(found: Sequence[Bed], change: str, seed: int) -> list[AfterChange]:
     """Download in each of *found* at the same time, while path b changes. Raises TestbedError and ValueError."""
     begin = (FALLS_AT if change == CHANGES[0] else 0.0) + WAITED
     end = begin + LENGTH
@@ -144,7 +144,7 @@ def changing(found: Sequence[Bed], change: str, seed: int) -> list[Steady]:
     check(found)
     there = 1e6 * PAYLOAD * (MOST_RATE + mean_rate(changed, begin, end))
     pairs = zip(found, sizes, strict=True)
-    return [Steady(change, bed.control, rate_between(seen, begin, end), there) for bed, seen in pairs]
+    return [AfterChange(change, bed.control, rate_between(seen, begin, end), there) for bed, seen in pairs]
 
 
 def mean_rate(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:

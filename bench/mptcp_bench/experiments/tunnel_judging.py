@@ -49,7 +49,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class AfterChange:
     """What a download got of paths that change, and what was there."""
 
     change: str
@@ -93,7 +93,7 @@ class Measured:
 
     transfers: list[Transfer] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
-    steady: list[Steady] = field(default_factory=list)
+    steady: list[AfterChange] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
 
@@ -143,7 +143,7 @@ def _downloads(transfers: Sequence[Transfer], cell: Cell, control: str) -> Itera
     else:
         what = f"{name}: goodput / sum of both paths alone"
         yield Aim(what, _ratio(ours, sum(alone)), least=SHARES[cell.part])
-    for path, rate, link, loss in zip(PATHS, alone, cell.layout.rates, cell.layout.losses, strict=True):
+    for path, rate, link, loss in zip(PATHS, alone, cell.over.rates, cell.over.losses, strict=True):
         if loss is None:
             yield Aim(
                 f"{name}: path {path} alone / payload of its link", rate / (link * 1e6 * PAYLOAD), most=MOST_ALONE

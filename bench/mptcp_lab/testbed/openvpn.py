@@ -124,7 +124,7 @@ def over_tcp(
 def _pair(
     client: LiveNode, server: LiveNode, number: int, client_argv: Sequence[str], server_argv: Sequence[str], wait: bool
 ) -> Iterator[OpenVpn]:
-    stem = client.directory / f"openvpn-{number}"
+    stem = client.directory / f"openvpn-{client.name}"
     if not stem.with_name(f"{stem.name}-server.fingerprint").exists():
         client.run(["sh", "-ec", _CERTIFICATE, "sh", str(stem)])
     inside = [f"10.94.{number}.{host}" for host in (1, 2)]

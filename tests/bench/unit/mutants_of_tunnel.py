@@ -15,12 +15,12 @@ from mptcp_bench.experiments.tunnel_judging import (
     CALLS,
     CHANGES,
     OURS,
+    AfterChange,
     Call,
     Cost,
     Measured,
     Poll,
     Silence,
-    Steady,
     Transfer,
     aims,
     silence,
@@ -38,7 +38,7 @@ BEGAN, ENDED = 5.0, 8.0
 def alone(cell: Cell) -> tuple[float, float]:
     a, b = (
         rate * MBIT * PAYLOAD * (0.98 if loss is None else LOSSY)
-        for rate, loss in zip(cell.layout.rates, cell.layout.losses, strict=True)
+        for rate, loss in zip(cell.over.rates, cell.over.losses, strict=True)
     )
     return a, b
 
@@ -74,7 +74,7 @@ def sound() -> Measured:
     return Measured(
         transfers(),
         [silence(polls(1), 1, BEGAN, ENDED, 0.3)] * RUNS,
-        [Steady(change, control, 9.5, 10.0) for change in CHANGES for control in CONTROLS] * RUNS,
+        [AfterChange(change, control, 9.5, 10.0) for change in CHANGES for control in CONTROLS] * RUNS,
         [each for where in CALLS for each in call(where, delays[where], 0.01 * (where == BESIDE))],
         [Cost(150, 50, 4, 600 * MBIT)] * RUNS,
     )
@@ -120,7 +120,7 @@ TUNNEL = Judge(
         "it is never used again": judged(silences=[silence(polls(1, back=99), 1, BEGAN, ENDED, 0.3)] * RUNS),
         "the stream loses a second": silent(lost=1.0),
         "a change is not followed": judged(
-            steady=[Steady(change, control, 5.0, 10.0) for change in CHANGES for control in CONTROLS]
+            steady=[AfterChange(change, control, 5.0, 10.0) for change in CHANGES for control in CONTROLS]
         ),
         "a call waits in a queue": calls(0.061, 0.0),
         "a call loses more than over one path": calls(0.025, 0.02),

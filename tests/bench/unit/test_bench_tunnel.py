@@ -11,8 +11,8 @@ from mutants import missed
 from mutants_of_tunnel import BEGAN, CELLS, ENDED, TUNNEL, polls
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.tunnel_cells import BURSTS, PAYLOAD, RANDOM, Layout, plan
-from mptcp_bench.experiments.tunnel_cost import Run, busiest
+from mptcp_bench.experiments.tunnel_cells import BURSTS, PAYLOAD, RANDOM, PathPair, plan
+from mptcp_bench.experiments.tunnel_cost import RunTime, busiest
 from mptcp_bench.experiments.tunnel_faults import LEAST_RATE, MOST_RATE, mean_rate, trace
 from mptcp_bench.experiments.tunnel_judging import Poll, rate_between, silence
 
@@ -70,7 +70,10 @@ def test_the_mean_of_a_rate_that_changes_is_by_time() -> None:
 
 
 def test_the_program_that_ran_most_is_taken() -> None:
-    before, after = {1: Run(100, 10), 2: Run(50, 1)}, {1: Run(300, 20), 2: Run(5050, 101), 3: Run(0, 0)}
+    before, after = (
+        {1: RunTime(100, 10), 2: RunTime(50, 1)},
+        {1: RunTime(300, 20), 2: RunTime(5050, 101), 3: RunTime(0, 0)},
+    )
     assert busiest(before, after) == 50
     with pytest.raises(ValueError, match="no BPF program"):
         busiest(after, after)
@@ -82,7 +85,7 @@ def test_both_losses_are_one_percent() -> None:
 
 
 def test_files_take_as_long_as_asked() -> None:
-    sizes = Layout((30, 10)).octets(8)
+    sizes = PathPair((30, 10)).octets(8)
     assert sizes["sum"] * 8 / (40e6 * PAYLOAD) == pytest.approx(8)
     assert sizes["a"] + sizes["b"] == pytest.approx(sizes["sum"], abs=2)
 
@@ -91,6 +94,9 @@ def test_what_is_chosen_is_planned() -> None:
     chosen = plan({"cells": "loss,silence"}, quick=False)
     assert [cell.part for cell in chosen.cells()] == ["loss"] * 4
     assert [plan({}, quick=False).runs_of(part) for part in ("goodput", "loss")] == [5, 3]
+    turns = list(plan({}, quick=False).turns("rates", ("alone", "ours", "mptcp")))
+    assert turns[:5] == [(0, "alone"), (0, "ours"), (0, "mptcp"), (1, "alone"), (1, "ours")], "variants take turns"
+    assert len(turns) == 7
     assert [plan({"runs": "2"}, quick=True).runs_of(part) for part in ("goodput", "loss")] == [2, 2]
     assert [cell.part for cell in plan({}, quick=True).cells()] == ["goodput", "rates", "loss"]
 
