@@ -1,4 +1,4 @@
-"""OpenVPN of the laboratory: over UDP, over Multipath TCP, and through the proxy by CONNECT."""
+"""OpenVPN of the laboratory: over UDP, over Multipath TCP, through the proxy by CONNECT, and over our tunnel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from mptcp_bench.experiments.tunnel_faults import STREAM_PORT, received, receiving
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
-from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, start_proxy
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, start_proxy, wait_until
 from mptcp_lab.testbed.transfer import Added
+from mptcp_lab.testbed.tunnel import PORT, tunnel
 
 pytestmark = pytest.mark.kernel
 SIZE = 200_000
@@ -54,3 +56,23 @@ def test_over_tcp_it_is_multipath(module_testbed: Testbed, origin: Origin, by_pr
     with over_tcp(client, server, server.service_address(), number=number, proxy=proxy) as pair:
         assert brought(module_testbed, pair) == SIZE
     assert added.read()[0].get("MPTcpExtMPJoinSynAckRx", 0) >= 1
+
+
+def test_over_the_tunnel_a_stream_goes_by_both_paths(module_testbed: Testbed, require: Callable[..., None]) -> None:
+    require("openvpn", "openssl")
+    client, server = module_testbed["client"], module_testbed["origin"]
+    result = client.directory / "stream.json"
+    over = {"a": "eth0", "b": "wlan0"}
+    address = server.service_address()
+    with (
+        tunnel(client, server, over, uplink="eth0") as both,
+        over_udp(client, server, address, number=4, port=PORT) as pair,
+    ):
+        with receiving(client, pair.client_address, result):
+            argv = server.agent("stream", "send", pair.client_address, str(STREAM_PORT), "500", "1000", "1")
+            server.run(argv)
+            wait_until(lambda: sum(path["packets_received"] for path in both.relay.paths()) > 450, "it comes")
+        assert all(path["packets_received"] > 50 for path in both.relay.paths())
+    came = received(result)
+    assert len({number for number, _, _ in came}) >= 450
+    assert all(0 < arrived - sent < 10**9 for _, sent, arrived in came)
