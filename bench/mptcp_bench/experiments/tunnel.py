@@ -56,7 +56,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     cells = list(chosen.cells())
     changes = dict.fromkeys(work.changes, CONTROLS) if "change" in chosen.parts else {}
     asked = aims(work.measured, cells, chosen.parts, changes)
-    tables = [table_of(work.measured, cells, there), *other_tables(work.measured), aims_table("Tunnel", asked)]
+    tables = [table_of(work.measured, cells), *other_tables(work.measured), aims_table("Tunnel", asked)]
     notes = [f"outer TCP of OpenVPN over Multipath TCP is sent by {_default_control()}, this host's default"]
     notes += [] if "weights" in there else ["50/50 is left out: this version has no mode of that kind"]
     found = Findings(tuple(tables), asdict(work.measured), aims=tuple(asked), notes=tuple(notes))
@@ -146,7 +146,7 @@ class Work:
         return self.attempts.of(once, name, check=partial(check, found))
 
 
-def table_of(measured: Measured, cells: Sequence[Cell], there: Sequence[str]) -> Table:
+def table_of(measured: Measured, cells: Sequence[Cell]) -> Table:
     """Return the goodput of each variant, medians in Mbit/s; of the splitter also as a share of the sum."""
     columns = ("paths, Mbit/s", "inside", "a alone", "b alone", "ours", "50/50", "over MPTCP", "ours / sum")
     table = new_table("Goodput of a download through OpenVPN", columns, left=("paths, Mbit/s", "inside"))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants import missed
-from mutants_of_tunnel import BEGAN, CELLS, ENDED, TUNNEL, polls
+from mutants_of_tunnel import BEGAN, CELLS, ENDED, TUNNEL, polls, sound
+from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
+from mptcp_bench.experiments.tunnel import other_tables, table_of
 from mptcp_bench.experiments.tunnel_cells import BURSTS, PAYLOAD, RANDOM, PathPair, plan
 from mptcp_bench.experiments.tunnel_cost import RunTime, busiest
 from mptcp_bench.experiments.tunnel_faults import LEAST_RATE, MOST_RATE, mean_rate, trace
-from mptcp_bench.experiments.tunnel_judging import Poll, rate_between, silence
+from mptcp_bench.experiments.tunnel_judging import Measured, Poll, rate_between, silence
 
 
 @pytest.mark.parametrize("path", [0, 1])
@@ -99,6 +102,16 @@ def test_what_is_chosen_is_planned() -> None:
     assert len(turns) == 7
     assert [plan({"runs": "2"}, quick=True).runs_of(part) for part in ("goodput", "loss")] == [2, 2]
     assert [cell.part for cell in plan({}, quick=True).cells()] == ["goodput", "rates", "loss"]
+
+
+@pytest.mark.parametrize("measured", [sound(), Measured()])
+def test_tables_show_what_there_is(measured: Measured) -> None:
+    console = Console(width=140, record=True, file=io.StringIO())
+    for table in (table_of(measured, CELLS), *other_tables(measured)):
+        console.print(table)
+    shown = console.export_text()
+    assert all(cell.name in shown for cell in CELLS)
+    assert ("jitter" in shown) is (len(measured) > 0)
 
 
 @pytest.mark.parametrize("option", ["cells=all", "runs=0", "seconds=0"])
