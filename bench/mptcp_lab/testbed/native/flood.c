@@ -5,8 +5,8 @@
  *     flood send LOCAL_PORT ADDRESS PORT BYTES PER_SECOND SECONDS
  *     flood receive PORT
  *
- * Both say how many packets there were: the one at its end, the other on SIGTERM. "ready" on stdout: the socket is
- * bound.
+ * Both say how many packets there were, and how many nanoseconds passed from the first to the last of them: the one at
+ * its end, the other on SIGTERM. "ready" on stdout: the socket is bound.
  */
 
 #define _GNU_SOURCE
@@ -28,6 +28,7 @@
 static char data[MOST_BYTES] = { 4 }; /* a type of WireGuard's: data */
 static struct mmsghdr headers[BATCH];
 static struct iovec vectors[BATCH];
+static long long begin, last;
 static volatile sig_atomic_t ending;
 
 static void end(int number)
@@ -75,8 +76,9 @@ static void prepare(size_t size, struct sockaddr_in *to)
 /* Each millisecond what is due by then. */
 static long long send_all(int descriptor, double per_second, double seconds)
 {
-	long long begin = now(), sent = 0, total = (long long)(per_second * seconds);
+	long long sent = 0, total = (long long)(per_second * seconds);
 
+	begin = now();
 	while (sent < total && !ending) {
 		long long due = (long long)((double)(now() - begin) / SECOND * per_second);
 		struct timespec pause = { .tv_nsec = 1000000 };
@@ -93,6 +95,7 @@ static long long send_all(int descriptor, double per_second, double seconds)
 			}
 			sent += done < 0 ? count : done; /* what the device had no room for is lost */
 		}
+		last = now();
 		nanosleep(&pause, NULL);
 	}
 	return sent;
@@ -105,9 +108,12 @@ static long long receive_all(int descriptor)
 	while (!ending) {
 		int count = recvmmsg(descriptor, headers, BATCH, MSG_WAITFORONE, NULL);
 
-		if (count > 0)
+		if (count > 0) {
+			last = now();
+			if (received == 0)
+				begin = last;
 			received += count;
-		else if (errno != EINTR)
+		} else if (errno != EINTR)
 			return -1;
 	}
 	return received;
@@ -135,6 +141,6 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: flood send LOCAL_PORT ADDRESS PORT BYTES PER_SECOND SECONDS | receive PORT\n");
 		return EXIT_FAILURE;
 	}
-	printf("%lld\n", count);
+	printf("%lld %lld\n", count, last - begin);
 	return count < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
