@@ -24,18 +24,19 @@ NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
 CHECK = 1.5
 """Seconds after which it is looked up how a download is sent."""
 SPLIT = ("ours", "weights")
-MODES: Mapping[str, Mapping[str, object]] = {
-    "ours": {},
-    "weights": {"mode": "weights", "weights": dict.fromkeys(PATHS, 50)},
-}
-"""What the relay's settings have of each variant."""
+MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights"}}
+WEIGHTS: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"weights": dict.fromkeys(PATHS, 50)}}
+"""What the settings of both ends have of each variant, and those of the relay beside that."""
+EVEN = 0.45
+"""Of the packets that each path has at least when they are split 50/50."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
 
 
 def variants() -> tuple[str, ...]:
     """Return those that this version has."""
-    there = MODES["weights"].keys() <= TunnelSection.model_fields.keys()
-    return VARIANTS if there else tuple(each for each in VARIANTS if each != "weights")
+    known = TunnelSection.model_fields.keys()
+    there = {"weights": {*MODE["weights"], *WEIGHTS["weights"]} <= known}
+    return tuple(each for each in VARIANTS if there.get(each, True))
 
 
 @dataclass(slots=True)
@@ -144,13 +145,19 @@ def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
     with ExitStack() as scope:
         tunnels = []
         if variant in SPLIT:
-            over = dict(zip(PATHS, DEVICES, strict=True))
+            mode, over = MODE[variant], dict(zip(PATHS, DEVICES, strict=True))
             for bed in found:
-                one = tunnel(bed.client, bed.proxy, over, settings=MODES[variant], wait=False)
+                one = tunnel(bed.client, bed.proxy, over, settings={**mode, **WEIGHTS[variant]}, there=mode, wait=False)
                 tunnels.append(scope.enter_context(one))
             for each in tunnels:
                 each.wait()
         yield tunnels
+
+
+def _check_even(each: Tunnel) -> None:
+    sent = [path["packets_sent"] for path in each.proxy.paths()]
+    if min(sent) < EVEN * sum(sent):
+        raise TestbedError(f"packets were not split 50/50: {sent}")
 
 
 def check(found: Sequence[Bed]) -> None:
@@ -161,12 +168,15 @@ def check(found: Sequence[Bed]) -> None:
 
 def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float) -> list[Transfer]:
     """Download once in each testbed, at the same time. Raises TestbedError."""
-    with running(found, variant):
+    with running(found, variant) as tunnels:
         begun = [[(pair, bed.download(pair, file, limit)) for pair, file in bed.pairs_of(variant)] for bed in found]
         time.sleep(CHECK)
         for bed, downloads in zip(found, begun, strict=True):
             for pair, _ in downloads:
                 bed.check_control(pair)
         rates = [tuple(download.rate() for _, download in downloads) for downloads in begun]
+        if variant == "weights":
+            for each in tunnels:
+                _check_even(each)
     check(found)
     return [Transfer(cell, bed.control, variant, each) for bed, each in zip(found, rates, strict=True)]

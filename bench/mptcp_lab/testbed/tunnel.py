@@ -79,21 +79,23 @@ def tunnel(
     uplink: str = "wan0",
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
+    there: Mapping[str, object] | None = None,
     wait: bool = True,
 ) -> Iterator[Tunnel]:
     """Have both daemons run; *paths*: the relay's interfaces by name, *uplink*: the proxy's interface.
 
-    *settings*: more of the relay's tunnel. Without *wait* not every path may be used yet. Raises TestbedError.
+    *settings* and *there*: more of the relay's tunnel and of the proxy's. Without *wait* not every path may be used
+    yet. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)
     common = {"port": port, "key": str(key)}
     peer = f"{proxy.service_address()}:{port}"
     with (
-        _daemon(proxy, {"uplinks": [uplink], "tunnels": {"home": common}}) as there,
-        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths, **(settings or {})}}}) as here,
+        _daemon(proxy, {"uplinks": [uplink], "tunnels": {"home": {**common, **(there or {})}}}) as far,
+        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths, **(settings or {})}}}) as near,
     ):
-        found = Tunnel(here, there, len(paths))
+        found = Tunnel(near, far, len(paths))
         if wait:
             found.wait()
         yield found
