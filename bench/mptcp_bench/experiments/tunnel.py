@@ -36,7 +36,7 @@ from .tunnel_judging import CALLS, CHANGES, Measured, aims, goodput
 __all__ = ["OPTIONS", "run"]
 
 T = TypeVar("T")
-LIMIT = 1.5
+LIMIT = 1.3
 """A download is given up after so many times as long as it takes at the sum of its paths."""
 SILENCE = PathPair((10, 10))
 

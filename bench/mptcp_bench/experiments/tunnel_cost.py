@@ -110,18 +110,17 @@ def measure(testbed: Testbed) -> Cost:
         (sent, _), (came, took) = said
         return int(sent), int(came), int(took) / 1e9
 
-    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))) as both, run_times():
+    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))) as both:
         carried(COST_AT, WARM)
         pids = both.proxy.process.pid, both.relay.process.pid
-        before, busy = [programs_of(pid) for pid in pids], processor_time(both.relay)
-        _, came, _ = carried(COST_AT, MEASURED)
-        after, busy = [programs_of(pid) for pid in pids], processor_time(both.relay) - busy
+        with run_times():
+            before, busy = [programs_of(pid) for pid in pids], processor_time(both.relay)
+            _, came, _ = carried(COST_AT, MEASURED)
+            after, busy = [programs_of(pid) for pid in pids], processor_time(both.relay) - busy
         if not came:
             raise TestbedError(f"nothing came through the tunnel{both.relay.process.tail()}")
-    best = 0.0
-    # Without the counting, which takes time itself.
-    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))):
-        carried(COST_AT, WARM)
+        best = 0.0
+        # Without the counting, which takes time itself.
         for offered in OFFERED:
             sent, arrived, took = carried(offered, MEASURED)
             if arrived < (1 - MOST_LOST) * sent:
