@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from mptcp_lab.agent import processors
 from mptcp_lab.agent.processes import descendants
-from mptcp_lab.testbed import Testbed, TestbedError, hops
+from mptcp_lab.testbed import EmulationError, Testbed, TestbedError, hops
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
 from mptcp_tunnel.kernel.network import far_end
@@ -89,7 +90,11 @@ def processor_time(end: TunnelEnd) -> int:
 
 
 def measure(testbed: Testbed) -> Cost:
-    """Flood the client of *testbed*, whose paths are as fast as the machine. Raises TestbedError and ValueError."""
+    """Flood the client of *testbed*, whose paths are as fast as the machine.
+
+    Raises TestbedError and ValueError, EmulationError where programs of others took the processors meanwhile.
+    """
+    since = processors.read(os.getpid())
     client, proxy = testbed["client"], testbed["proxy"]
     flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
     to = str(far_end(0, PORT, 4).address)
@@ -127,5 +132,8 @@ def measure(testbed: Testbed) -> Cost:
                 break
             # Where the sender does not get a processor, less is offered than was asked for.
             best = max(best, arrived * OCTETS * 8 / took)
+    used = processors.usage(since, processors.read(os.getpid()))
+    if used.busy:
+        raise EmulationError(f"the machine was not ours alone: {used}")
     splitter, joiner = (busiest(was, now) for was, now in zip(before, after, strict=True))
     return Cost(splitter, joiner, busy / came / 1e3, best)
