@@ -147,7 +147,9 @@ class Bpf:
             fits = settings and library.bpf_map__set_initial_value(settings, constants, size) == 0
             for name, table in maps.items():
                 found = library.bpf_object__find_map_by_name(opened, name.encode())
-                fits = fits and found and library.bpf_map__reuse_fd(found, table.descriptor) == 0
+                sizes = found and (library.bpf_map__key_size(found), library.bpf_map__value_size(found))
+                fits = fits and sizes == (table.key_bytes, table.value_bytes)
+                fits = fits and library.bpf_map__reuse_fd(found, table.descriptor) == 0
             if not fits:
                 raise KernelError(f"{path} is of another version; {made_by} makes it anew")
             logs = dict[str, tuple[_Pointer, ctypes.Array[ctypes.c_char]]]()
