@@ -254,7 +254,7 @@ class Daemon:
                     self._resequencer.tell(inside.remote, patience)
                 except KernelError as error:
                     log.warning("%s; packets pass as they come", error)
-            self._programs.set_tunnel(running.number, inside, after, running.tunnel.spill)
+            self._programs.set_tunnel(running.number, inside, after, running.tunnel.split)
 
     def _name(self, running: _Running, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)

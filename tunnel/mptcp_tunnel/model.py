@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
 MOST_PATHS: Final = 8
 """Of a tunnel."""
+MOST_TUNNELS: Final = 1024
+"""Of a host."""
 MAGIC: Final = 0xF4
-"""First byte of hellos and probes: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
+"""First byte of probes: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
 
 Address = IPv4Address | IPv6Address
 
@@ -29,6 +32,38 @@ class Ends(NamedTuple):
 
     local: End
     remote: End
+
+
+class Mode(enum.IntEnum):
+    """How a path is chosen for a packet: ``enum mode`` of ``kernel/programs/tunnel.h``."""
+
+    SPILL = 0
+    """By which it arrives first, where a longer path's delay counts up to a bound."""
+    ORDER = 1
+    """The first whose queue is short."""
+    WEIGHTS = 2
+    """By fixed shares of the bytes."""
+    ONE = 3
+    """The first that lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How the packets of a tunnel are split over its paths."""
+
+    mode: Mode = Mode.SPILL
+    spill: int = 10_000_000
+    """Nanoseconds: of SPILL, what a longer path's delay counts at most; of ORDER, what a queue may hold."""
+    weights: tuple[int, ...] = ()
+    """Of WEIGHTS, by path; 1 of one that is not in it."""
+    duplicate: bool = False
+    """Packets that are light, or marked as expedited, go by two paths."""
+
+    def share(self, path: int) -> float | None:
+        """Return the fixed share of the bytes that goes by a path; None where that is not fixed."""
+        if self.mode is not Mode.WEIGHTS:
+            return None
+        return (self.weights[path] if path < len(self.weights) else 1) / sum(self.weights)
 
 
 @dataclass(frozen=True, slots=True)

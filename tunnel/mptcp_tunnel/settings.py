@@ -6,7 +6,7 @@ paths that relay is, its probes say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,16 +14,35 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from mptcp_common.endpoints import address_and_port
-from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, between, editor_schema, parse_interface
+from mptcp_common.fields import (
+    INTERFACE_PATTERN,
+    Name,
+    Parsed,
+    Section,
+    between,
+    editor_schema,
+    either,
+    one_of,
+    parse_interface,
+)
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document
 from mptcp_tunnel.message import LEAST_KEY_BYTES
-from mptcp_tunnel.model import MOST_PATHS, End
+from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, End, Mode, Split
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-tunnel/tunnel.yaml")
-MOST_TUNNELS: Final = 1024
+MODES: Final = {
+    "spill": Split(),
+    "rate": Split(spill=0),
+    "earliest": Split(spill=3_600_000_000_000),
+    "order": Split(Mode.ORDER),
+    "weights": Split(Mode.WEIGHTS),
+    "one": Split(Mode.ONE),
+}
+"""By the words of the file, each with its defaults."""
+_SPILLING: Final = ("spill", "order")
 _TEXT: Final = {"type": "string", "minLength": 1}
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 
@@ -54,10 +73,25 @@ class TunnelSection(Section):
     paths: dict[Name, Interface] = Field(
         default={}, description="Of a relay: its uplinks by name, 2 to 8.", examples=[{"dsl": "eth0", "lte": "wwan0"}]
     )
-    spill_ms: Annotated[int, between(0, 1000)] = Field(
-        default=10,
-        description="How much of a path's additional delay counts when a path is chosen, milliseconds. 0: by rate; "
-        "large: the path by which a packet arrives first.",
+    mode: Annotated[str, one_of(*MODES)] = Field(
+        default="spill",
+        description="By which path a packet leaves here. spill: by which it is done first, where a longer path's delay "
+        "counts up to spill_ms; rate: the same without delays; earliest: by which it arrives first; order: the first "
+        "in the relay's file whose queue is short; weights: by fixed shares; one: the first that lives.",
+    )
+    spill_ms: Annotated[int, between(0, 1000)] | None = Field(
+        default=None,
+        description="Milliseconds, 10 if not given. Mode spill: how much of a path's additional delay counts; mode "
+        "order: how long a path's queue may be before the next path is used.",
+    )
+    weights: list[Annotated[int, between(1, 1000)]] = Field(
+        default=[],
+        description="Mode weights: the paths' shares of the bytes, in the order of the relay's file.",
+        examples=[[90, 10]],
+    )
+    duplicate: bool = Field(
+        default=False,
+        description="Packets under 300 bytes, and those marked as expedited (DSCP EF), leave by two paths.",
     )
 
 
@@ -86,8 +120,8 @@ class Tunnel:
     peer: End | None
     paths: tuple[tuple[str, str], ...]
     """Names, and interfaces."""
-    spill: int
-    """Nanoseconds."""
+    split: Split
+    """Of the direction from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +164,31 @@ def load_settings(text: str, source: str) -> Settings:
             complain(at, f"{len(each.paths)} paths; a relay has 2 to {MOST_PATHS}")
         if len(set(each.paths.values())) < len(each.paths):
             complain((*at, "paths"), "two paths have the same interface")
+        if each.spill_ms is not None and each.mode not in _SPILLING:
+            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; it is for the modes {either(_SPILLING)}")
+        if each.weights and each.mode != "weights":
+            complain((*at, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
+        if each.mode == "weights":
+            least, most = (2, MOST_PATHS) if each.peer is None else (len(each.paths),) * 2
+            if not least <= len(each.weights) <= most:
+                wanted = f"{least} to {most} are" if each.peer is None else f"{most}, one for each path, are"
+                complain((*at, "mode"), f"{len(each.weights)} weights; {wanted} needed")
         if each.peer is not None and (other := peers.setdefault(each.peer, name)) != name:
             complain((*at, "peer"), f"tunnel {other} has the same peer; its packets could not be told apart")
     if wrong:
         raise DocumentError(wrong)
     tunnels = tuple(
-        Tunnel(name, each.port, Path(each.key), each.peer, tuple(each.paths.items()), each.spill_ms * 1_000_000)
+        Tunnel(name, each.port, Path(each.key), each.peer, tuple(each.paths.items()), _split(each))
         for name, each in section.tunnels.items()
     )
     uplinks = dict.fromkeys([*section.uplinks, *(interface for each in tunnels for _, interface in each.paths)])
     return Settings(Path(section.status_socket), tuple(uplinks), tunnels, source)
+
+
+def _split(section: TunnelSection) -> Split:
+    mode = MODES[section.mode]
+    spill = mode.spill if section.spill_ms is None else section.spill_ms * 1_000_000
+    return replace(mode, spill=spill, weights=tuple(section.weights), duplicate=section.duplicate)
 
 
 def read_settings(path: Path) -> Settings:

@@ -26,6 +26,7 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
+from mptcp_tunnel.daemon import TURN_SECONDS
 
 pytestmark = pytest.mark.kernel
 PORT = 51820
@@ -53,13 +54,15 @@ class Site:
         self.relay, self.proxy = relay, proxy
         self.key = relay.write("tunnel.key", "k" * 32)
         self.key.chmod(0o600)
+        self.split = ""
+        """How the relay splits its packets: a line of its file."""
         self.sockets = {node.name: node.directory / f"{node.name}-tunnel.sock" for node in (relay, proxy)}
 
     def settings(self, node: LiveNode) -> Path:
         text = f"status_socket: {self.sockets[node.name]}\n"
         if node is self.relay:
             text += "tunnels:\n  home:\n    port: 51820\n"
-            text += f'    key: {self.key}\n    peer: "{PEER}:{PORT}"\n    paths: {{a: u0, b: u1}}\n'
+            text += f'    key: {self.key}\n    peer: "{PEER}:{PORT}"\n    paths: {{a: u0, b: u1}}\n    {self.split}\n'
         else:
             text += f"uplinks: [u0, u1]\ntunnels:\n  home: {{port: {PORT}, key: {self.key}}}\n"
         return node.write(f"{node.name}-tunnel.yaml", text)
@@ -314,3 +317,56 @@ def read(client: socket.socket, least: int) -> bytes:
     while len(found) < least:
         found += client.recv(1 << 16)
     return found
+
+
+@contextmanager
+def program(node: LiveNode, address: str) -> Iterator[socket.socket]:
+    """A tunnel program's socket."""
+    with node.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind((address, PORT))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        bound.settimeout(1)
+        yield bound
+
+
+def received(program: socket.socket, count: int) -> list[bytes]:
+    """Return what comes, *count* packets if there are as many."""
+    found = list[bytes]()
+    with suppress(TimeoutError):
+        while len(found) < count:
+            found.append(program.recv(2048))
+    return found
+
+
+def sent(site: Site) -> list[int]:
+    """Return how many packets the relay has sent by each path, once its daemon has counted them."""
+    time.sleep(2 * TURN_SECONDS)
+    return [each["packets_sent"] for each in site.paths(site.relay)]
+
+
+@contextmanager
+def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both daemons, with that line in the relay's file; the programs here and there."""
+    site.split = line
+    with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
+        for node, process in ((site.proxy, proxy), (site.relay, relay)):
+            wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths live")
+        with program(site.relay, "0.0.0.0") as here, program(site.proxy, "0.0.0.0") as there:
+            yield here, there
+        for each in (relay, proxy):
+            each.stop()
+
+
+def test_light_packets_and_calls_go_by_two_paths(site: Site) -> None:
+    with split(site, "duplicate: true") as (here, there):
+        for size, service, copies in ((100, 0, 2), (1000, 0, 1), (1000, 0xB8, 2)):
+            before = sent(site)
+            here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, service)
+            packets = [number.to_bytes(4, "big") * (size // 4) for number in range(50)]
+            for packet in packets:
+                here.sendto(packet, (PEER, PORT))
+            assert sorted(received(there, 50 * copies)) == sorted(packets * copies)
+            counted = [after - each for each, after in zip(before, sent(site), strict=True)]
+            assert sum(counted) == 50 * copies
+            assert copies == 1 or counted == [50, 50]

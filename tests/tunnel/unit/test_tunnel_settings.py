@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.problems import DocumentError
+from mptcp_tunnel.model import Mode, Split
 from mptcp_tunnel.schemas import NAME, schema_text
 from mptcp_tunnel.settings import load_settings, read_key
 
@@ -31,8 +32,28 @@ def test_a_relay_and_a_proxy() -> None:
     relay, proxy = load_settings(RELAY, "t"), load_settings(PROXY, "t")
     assert relay.uplinks == ("eth0", "wwan0")
     assert relay.tunnels[0].paths == (("dsl", "eth0"), ("lte", "wwan0"))
-    assert relay.tunnels[0].spill == 10_000_000
+    assert relay.tunnels[0].split == Split(Mode.SPILL, 10_000_000)
     assert (proxy.uplinks, proxy.tunnels[0].peer) == (("eth0",), None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "split"),
+    [
+        ("spill_ms: 30", Split(spill=30_000_000)),
+        ("mode: rate", Split(spill=0)),
+        ("mode: order\n    spill_ms: 5\n    duplicate: true", Split(Mode.ORDER, 5_000_000, duplicate=True)),
+        ("mode: weights\n    weights: [90, 10]", Split(Mode.WEIGHTS, weights=(90, 10))),
+        ("mode: one", Split(Mode.ONE)),
+    ],
+)
+def test_modes(lines: str, split: Split) -> None:
+    assert load_settings(f"{RELAY}    {lines}\n", "t").tunnels[0].split == split
+
+
+def test_shares_are_of_the_relays_paths() -> None:
+    (tunnel,) = load_settings(PROXY.replace("}", ", mode: weights, weights: [3, 1]}"), "t").tunnels
+    assert [tunnel.split.share(path) for path in range(3)] == [0.75, 0.25, 0.25]
+    assert Split().share(0) is None
 
 
 @pytest.mark.parametrize(
@@ -44,6 +65,12 @@ def test_a_relay_and_a_proxy() -> None:
         (PROXY.replace("uplinks: [eth0]\n", ""), 2, 'needs "uplinks"'),
         (RELAY.replace("203.0.113.5:51820", "vpn.example.net"), 5, "is not an address and port"),
         (RELAY.replace("51820\n    key", "0\n    key"), 3, "1 to 65535 is allowed"),
+        (RELAY + "    mode: ordered\n", 7, 'did you mean "order"'),
+        (RELAY + "    mode: one\n    spill_ms: 10\n", 8, "for the modes spill or order"),
+        (RELAY + "    weights: [1, 2]\n", 7, "mode spill has no weights"),
+        (RELAY + "    mode: weights\n    weights: [1, 2, 3]\n", 7, "3 weights; 2, one for each path, are needed"),
+        (RELAY + "    mode: weights\n    weights: [1, 0]\n", 8, "0 is out of range; 1 to 1000 is allowed"),
+        (PROXY.replace("}", ", mode: weights}"), 3, "0 weights; 2 to 8 are needed"),
         (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 10, "tunnel home has the same peer"),
     ],
 )

@@ -1,6 +1,6 @@
 """The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
 
-The structures are those of ``programs/tunnel.h``.
+The structures are those of ``programs/tunnel.h``; of those in maps the loader compares the sizes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, PathCounters, PathState
+from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, Address, End, Ends, PathCounters, PathState, Split
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
-MOST_TUNNELS: Final = 1024
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
-_BYTE_TIME_SHIFT = 10
+_BYTE_TIME_SHIFT: Final = 10
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
-_PATH_SIZE: Final = 2 * _END.size + 20 + 12 + 32
-_TUNNEL_SIZE: Final = 2 * _END.size + 16 + MOST_PATHS * _PATH_SIZE
-_PATH_STATE = struct.Struct("=QQQQQ")
-_STATE = struct.Struct(f"=Q{MOST_PATHS * _PATH_STATE.size}s")
+_HOP = struct.Struct("=I16s")
+_PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sII4xQQQQ")
+_TUNNEL = struct.Struct(f"={2 * _END.size}sQQII{MOST_PATHS * _PATH.size}s")
+PATH_STATE = struct.Struct("=QQQQQ")
+"""What is counted of a path; before that, when its virtual queue is empty."""
+STATE_HEAD = struct.Struct("=QQ")
+"""Number of the last packet, and the clock of WEIGHTS; the paths follow."""
 _SETTINGS = struct.Struct("=I8s8192s")
 _CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
 """Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
@@ -57,17 +59,14 @@ def packed_ends(ends: Ends) -> bytes:
 
 def _packed_hop(next_hop: Address) -> bytes:
     family = socket.AF_INET if next_hop.version == 4 else socket.AF_INET6
-    return struct.pack("=I16s", family, next_hop.packed)
+    return _HOP.pack(family, next_hop.packed)
 
 
-def _packed_path(path: PathState) -> bytes:
-    hop = _packed_hop(path.next_hop)
-    byte_time = round(8e9 * (1 << _BYTE_TIME_SHIFT) / path.rate)
-    return (
-        packed_ends(path.outside)
-        + hop
-        + struct.pack("=II4xQQQQ", path.interface, path.alive, byte_time, path.delay, path.room, path.queue)
-    )
+def _packed_path(path: PathState, share: float | None) -> bytes:
+    """*share* of the bytes that goes by the path; None: by its rate."""
+    byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
+    outside, hop = packed_ends(path.outside), _packed_hop(path.next_hop)
+    return _PATH.pack(outside, hop, path.interface, path.alive, byte_time, path.delay, path.room, path.queue)
 
 
 class Programs:
@@ -92,17 +91,19 @@ class Programs:
             self._outside = self._bpf.hash_map(
                 "tunnel_outside", 2 * _END.size, _PLACE.size, 2 * MOST_PATHS * MOST_TUNNELS
             )
-            self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL_SIZE, MOST_TUNNELS)
-            self._states = self._bpf.array("tunnel_states", _STATE.size, MOST_TUNNELS)
+            self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL.size, MOST_TUNNELS)
+            self.states = self._bpf.array("tunnel_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size, MOST_TUNNELS)
+            """What the programs count: a head for each tunnel, and its paths."""
             maps = {
                 "inside": self._inside,
                 "outside": self._outside,
                 "tunnels": self._tunnels,
-                "states": self._states,
+                "states": self.states,
             }
-            self._codes = self._bpf.load(
+            self.codes = self._bpf.load(
                 PROGRAMS / "mptcp_tunnel.o", _SETTINGS.pack(device, address, bytes(bits)), maps, Path("./run")
             )
+            """Descriptors of the programs by their names."""
         except KernelError:
             self.close()
             raise
@@ -132,11 +133,14 @@ class Programs:
         has_header = link["ifi_type"] in _WITH_ETHERNET
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
-    def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], tau: int) -> None:
-        """Tell the splitter of a tunnel; *tau* in nanoseconds. Raises KernelError."""
-        packed = b"".join(bytes(_PATH_SIZE) if each is None else _packed_path(each) for each in paths)
-        packed += bytes((MOST_PATHS - len(paths)) * _PATH_SIZE)
-        value = packed_ends(inside) + struct.pack("=QQ", tau, time.monotonic_ns()) + packed
+    def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split) -> None:
+        """Tell the splitter of a tunnel. Raises KernelError."""
+        packed = b"".join(
+            bytes(_PATH.size) if path is None else _packed_path(path, split.share(index))
+            for index, path in enumerate(paths)
+        )
+        now = time.monotonic_ns()
+        value = _TUNNEL.pack(packed_ends(inside), split.spill, now, split.mode, split.duplicate, packed)
         self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
@@ -151,8 +155,8 @@ class Programs:
 
     def counters(self, number: int) -> tuple[PathCounters, ...]:
         """Return what was counted of each path of a tunnel. Raises KernelError."""
-        value = self._bpf.lookup(self._states, _NUMBER.pack(number))
-        found = _PATH_STATE.iter_unpack(value[8:])
+        value = self._bpf.lookup(self.states, _NUMBER.pack(number))
+        found = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
         return tuple(PathCounters(*each[1:]) for each in found)
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
@@ -167,7 +171,7 @@ class Programs:
                 self._hooks.add(interface)
                 self._command("del-filter", interface, parent)
         self._command(
-            "add-filter", interface, parent, fd=self._codes[program], name=program, direct_action=True, classid=1
+            "add-filter", interface, parent, fd=self.codes[program], name=program, direct_action=True, classid=1
         )
         self._attached.append((interface, parent))
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Splits the UDP packets of a tunnel over paths, and joins what comes by them. mptcp_split runs at the egress of the
- * virtual device to which the tunnel's packets are routed, mptcp_join at the ingress of each uplink. A packet has two
- * pairs of ends: inside, as the tunnel program sees them; outside, as they are on a path. Ends are 18 bytes: an
+ * virtual device to which the tunnel's packets are routed, mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program sees them; outside, as they are on a path. Ends are 18 bytes: an
  * address, IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2), and a port in network order. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -26,6 +25,7 @@ struct headers {
     __u32 id; /* of the IPv4 header, host order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
+    __u8 service; /* DSCP and ECN */
     __u8 first; /* byte of the payload */
 };
 
@@ -46,6 +46,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
         from->address[3] = ip.saddr;
         to->address[3] = ip.daddr;
         headers->id = NETWORK16(ip.id);
+        headers->service = ip.tos;
         headers->udp = headers->network + sizeof(ip);
     } else if (packet->protocol == NETWORK16(ETH_P_IPV6)) {
         struct ipv6hdr ip;
@@ -55,6 +56,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
         __builtin_memcpy(from->address, &ip.saddr, sizeof(ip.saddr));
         __builtin_memcpy(to->address, &ip.daddr, sizeof(ip.daddr));
         headers->ipv6 = 1;
+        headers->service = ip.priority << 4 | ip.flow_lbl[0] >> 4;
         headers->udp = headers->network + sizeof(ip);
     } else {
         return 0;
@@ -113,37 +115,61 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     return store_bytes(packet, headers->udp, ports, sizeof(ports), 0);
 }
 
-/* Choose by a virtual queue for each path: the one by which a packet would arrive first, where `tau` bounds what a
- * longer path's delay counts; a path whose queue has room goes before every one without. For a light packet all of the
- * delay counts, and the queue that stands on the path. */
-static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state, __u32 bytes)
-{
-    __u64 now = now_ns(), least = ~0ULL, least_done = 0;
-    __u32 chosen = MOST_PATHS;
+/* What a path is wanted for. */
+struct load {
+    struct __sk_buff *packet;
+    __u32 bytes;
+    __u32 light;
+};
 
+/* Choose a path, by the tunnel's mode: the one with the least cost. Each path has a virtual queue. By MODE_SPILL a path
+ * whose queue has room goes before every one without; for a light packet all of the delay counts, and the queue that
+ * stands on the path. By MODE_WEIGHTS the queues are of bytes / share (start-time fair queueing): a path that was dead
+ * has nothing to catch up with. A copy does not go where cb[1] says. */
+static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
+                                                          const struct load *load)
+{
+    __u64 time = now_ns(), now = tunnel->mode == MODE_WEIGHTS ? state->clock : time;
+    __u64 least = ~0ULL, least_done = 0;
+    __u32 chosen;
+
+    /* Of a variable the verifier would follow each value it may have, through all that comes after. */
+    load->packet->cb[0] = MOST_PATHS;
     for (__u32 each = 0; each < MOST_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
         __u64 start, done, cost;
 
         /* Without the daemon nobody knows what lives. */
-        if (!path->interface || (!path->alive && now - tunnel->probed < SILENT))
+        if (!path->interface || load->packet->cb[1] == (COPY | each) || (!path->alive && time - tunnel->probed < SILENT))
             continue;
         start = state->paths[each].next_free > now ? state->paths[each].next_free : now;
-        done = start + (bytes * path->byte_time >> BYTE_TIME_SHIFT);
-        if (bytes < LIGHT)
-            cost = start + path->delay + path->queue;
-        else
-            cost = done + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
-        if (start - now > path->room)
-            cost += NO_ROOM;
+        done = start + (load->bytes * path->byte_time >> BYTE_TIME_SHIFT);
+        if (tunnel->mode == MODE_ONE) {
+            cost = each;
+        } else if (tunnel->mode == MODE_WEIGHTS) {
+            cost = start;
+        } else if (tunnel->mode == MODE_ORDER) {
+            cost = start - now > tunnel->tau ? NO_ROOM + done : each;
+        } else {
+            if (load->light)
+                cost = start + path->delay + path->queue;
+            else
+                cost = done + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
+            if (start - now > path->room)
+                cost += NO_ROOM;
+        }
         if (cost < least) {
             least = cost;
             least_done = done;
-            chosen = each;
+            load->packet->cb[0] = each;
         }
     }
-    if (chosen < MOST_PATHS)
+    chosen = load->packet->cb[0];
+    if (chosen < MOST_PATHS) {
         state->paths[chosen].next_free = least_done;
+        if (tunnel->mode == MODE_WEIGHTS)
+            state->clock = least;
+    }
     return chosen;
 }
 
@@ -154,6 +180,7 @@ int mptcp_split(struct __sk_buff *packet)
     struct redirection next;
     struct tunnel *tunnel;
     struct state *state;
+    struct load load;
     struct path *path;
     __u32 *number, chosen;
     __u64 sequence;
@@ -167,12 +194,21 @@ int mptcp_split(struct __sk_buff *packet)
     state = map_lookup(&states, number);
     if (!tunnel || !state)
         return TC_ACT_SHOT;
-    chosen = choose(tunnel, state, packet->len);
+    load.packet = packet;
+    load.bytes = packet->len;
+    load.light = packet->len < LIGHT || (headers.service & 0xfc) == EXPEDITED;
+    chosen = choose(tunnel, state, &load);
     if (chosen >= MOST_PATHS)
         return TC_ACT_SHOT;
+    if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MOST_PATHS - 1)) != COPY) {
+        /* The copy comes by here again, and knows which path it is not to take. */
+        packet->cb[1] = COPY | chosen;
+        redirect_clone(packet, settings.device, 0);
+        packet->cb[1] = 0;
+    }
     path = &tunnel->paths[chosen];
     sequence = UNORDERED;
-    if (packet->len >= LIGHT) {
+    if (!load.light) {
         /* Two processors at once may give one number twice: as a packet that is late. */
         sequence = ++state->sequence & 0xffff;
         if (sequence == UNORDERED)

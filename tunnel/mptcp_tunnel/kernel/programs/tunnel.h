@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What the tunnel's programs and the daemon (kernel/programs.py) share: maps, and what is set before they are loaded. */
+/* What the tunnel's programs and the daemon (kernel/programs.py) share: maps, and what is set before they are loaded.
+ * Structures have no holes: the daemon packs them field by field. */
 #define SEC(name) __attribute__((section(name), used))
 #define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
 #define MAP(name, kind, key_type, value_type)                                                                          \
@@ -18,13 +19,22 @@
 #endif
 
 #define MOST_PATHS 8
-#define MAGIC 0xf4                /* first byte of hellos and probes: neither WireGuard's nor OpenVPN's */
+#define MAGIC 0xf4                /* first byte of probes: neither WireGuard's nor OpenVPN's */
 #define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
+#define COPY 0x4d540000           /* in cb[1] of a copy; the path that has the first one is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
-#define LIGHT 300 /* bytes: a smaller packet goes by the path on which it is first, and needs no order */
-#define UNORDERED 0 /* number of a packet that is not to wait for others */
+#define LIGHT 300                 /* bytes: a smaller packet is light */
+#define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the byte that has been the type of service: light, too */
+#define UNORDERED 0               /* number of a light packet: it is not to wait for others */
 #define NO_ROOM (1ULL << 62)
 #define SILENT 5000000000ULL      /* ns without the daemon's word, after which each path counts as alive */
+
+enum mode {
+    MODE_SPILL,   /* by which path a packet arrives first; tau bounds what a longer path's delay counts */
+    MODE_ORDER,   /* the first path whose virtual queue is within tau */
+    MODE_WEIGHTS, /* bytes by fixed shares */
+    MODE_ONE,     /* the first path that is alive */
+};
 
 struct end {
     __u32 address[4];
@@ -55,7 +65,7 @@ struct path {
     __u32 interface;         /* 0: there is no such path */
     __u32 alive;
     __u32 unused;
-    __u64 byte_time; /* ns / 1024 that a byte takes */
+    __u64 byte_time; /* ns / 1024 that a byte takes; of MODE_WEIGHTS, 1024 / the path's share */
     __u64 delay;     /* ns beyond that of the path with the least */
     __u64 room;      /* ns that its virtual queue may hold */
     __u64 queue;     /* ns that the last probe waited on the path */
@@ -63,14 +73,16 @@ struct path {
 
 struct tunnel {
     struct ends inside;
-    __u64 tau;    /* ns */
-    __u64 probed; /* ns, CLOCK_MONOTONIC: when the daemon said this */
+    __u64 tau;       /* ns */
+    __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon said this */
+    __u32 mode;      /* enum mode */
+    __u32 duplicate; /* light packets go by two paths */
     struct path paths[MOST_PATHS];
 };
 
 /* What the programs count. */
 struct path_state {
-    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty */
+    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty; of MODE_WEIGHTS, bytes / share */
     __u64 sent_packets;
     __u64 sent_bytes;
     __u64 received_packets;
@@ -79,6 +91,7 @@ struct path_state {
 
 struct state {
     __u64 sequence;
+    __u64 clock; /* of MODE_WEIGHTS, in place of the time: bytes / share of the path that was chosen last */
     struct path_state paths[MOST_PATHS];
 };
 
@@ -100,5 +113,6 @@ long replace_transport_checksum(void *packet, __u32 at, __u64 from, __u64 to, __
 __s64 checksum_difference(const void *from, __u32 from_bytes, const void *to, __u32 to_bytes, __u32 seed)
     HELPER(csum_diff);
 long change_head(void *packet, __u32 bytes, __u64 flags) HELPER(skb_change_head);
+long redirect_clone(void *packet, __u32 interface, __u64 flags) HELPER(clone_redirect);
 long redirect(__u32 interface, __u64 flags) HELPER(redirect);
 long redirect_neighbour(__u32 interface, const void *next, int bytes, __u64 flags) HELPER(redirect_neigh);

@@ -1,0 +1,259 @@
+"""The splitter in the kernel, packet by packet (BPF_PROG_TEST_RUN): it chooses as a model of it does."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+from unittest import mock
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mptcp_common.bpf import Bpf
+from mptcp_common.kernel_error import KernelError
+from mptcp_tunnel.kernel.packets import checksum, packet_of, parsed_packet
+from mptcp_tunnel.kernel.programs import PATH_STATE, PROGRAMS, SPLITTER, STATE_HEAD, Programs
+from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathState, Split
+from mptcp_tunnel.settings import MODES
+
+pytestmark = pytest.mark.kernel
+MS: Final = 1_000_000
+REDIRECTED, DROPPED = 7, 2
+"""TC_ACT_REDIRECT, TC_ACT_SHOT."""
+ETHERNET: Final = {4: bytes(12) + b"\x08\x00", 6: bytes(12) + b"\x86\xdd"}
+ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
+LIGHT, NO_ROOM = 300, 1 << 62
+CB, COPY = 48, 0x4D540000
+"""Where cb is in struct __sk_buff (linux/bpf.h), and the tag of a copy."""
+
+
+class RunOptions(ctypes.Structure):
+    """struct bpf_test_run_opts (bpf/bpf.h)."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("data_in", ctypes.c_char_p),
+        ("data_out", ctypes.c_void_p),
+        ("bytes_in", ctypes.c_uint32),
+        ("bytes_out", ctypes.c_uint32),
+        ("context_in", ctypes.c_char_p),
+        ("context_out", ctypes.c_void_p),
+        ("context_bytes_in", ctypes.c_uint32),
+        ("context_bytes_out", ctypes.c_uint32),
+        ("result", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("more", ctypes.c_uint32 * 2),
+    )
+
+
+class Queues(NamedTuple):
+    """What the splitter remembers of a tunnel."""
+
+    sequence: int
+    clock: int
+    next_free: list[int]
+
+
+class Kernel:
+    """The loaded programs, attached to nothing."""
+
+    def __init__(self, programs: Programs) -> None:
+        self.programs, self.bpf = programs, Bpf()
+
+    def remember(self, queues: Queues) -> None:
+        paths = b"".join(PATH_STATE.pack(each, 0, 0, 0, 0) for each in queues.next_free)
+        value = STATE_HEAD.pack(queues.sequence, queues.clock) + paths
+        self.bpf.update_batch(self.programs.states, bytes(4), value)
+
+    def remembered(self) -> Queues:
+        value = self.bpf.lookup(self.programs.states, bytes(4))
+        paths = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
+        sequence, clock = STATE_HEAD.unpack_from(value)
+        return Queues(sequence, clock, [each[0] for each in paths])
+
+    def split(self, frame: bytes, tag: int = 0) -> tuple[int, bytes]:
+        """Give the splitter a frame, with *tag* in cb[1]; return what it says and what it made of it."""
+        out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
+        run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
+        run.context_bytes_in, run.repeat = len(context), 1
+        assert self.bpf.library.bpf_prog_test_run_opts(self.programs.codes[SPLITTER], ctypes.byref(run)) == 0
+        return run.result, out.raw[: run.bytes_out]
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    programs = Programs(0, bytes(6), [])
+    kernel = Kernel(programs)
+    yield kernel
+    kernel.bpf.close()
+    programs.close()
+
+
+def ends(version: int, number: int, port: int) -> Ends:
+    """Return the ends of a flow: of path *number*, or 0 as the tunnel program sees them."""
+    near, far = (ip_address(ADDRESSES[version].format(each)) for each in (2 * number + 1, 2 * number + 2))
+    return Ends(End(near, 51820), End(far, port))
+
+
+def frame_of(flow: Ends, size: int, service: int) -> bytes:
+    """Return a frame of *size* bytes."""
+    version = flow.local.address.version
+    headers = 14 + 28 if version == 4 else 14 + 48
+    packet = bytearray(packet_of(flow, bytes(size - headers)))
+    if version == 4:
+        packet[1] = service
+        packet[10:12] = struct.pack("!H", checksum(bytes(packet[:20])))
+    else:
+        packet[0] |= service >> 4
+        packet[1] |= service << 4 & 0xF0
+    return ETHERNET[version] + bytes(packet)
+
+
+class Frame(NamedTuple):
+    size: int
+    light: bool
+    is_copy_of: int | None
+    """The path of the first one."""
+
+
+def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int) -> int | None:
+    """Return by which path a frame goes at *now*."""
+    size = frame.size
+    costs = dict[int, float]()
+    for index, path in enumerate(paths):
+        wait = max(0, queues.next_free[index] - now)
+        if not path.alive or index == frame.is_copy_of:
+            continue
+        if split.mode is Mode.ONE:
+            costs[index] = index
+        elif split.mode is Mode.WEIGHTS:
+            costs[index] = max(queues.next_free[index], queues.clock)
+        elif split.mode is Mode.ORDER:
+            costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
+        else:
+            late = wait + path.delay + path.queue
+            done = wait + took(split, index, path, size) + min(path.delay, split.spill)
+            costs[index] = (late if frame.light else done) + (NO_ROOM if wait > path.room else 0)
+    return min(costs, key=lambda index: (costs[index], index), default=None)
+
+
+def took(split: Split, index: int, path: PathState, size: int) -> int:
+    """Return by how much a frame makes the path's queue longer."""
+    share = split.share(index)
+    return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> Split:
+    base = MODES[draw(st.sampled_from(sorted(MODES)))]
+    weights = draw(st.lists(st.integers(1, 1000), min_size=2, max_size=4))
+    return Split(base.mode, base.spill, tuple(weights), draw(st.booleans()))
+
+
+@st.composite
+def path_states(draw: st.DrawFn, version: int, number: int) -> PathState:
+    return PathState(
+        ends(version, number + 1, 4500 + number),
+        interface=100 + number,
+        next_hop=ip_address(ADDRESSES[version].format(200)),
+        alive=draw(st.integers(0, 3)) > 0,
+        rate=draw(st.sampled_from([64e3, 1e6, 5e6, 10e6, 1e8, 1e10])),
+        delay=draw(st.integers(0, 120)) * MS,
+        room=draw(st.sampled_from([100 * MS, 20 * MS])),
+        queue=draw(st.integers(0, 60)) * MS,
+    )
+
+
+@given(data=st.data(), split=splits(), size=st.integers(70, 1500), service=st.sampled_from([0, 2, 0x88, 0xB8, 0xBB]))
+def test_each_packet_goes_where_the_model_says(
+    kernel: Kernel, data: st.DataObject, split: Split, size: int, service: int
+) -> None:
+    version = data.draw(st.sampled_from([4, 6]), "version")
+    paths = [data.draw(path_states(version, number)) for number in range(data.draw(st.integers(1, MOST_PATHS)))]
+    daemon_is_gone = data.draw(st.booleans(), "daemon_is_gone")
+    waits = data.draw(st.lists(st.integers(-50 * MS, 200 * MS), min_size=MOST_PATHS, max_size=MOST_PATHS), "waits")
+    inside, light = ends(version, 0, 51820), size < LIGHT or service & 0xFC == 0xB8
+    first = data.draw(st.none() | st.integers(0, MOST_PATHS - 1), "is_copy_of") if light else None
+    said = time.monotonic_ns()
+    with mock.patch("time.monotonic_ns", return_value=said - (6000 * MS if daemon_is_gone else 0)):
+        kernel.programs.set_tunnel(0, inside, paths, split)
+    if daemon_is_gone:
+        paths = [replace(each, alive=True) for each in paths]
+    before = Queues(data.draw(st.sampled_from([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF])), said, [said + each for each in waits])
+    kernel.remember(before)
+    start = time.monotonic_ns()
+    result, out = kernel.split(frame_of(inside, size, service), 0 if first is None else COPY | first)
+    end = time.monotonic_ns()
+    after = kernel.remembered()
+    frame = Frame(size, light, first)
+    possible = {chosen(split, paths, before, frame, start + (end - start) * part // 16) for part in range(17)}
+    if possible == {None}:
+        assert result == DROPPED
+        return
+    event(f"mode {split.mode.name}, {sum(each.alive for each in paths)} paths alive")
+    packet = parsed_packet(out[14:])
+    assert result == REDIRECTED
+    assert packet is not None
+    taken = Ends(packet.ends.remote, packet.ends.local)  # it was parsed as by its receiver
+    path = [each.outside for each in paths].index(taken)
+    assert path in possible
+    queued = took(split, path, paths[path], size)
+    earliest, latest = (before.clock,) * 2 if split.mode is Mode.WEIGHTS else (start, end)
+    assert max(earliest, before.next_free[path]) + queued <= after.next_free[path]
+    assert after.next_free[path] <= max(latest, before.next_free[path]) + queued
+    assert (
+        after.next_free[:path] + after.next_free[path + 1 :] == before.next_free[:path] + before.next_free[path + 1 :]
+    )
+    if split.mode is Mode.WEIGHTS:
+        assert after.clock == max(before.clock, before.next_free[path])
+    again = bytearray(frame_of(taken, size, service))
+    if version == 4:
+        number = 0 if light else (before.sequence + 1) & 0xFFFF or 1
+        again[18:20] = number.to_bytes(2, "big")
+        again[24:26] = bytes(2)
+        again[24:26] = struct.pack("!H", checksum(bytes(again[14:34])))
+    assert out == bytes(again), "other ends, another number, and right checksums"
+
+
+@given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), data=st.data())
+def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up(
+    kernel: Kernel, weights: list[int], dead: int, data: st.DataObject
+) -> None:
+    split, inside = Split(Mode.WEIGHTS, weights=tuple(weights)), ends(4, 0, 51820)
+    states = [
+        PathState(ends(4, index + 1, 4500), 100 + index, ip_address("10.0.0.200"), rate=10 ** (5 + index))
+        for index in range(len(weights))
+    ]
+    kernel.remember(Queues(0, 0, [0] * MOST_PATHS))
+    random = data.draw(st.randoms(use_true_random=False))
+    for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
+        paths = [replace(each, alive=index in alive) for index, each in enumerate(states)]
+        kernel.programs.set_tunnel(0, inside, paths, split)
+        before = [each.sent_bytes for each in kernel.programs.counters(0)]
+        total = 0
+        for _ in range(200):
+            size = random.randrange(70, 1500)
+            assert kernel.split(frame_of(inside, size, 0))[0] == REDIRECTED
+            total += size
+            sent = [each.sent_bytes - old for each, old in zip(kernel.programs.counters(0), before, strict=True)]
+            whole = sum(weights[index] for index in alive)
+            for index in range(len(weights)):
+                wanted = total * weights[index] / whole if index in alive else 0
+                assert abs(sent[index] - wanted) <= 2 * 1500 * len(weights)
+
+
+def test_a_map_that_is_not_as_the_programs_have_it_is_refused() -> None:
+    bpf = Bpf()
+    table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)
+    with pytest.raises(KernelError, match=r"mptcp_tunnel\.o is of another version; run makes it anew"):
+        bpf.load(PROGRAMS / "mptcp_tunnel.o", bytes(8204), {"states": table}, Path("./run"))
+    bpf.close()
