@@ -37,6 +37,7 @@ UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
 (LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
 CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
 """Those that the unit leaves."""
+UDP_SEGMENT = 103
 ECHO = f"""\
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
@@ -135,7 +136,7 @@ def site(module_testbed: Testbed) -> Iterator[Site]:
 
 
 @contextmanager
-def both_daemons(site: Site) -> Iterator[tuple[Process, Process]]:
+def daemons(site: Site) -> Iterator[tuple[Process, Process]]:
     with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
         for node, process in ((site.proxy, proxy), (site.relay, relay)):
             wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
@@ -147,10 +148,10 @@ def both_daemons(site: Site) -> Iterator[tuple[Process, Process]]:
 
 @contextmanager
 def both(site: Site) -> Iterator[tuple[Process, Process]]:
-    """Both daemons, and the program there answers."""
-    with both_daemons(site) as daemons:
+    """Both daemons, and the programs that they serve."""
+    with daemons(site) as processes:
         wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
-        yield daemons
+        yield processes
 
 
 def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Callable[..., None]) -> None:
@@ -290,7 +291,7 @@ def test_wireguard_loses_a_path_in_a_download(site: Site) -> None:
     ]
     sent = random.Random(1).randbytes(24 << 20)
     with ExitStack() as scope:
-        scope.enter_context(both_daemons(site))
+        scope.enter_context(daemons(site))
         far = f"Endpoint = {PEER}:{PORT}\n"
         scope.enter_context(wireguard(site.relay, keys[0], public[1], "10.99.0.1", far))
         scope.enter_context(wireguard(site.proxy, keys[1], public[0], "10.99.0.2"))
@@ -320,10 +321,10 @@ def read(client: socket.socket, least: int) -> bytes:
 
 
 @contextmanager
-def program(node: LiveNode, address: str) -> Iterator[socket.socket]:
+def program(node: LiveNode) -> Iterator[socket.socket]:
     """A tunnel program's socket."""
     with node.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
-        bound.bind((address, PORT))
+        bound.bind(("0.0.0.0", PORT))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         bound.settimeout(1)
         yield bound
@@ -348,14 +349,24 @@ def sent(site: Site) -> list[int]:
 def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both daemons, with that line in the relay's file; the programs here and there."""
     site.split = line
-    with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
-        for node, process in ((site.proxy, proxy), (site.relay, relay)):
-            wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
-        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths live")
-        with program(site.relay, "0.0.0.0") as here, program(site.proxy, "0.0.0.0") as there:
-            yield here, there
-        for each in (relay, proxy):
-            each.stop()
+    with daemons(site), program(site.relay) as here, program(site.proxy) as there:
+        yield here, there
+
+
+def test_bundles_are_taken_apart_and_use_both_paths(site: Site) -> None:
+    """UDP GSO, as wireguard-go has it; over uplinks that compute no checksums, so that wrong ones are seen."""
+    for number in range(2):
+        site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
+    packets = [number.to_bytes(4, "big") * 250 for number in range(400)]
+    with split(site, "mode: rate") as (here, there):
+        before = sent(site)
+        here.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
+        for start in range(0, len(packets), 40):
+            here.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
+            assert received(there, 40) == packets[start : start + 40], "all, in order"
+        counted = [after - each for each, after in zip(before, sent(site), strict=True)]
+        assert sum(counted) == 400
+        assert min(counted) > 100
 
 
 def test_light_packets_and_calls_go_by_two_paths(site: Site) -> None:

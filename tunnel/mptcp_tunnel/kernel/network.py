@@ -66,6 +66,8 @@ class Network:
             index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
             # Nobody is asked for its addresses: what is sent there is redirected before.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
+            # Bundles of packets (UDP GSO) are taken apart before they get to its other end.
+            self._route.link("set", index=index, gso_max_segs=1)
             self._route.link("set", index=index, state="up")
             self._route.link("set", index=other, state="up")
             for address in ADDRESSES:

@@ -122,7 +122,9 @@ class Programs:
 
     def attach_splitter(self) -> None:
         """Attach it to the virtual device. Raises KernelError."""
+        (device,) = self._route.get_links(self._device)
         self._attach(self._device, _EGRESS, SPLITTER)
+        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end: what comes out of bundles
 
     def attach_joiner(self, uplink: int) -> None:
         """Attach it to an interface, by index. Raises KernelError."""

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Splits the UDP packets of a tunnel over paths, and joins what comes by them. mptcp_split runs at the egress of the
- * virtual device to which the tunnel's packets are routed, mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program sees them; outside, as they are on a path. Ends are 18 bytes: an
+ * virtual device to which the tunnel's packets are routed, and for what comes out of bundles at the ingress of that
+ * device's other end; mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program sees them; outside, as they are on a path. Ends are 18 bytes: an
  * address, IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2), and a port in network order. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -185,6 +186,10 @@ int mptcp_split(struct __sk_buff *packet)
     __u32 *number, chosen;
     __u64 sequence;
 
+    /* A bundle of packets (UDP GSO) needs as many numbers, and paths. The kernel takes it apart after this hook: its
+     * packets come to the ingress of the device's other end. */
+    if (packet->gso_segs > 1 && packet->ifindex == settings.device)
+        return TC_ACT_OK;
     if (!read_headers(packet, &headers))
         return TC_ACT_SHOT;
     number = map_lookup(&inside, &headers.ends);
