@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from random import Random
 from typing import Final, NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_common.bpf import Bpf
@@ -29,7 +30,7 @@ REDIRECTED, DROPPED = 7, 2
 """TC_ACT_REDIRECT, TC_ACT_SHOT."""
 ETHERNET: Final = {4: bytes(12) + b"\x08\x00", 6: bytes(12) + b"\x86\xdd"}
 ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
-LIGHT, NO_ROOM = 300, 1 << 62
+LIGHT, EXPEDITED, NO_ROOM = 300, 46, 1 << 62
 CB, COPY = 48, 0x4D540000
 """Where cb is in struct __sk_buff (linux/bpf.h), and the tag of a copy."""
 
@@ -104,25 +105,28 @@ def ends(version: int, number: int, port: int) -> Ends:
     return Ends(End(near, 51820), End(far, port))
 
 
-def frame_of(flow: Ends, size: int, service: int) -> bytes:
-    """Return a frame of *size* bytes."""
-    version = flow.local.address.version
-    headers = 14 + 28 if version == 4 else 14 + 48
-    packet = bytearray(packet_of(flow, bytes(size - headers)))
-    if version == 4:
-        packet[1] = service
-        packet[10:12] = struct.pack("!H", checksum(bytes(packet[:20])))
-    else:
-        packet[0] |= service >> 4
-        packet[1] |= service << 4 & 0xF0
-    return ETHERNET[version] + bytes(packet)
-
-
 class Frame(NamedTuple):
     size: int
-    light: bool
-    is_copy_of: int | None
+    service: int = 0
+    """DSCP and ECN."""
+    is_copy_of: int | None = None
     """The path of the first one."""
+
+    @property
+    def is_light(self) -> bool:
+        return self.size < LIGHT or self.service >> 2 == EXPEDITED
+
+    def packed(self, flow: Ends, number: int = 0) -> bytes:
+        """Return the frame, with a *number* where it is of IPv4."""
+        version = flow.local.address.version
+        packet = bytearray(packet_of(flow, bytes(self.size - (14 + 28 if version == 4 else 14 + 48))))
+        if version == 4:
+            packet[1], packet[4:6] = self.service, number.to_bytes(2, "big")
+            packet[10:12] = struct.pack("!H", checksum(bytes(packet[:20])))
+        else:
+            packet[0] |= self.service >> 4
+            packet[1] |= self.service << 4 & 0xF0
+        return ETHERNET[version] + bytes(packet)
 
 
 def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int) -> int | None:
@@ -142,7 +146,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         else:
             late = wait + path.delay + path.queue
             done = wait + took(split, index, path, size) + min(path.delay, split.spill)
-            costs[index] = (late if frame.light else done) + (NO_ROOM if wait > path.room else 0)
+            costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > path.room else 0)
     return min(costs, key=lambda index: (costs[index], index), default=None)
 
 
@@ -152,81 +156,70 @@ def took(split: Split, index: int, path: PathState, size: int) -> int:
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
 
-@st.composite
-def splits(draw: st.DrawFn) -> Split:
-    base = MODES[draw(st.sampled_from(sorted(MODES)))]
-    weights = draw(st.lists(st.integers(1, 1000), min_size=2, max_size=4))
-    return Split(base.mode, base.spill, tuple(weights), draw(st.booleans()))
-
-
-@st.composite
-def path_states(draw: st.DrawFn, version: int, number: int) -> PathState:
+def drawn_path(random: Random, version: int, number: int) -> PathState:
     return PathState(
         ends(version, number + 1, 4500 + number),
         interface=100 + number,
         next_hop=ip_address(ADDRESSES[version].format(200)),
-        alive=draw(st.integers(0, 3)) > 0,
-        rate=draw(st.sampled_from([64e3, 1e6, 5e6, 10e6, 1e8, 1e10])),
-        delay=draw(st.integers(0, 120)) * MS,
-        room=draw(st.sampled_from([100 * MS, 20 * MS])),
-        queue=draw(st.integers(0, 60)) * MS,
+        alive=random.random() < 0.75,
+        rate=random.choice([64e3, 1e6, 5e6, 10e6, 1e8, 1e10]),
+        delay=random.randrange(0, 120 * MS),
+        room=random.choice([100 * MS, 20 * MS]),
+        queue=random.randrange(0, 60 * MS),
     )
 
 
-@given(data=st.data(), split=splits(), size=st.integers(70, 1500), service=st.sampled_from([0, 2, 0x88, 0xB8, 0xBB]))
-def test_each_packet_goes_where_the_model_says(
-    kernel: Kernel, data: st.DataObject, split: Split, size: int, service: int
-) -> None:
-    version = data.draw(st.sampled_from([4, 6]), "version")
-    paths = [data.draw(path_states(version, number)) for number in range(data.draw(st.integers(1, MOST_PATHS)))]
-    daemon_is_gone = data.draw(st.booleans(), "daemon_is_gone")
-    waits = data.draw(st.lists(st.integers(-50 * MS, 200 * MS), min_size=MOST_PATHS, max_size=MOST_PATHS), "waits")
-    inside, light = ends(version, 0, 51820), size < LIGHT or service & 0xFC == 0xB8
-    first = data.draw(st.none() | st.integers(0, MOST_PATHS - 1), "is_copy_of") if light else None
+@given(seed=st.integers(0, 1 << 32))
+def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> None:
+    random = Random(seed)
+    split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
+    paths = [drawn_path(random, version, number) for number in range(random.randint(1, MOST_PATHS))]
+    split = replace(split, weights=tuple(random.choices(range(1, 1001), k=4)), duplicate=random.random() < 0.5)
+    inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
     said = time.monotonic_ns()
     with mock.patch("time.monotonic_ns", return_value=said - (6000 * MS if daemon_is_gone else 0)):
         kernel.programs.set_tunnel(0, inside, paths, split)
     if daemon_is_gone:
         paths = [replace(each, alive=True) for each in paths]
-    before = Queues(data.draw(st.sampled_from([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF])), said, [said + each for each in waits])
+    for _ in range(40):
+        size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
+        frame = Frame(size, service, random.randrange(MOST_PATHS) if random.random() < 0.25 else None)
+        one_packet(kernel, inside, split, paths, frame, random)
+
+
+def one_packet(
+    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random
+) -> None:
+    now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
+    next_free = [now + random.randint(-wait // 4, wait) for _ in range(MOST_PATHS)]
+    before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
     kernel.remember(before)
     start = time.monotonic_ns()
-    result, out = kernel.split(frame_of(inside, size, service), 0 if first is None else COPY | first)
+    result, out = kernel.split(frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
     end = time.monotonic_ns()
     after = kernel.remembered()
-    frame = Frame(size, light, first)
     possible = {chosen(split, paths, before, frame, start + (end - start) * part // 16) for part in range(17)}
     if possible == {None}:
         assert result == DROPPED
         return
-    event(f"mode {split.mode.name}, {sum(each.alive for each in paths)} paths alive")
     packet = parsed_packet(out[14:])
     assert result == REDIRECTED
     assert packet is not None
     taken = Ends(packet.ends.remote, packet.ends.local)  # it was parsed as by its receiver
     path = [each.outside for each in paths].index(taken)
     assert path in possible
-    queued = took(split, path, paths[path], size)
-    earliest, latest = (before.clock,) * 2 if split.mode is Mode.WEIGHTS else (start, end)
-    assert max(earliest, before.next_free[path]) + queued <= after.next_free[path]
-    assert after.next_free[path] <= max(latest, before.next_free[path]) + queued
-    assert (
-        after.next_free[:path] + after.next_free[path + 1 :] == before.next_free[:path] + before.next_free[path + 1 :]
-    )
-    if split.mode is Mode.WEIGHTS:
-        assert after.clock == max(before.clock, before.next_free[path])
-    again = bytearray(frame_of(taken, size, service))
-    if version == 4:
-        number = 0 if light else (before.sequence + 1) & 0xFFFF or 1
-        again[18:20] = number.to_bytes(2, "big")
-        again[24:26] = bytes(2)
-        again[24:26] = struct.pack("!H", checksum(bytes(again[14:34])))
-    assert out == bytes(again), "other ends, another number, and right checksums"
+    queued, weighs = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
+    begun = max(before.clock if weighs else start, next_free[path])
+    assert begun + queued <= after.next_free[path] <= (begun if weighs else max(end, next_free[path])) + queued
+    assert after.clock == (begun if weighs else before.clock)
+    assert [*after.next_free[:path], next_free[path], *after.next_free[path + 1 :]] == next_free
+    number = 0 if frame.is_light else (before.sequence + 1) & 0xFFFF or 1
+    assert out == frame.packed(taken, number), "other ends, another number, and right checksums"
 
 
-@given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), data=st.data())
+@given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))
 def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up(
-    kernel: Kernel, weights: list[int], dead: int, data: st.DataObject
+    kernel: Kernel, weights: list[int], dead: int, seed: int
 ) -> None:
     split, inside = Split(Mode.WEIGHTS, weights=tuple(weights)), ends(4, 0, 51820)
     states = [
@@ -234,7 +227,7 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
         for index in range(len(weights))
     ]
     kernel.remember(Queues(0, 0, [0] * MOST_PATHS))
-    random = data.draw(st.randoms(use_true_random=False))
+    random = Random(seed)
     for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
         paths = [replace(each, alive=index in alive) for index, each in enumerate(states)]
         kernel.programs.set_tunnel(0, inside, paths, split)
@@ -242,7 +235,7 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
         total = 0
         for _ in range(200):
             size = random.randrange(70, 1500)
-            assert kernel.split(frame_of(inside, size, 0))[0] == REDIRECTED
+            assert kernel.split(Frame(size).packed(inside))[0] == REDIRECTED
             total += size
             sent = [each.sent_bytes - old for each, old in zip(kernel.programs.counters(0), before, strict=True)]
             whole = sum(weights[index] for index in alive)
