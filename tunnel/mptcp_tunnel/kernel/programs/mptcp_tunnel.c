@@ -70,6 +70,22 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
     return 1;
 }
 
+/* What is added to a checksum for words that become others (RFC 1624). */
+static inline __attribute__((always_inline)) __u64 difference(const __u32 *before, const __u32 *after, int words)
+{
+    __u64 sum = 0;
+
+    for (int each = 0; each < words; each++)
+        sum += (__u64)(__u32)~before[each] + after[each];
+    return sum;
+}
+
+static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
+{
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    return sum + (sum >> 32);
+}
+
 /* Give the packet other ends, and of IPv4 another identification; checksums follow. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
@@ -79,41 +95,44 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     const struct end *from = headers->incoming ? &ends->remote : &ends->local;
     const struct end *to = headers->incoming ? &ends->local : &ends->remote;
     __u32 checksum = headers->udp + __builtin_offsetof(struct udphdr, check);
-    __u32 before[9], after[9], both;
-    __u16 ports[2] = {from->port, to->port};
+    __u32 ports_before = from_before->port | (__u32)to_before->port << 16, ports = from->port | (__u32)to->port << 16;
+    __u64 sum;
 
+    /* The ports follow upon the addresses. */
     if (headers->ipv6) {
-        __builtin_memcpy(before, from_before->address, 16);
-        __builtin_memcpy(before + 4, to_before->address, 16);
-        __builtin_memcpy(after, from->address, 16);
-        __builtin_memcpy(after + 4, to->address, 16);
-        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), after, 32, 0))
+        struct {
+            __u32 from[4], to[4];
+            __u16 ports[2];
+        } after = {.ports = {from->port, to->port}};
+
+        __builtin_memcpy(after.from, from->address, sizeof(after.from));
+        __builtin_memcpy(after.to, to->address, sizeof(after.to));
+        sum = difference(from_before->address, after.from, 4) + difference(to_before->address, after.to, 4);
+        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), &after, sizeof(after), 0))
             return -1;
     } else {
+        struct {
+            __u32 from, to;
+            __u16 ports[2];
+        } after = {from->address[3], to->address[3], {from->port, to->port}};
+        __u32 at = headers->network + __builtin_offsetof(struct iphdr, check), numbers;
         __u16 number = NETWORK16(id), number_before = NETWORK16(headers->id);
-        __u32 at = headers->network + __builtin_offsetof(struct iphdr, check);
 
-        __builtin_memset(before, 0, 32);
-        __builtin_memset(after, 0, 32);
-        before[0] = from_before->address[3];
-        before[1] = to_before->address[3];
-        after[0] = from->address[3];
-        after[1] = to->address[3];
-        both = checksum_difference(before, 8, after, 8, 0);
-        if (replace_network_checksum(packet, at, 0, both, 0) ||
-            replace_network_checksum(packet, at, number_before, number, 2) ||
-            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, saddr), after, 8, 0) ||
-            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, id), &number, 2, 0))
+        sum = difference(&from_before->address[3], &after.from, 1) + difference(&to_before->address[3], &after.to, 1);
+        numbers = folded(sum + (__u16)~number_before + number);
+        if (replace_network_checksum(packet, at, 0, numbers, 0) ||
+            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, saddr), &after, sizeof(after), 0))
+            return -1;
+        if (number != number_before &&
+            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, id), &number, sizeof(number), 0))
             return -1;
     }
-    both = checksum_difference(before, 32, after, 32, 0);
-    if (replace_transport_checksum(packet, checksum, 0, both, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
+    if (replace_transport_checksum(packet, checksum, 0, folded(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
         return -1;
-    before[0] = from_before->port | (__u32)to_before->port << 16;
-    after[0] = from->port | (__u32)to->port << 16;
-    if (replace_transport_checksum(packet, checksum, before[0], after[0], BPF_F_MARK_MANGLED_0 | 4))
-        return -1;
-    return store_bytes(packet, headers->udp, ports, sizeof(ports), 0);
+    /* Of a checksum that the device completes, only the addresses are in it so far. */
+    if (ports == ports_before)
+        return 0;
+    return replace_transport_checksum(packet, checksum, ports_before, ports, BPF_F_MARK_MANGLED_0 | 4);
 }
 
 /* What a path is wanted for. */

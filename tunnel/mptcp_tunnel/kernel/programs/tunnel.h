@@ -110,8 +110,6 @@ long load_bytes(const void *packet, __u32 offset, void *to, __u32 bytes) HELPER(
 long store_bytes(void *packet, __u32 offset, const void *from, __u32 bytes, __u64 flags) HELPER(skb_store_bytes);
 long replace_network_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u64 flags) HELPER(l3_csum_replace);
 long replace_transport_checksum(void *packet, __u32 at, __u64 from, __u64 to, __u64 flags) HELPER(l4_csum_replace);
-__s64 checksum_difference(const void *from, __u32 from_bytes, const void *to, __u32 to_bytes, __u32 seed)
-    HELPER(csum_diff);
 long change_head(void *packet, __u32 bytes, __u64 flags) HELPER(skb_change_head);
 long redirect_clone(void *packet, __u32 interface, __u64 flags) HELPER(clone_redirect);
 long redirect(__u32 interface, __u64 flags) HELPER(redirect);
