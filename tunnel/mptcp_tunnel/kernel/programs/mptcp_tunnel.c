@@ -27,7 +27,7 @@ struct headers {
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 service; /* DSCP and ECN */
-    __u8 first; /* byte of the payload */
+    __u8 first; /* byte of the payload, of an incoming packet */
 };
 
 /* Read the headers of a UDP packet that is no fragment, from headers->network on; say whether it is one. */
@@ -35,38 +35,43 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
 {
     struct end *from = headers->incoming ? &headers->ends.remote : &headers->ends.local;
     struct end *to = headers->incoming ? &headers->ends.local : &headers->ends.remote;
-    __u16 ports[2];
+    const struct udphdr *udp;
+    struct {
+        struct iphdr ip;
+        struct udphdr udp;
+    } ipv4;
+    struct {
+        struct ipv6hdr ip;
+        struct udphdr udp;
+    } ipv6;
 
     if (packet->protocol == NETWORK16(ETH_P_IP)) {
-        struct iphdr ip;
-
-        if (load_bytes(packet, headers->network, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP || ip.ihl != 5 ||
-            ip.frag_off & NETWORK16(0x3fff))
+        if (load_bytes(packet, headers->network, &ipv4, sizeof(ipv4)) || ipv4.ip.protocol != IPPROTO_UDP || ipv4.ip.ihl != 5 ||
+            ipv4.ip.frag_off & NETWORK16(0x3fff))
             return 0;
         from->address[2] = to->address[2] = NETWORK32(0xffff);
-        from->address[3] = ip.saddr;
-        to->address[3] = ip.daddr;
-        headers->id = NETWORK16(ip.id);
-        headers->service = ip.tos;
-        headers->udp = headers->network + sizeof(ip);
+        from->address[3] = ipv4.ip.saddr;
+        to->address[3] = ipv4.ip.daddr;
+        headers->id = NETWORK16(ipv4.ip.id);
+        headers->service = ipv4.ip.tos;
+        headers->udp = headers->network + sizeof(ipv4.ip);
+        udp = &ipv4.udp;
     } else if (packet->protocol == NETWORK16(ETH_P_IPV6)) {
-        struct ipv6hdr ip;
-
-        if (load_bytes(packet, headers->network, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_UDP)
+        if (load_bytes(packet, headers->network, &ipv6, sizeof(ipv6)) || ipv6.ip.nexthdr != IPPROTO_UDP)
             return 0;
-        __builtin_memcpy(from->address, &ip.saddr, sizeof(ip.saddr));
-        __builtin_memcpy(to->address, &ip.daddr, sizeof(ip.daddr));
+        __builtin_memcpy(from->address, &ipv6.ip.saddr, sizeof(from->address));
+        __builtin_memcpy(to->address, &ipv6.ip.daddr, sizeof(to->address));
         headers->ipv6 = 1;
-        headers->service = ip.priority << 4 | ip.flow_lbl[0] >> 4;
-        headers->udp = headers->network + sizeof(ip);
+        headers->service = ipv6.ip.priority << 4 | ipv6.ip.flow_lbl[0] >> 4;
+        headers->udp = headers->network + sizeof(ipv6.ip);
+        udp = &ipv6.udp;
     } else {
         return 0;
     }
-    if (load_bytes(packet, headers->udp, ports, sizeof(ports)))
-        return 0;
-    from->port = ports[0];
-    to->port = ports[1];
-    load_bytes(packet, headers->udp + sizeof(struct udphdr), &headers->first, 1);
+    from->port = udp->source;
+    to->port = udp->dest;
+    if (headers->incoming)
+        load_bytes(packet, headers->udp + sizeof(*udp), &headers->first, 1);
     return 1;
 }
 
