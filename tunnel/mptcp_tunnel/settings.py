@@ -37,7 +37,7 @@ MODES: Final = {
     "spill": Split(),
     "rate": Split(spill=0),
     "earliest": Split(spill=3_600_000_000_000),
-    "order": Split(Mode.ORDER),
+    "order": Split(Mode.ORDER, 30_000_000),  # with less, bursts leave a path before its rate is learned
     "weights": Split(Mode.WEIGHTS),
     "one": Split(Mode.ONE),
 }
@@ -81,8 +81,8 @@ class TunnelSection(Section):
     )
     spill_ms: Annotated[int, between(0, 1000)] | None = Field(
         default=None,
-        description="Milliseconds, 10 if not given. Mode spill: how much of a path's additional delay counts; mode "
-        "order: how long a path's queue may be before the next path is used.",
+        description="Milliseconds. Mode spill: how much of a path's additional delay counts, 10 if not given; mode "
+        "order: how long a path's queue may be before the next path is used, 30 if not given.",
     )
     weights: list[Annotated[int, between(1, 1000)]] = Field(
         default=[],

@@ -43,6 +43,7 @@ def test_a_relay_and_a_proxy() -> None:
         ("mode: rate", Split(spill=0)),
         ("mode: order\n    spill_ms: 5\n    duplicate: true", Split(Mode.ORDER, 5_000_000, duplicate=True)),
         ("mode: weights\n    weights: [90, 10]", Split(Mode.WEIGHTS, weights=(90, 10))),
+        ("mode: order", Split(Mode.ORDER, 30_000_000)),
         ("mode: one", Split(Mode.ONE)),
     ],
 )
