@@ -367,6 +367,8 @@ def test_bundles_are_taken_apart_and_use_both_paths(site: Site) -> None:
         counted = [after - each for each, after in zip(before, sent(site), strict=True)]
         assert sum(counted) == 400
         assert min(counted) > 100
+        here.sendto(b"light", (PEER, PORT))
+        assert received(there, 2) == [b"light"], "once"
 
 
 def test_light_packets_and_calls_go_by_two_paths(site: Site) -> None:
