@@ -271,16 +271,15 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
     text = f"[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n"
     text += f"[Peer]\nPublicKey = {public}\nAllowedIPs = 10.99.0.0/24\n{more}"
     settings = node.write(f"{node.name}-wireguard.conf", text)
-    script = (
-        "mount -t tmpfs none /var/run",  # where it has a socket, of the same name for both
-        "wireguard-go wg0",
-        f"wg setconf wg0 {settings}",
+    steps = (
+        f"until wg setconf wg0 {settings}; do sleep 0.05; done",
         f"ip addr add {address}/24 dev wg0",
         "ip link set wg0 up mtu 1380",
-        "exec sleep 600",
     )
+    # It has a socket in /var/run, of the same name for both.
+    script = f"mount -t tmpfs none /var/run && ({' && '.join(steps)}) & exec wireguard-go --foreground wg0"
     in_userspace = "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD=1"
-    return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", " && ".join(script)])
+    return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", script])
 
 
 def test_wireguard_loses_a_path_in_a_download(site: Site) -> None:

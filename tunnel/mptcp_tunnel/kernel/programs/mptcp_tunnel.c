@@ -46,8 +46,8 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
     } ipv6;
 
     if (packet->protocol == NETWORK16(ETH_P_IP)) {
-        if (load_bytes(packet, headers->network, &ipv4, sizeof(ipv4)) || ipv4.ip.protocol != IPPROTO_UDP || ipv4.ip.ihl != 5 ||
-            ipv4.ip.frag_off & NETWORK16(0x3fff))
+        if (load_bytes(packet, headers->network, &ipv4, sizeof(ipv4)) || ipv4.ip.protocol != IPPROTO_UDP ||
+            ipv4.ip.ihl != 5 || ipv4.ip.frag_off & NETWORK16(0x3fff))
             return 0;
         from->address[2] = to->address[2] = NETWORK32(0xffff);
         from->address[3] = ipv4.ip.saddr;
