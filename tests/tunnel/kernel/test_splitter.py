@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.kernel.packets import checksum, packet_of, parsed_packet
-from mptcp_tunnel.kernel.programs import PATH_STATE, PROGRAMS, SPLITTER, STATE_HEAD, Programs
+from mptcp_tunnel.kernel.programs import JOINER, PATH_STATE, PROGRAMS, SPLITTER, STATE_HEAD, Programs
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathState, Split
 from mptcp_tunnel.settings import MODES
 
@@ -81,12 +81,12 @@ class Kernel:
         sequence, clock = STATE_HEAD.unpack_from(value)
         return Queues(sequence, clock, [each[0] for each in paths])
 
-    def split(self, frame: bytes, tag: int = 0) -> tuple[int, bytes]:
-        """Give the splitter a frame, with *tag* in cb[1]; return what it says and what it made of it."""
+    def run(self, program: str, frame: bytes, tag: int = 0) -> tuple[int, bytes]:
+        """Give a program a frame, with *tag* in cb[1]; return what it says and what it made of it."""
         out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
         run.context_bytes_in, run.repeat = len(context), 1
-        assert self.bpf.library.bpf_prog_test_run_opts(self.programs.codes[SPLITTER], ctypes.byref(run)) == 0
+        assert self.bpf.library.bpf_prog_test_run_opts(self.programs.codes[program], ctypes.byref(run)) == 0
         return run.result, out.raw[: run.bytes_out]
 
 
@@ -195,7 +195,7 @@ def one_packet(
     before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
     kernel.remember(before)
     start = time.monotonic_ns()
-    result, out = kernel.split(frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
+    result, out = kernel.run(SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
     end = time.monotonic_ns()
     after = kernel.remembered()
     possible = {chosen(split, paths, before, frame, start + (end - start) * part // 16) for part in range(17)}
@@ -235,13 +235,25 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
         total = 0
         for _ in range(200):
             size = random.randrange(70, 1500)
-            assert kernel.split(Frame(size).packed(inside))[0] == REDIRECTED
+            assert kernel.run(SPLITTER, Frame(size).packed(inside))[0] == REDIRECTED
             total += size
             sent = [each.sent_bytes - old for each, old in zip(kernel.programs.counters(0), before, strict=True)]
             whole = sum(weights[index] for index in alive)
             for index in range(len(weights)):
                 wanted = total * weights[index] / whole if index in alive else 0
                 assert abs(sent[index] - wanted) <= 2 * 1500 * len(weights)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: Kernel, version: int) -> None:
+    """Defect: it went to port 0 of the address 0.0.0.0."""
+    outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
+    came = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
+    kernel.programs.set_outside({outside: (version, 3)})
+    assert kernel.run(JOINER, came)[0] == DROPPED
+    kernel.programs.set_tunnel(version, inside, [], Split())
+    joined = Frame(1000).packed(Ends(inside.remote, inside.local), 7)
+    assert kernel.run(JOINER, came) == (REDIRECTED, joined)
 
 
 def test_a_map_that_is_not_as_the_programs_have_it_is_refused() -> None:

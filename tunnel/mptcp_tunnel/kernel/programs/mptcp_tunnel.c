@@ -278,6 +278,8 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
     state = map_lookup(&states, &place->tunnel);
     if (!tunnel || !state)
         return TC_ACT_OK;
+    if (!tunnel->probed)
+        return TC_ACT_SHOT; /* the daemon has told where it comes from, and not yet where it goes */
     __sync_fetch_and_add(&state->paths[chosen].received_packets, 1);
     __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - headers->network);
     for (int each = 0; each < ETH_ALEN; each++)
