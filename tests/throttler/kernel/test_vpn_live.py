@@ -1,0 +1,142 @@
+"""OpenVPN over Multipath TCP: through the proxy by CONNECT, and to a server beside it; caps, budgets, a path that goes.
+
+A download inside the tunnel is what a person sees of it, so that is compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from throttling import PATHS, ThrottledSite
+
+from mptcp_lab.testbed import Process, Testbed
+from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, start_origin, wait_until
+
+pytestmark = pytest.mark.kernel
+CAP = 4_000_000
+POLICY = (
+    PATHS
+    + f"""\
+budgets: {{month: {{period: month, per: path, count: down, steps: [{{after: 5 GB, throttle: {{rate: 1 Mbit/s}}}}]}}}}
+rules:
+  - {{name: cap, paths: [ethernet], throttle: {{rate: {CAP} bit/s}}, lift_last: false}}
+  - {{name: volume, budget: month}}
+"""
+)
+BIG = "big.bin"
+FILES = {BIG: 16_000_000}
+BURST = 200_000
+"""Bytes that a cap lets pass at once, about."""
+
+
+@dataclass
+class Site(ThrottledSite):
+    """Where OpenVPN's server is, and what is downloaded from it inside the tunnel."""
+
+    server: str
+    """The node: ``origin``, to which the proxy connects, or ``proxy``, to which the client connects itself."""
+    files: Origin
+    number: int = field(default=0, init=False, kw_only=True)
+
+    def vpn(self) -> AbstractContextManager[OpenVpn]:
+        node = self.testbed[self.server]
+        by = None if self.server == "proxy" else (self.node.service_address(), PROXY_PORT)
+        return over_tcp(self.testbed["client"], node, node.service_address(), proxy=by)
+
+    @contextmanager
+    def download(self, vpn: OpenVpn) -> Iterator[Callable[[], None]]:
+        """Begin a download through *vpn*; what is yielded waits for its end, and compares what came."""
+        self.number += 1
+        target = self.testbed.directory / f"download-{self.number}"
+        argv = ["curl", "-sSf", "-m", "300", "-o", str(target), f"http://{vpn.server_address}/{BIG}"]
+        client = self.testbed["client"].popen(argv)
+        try:
+            wait_until(lambda: _size(target) > 1_000_000, "the download has begun", process=client)
+            yield partial(self._ended, client, target)
+        finally:
+            client.kill()
+
+    def _ended(self, client: Process, target: Path) -> None:
+        assert client.wait(310) == 0, client.output()
+        assert hashlib.sha256(target.read_bytes()).hexdigest() == self.files.digests[BIG]
+
+    def received(self, device: str) -> int:
+        """Return the bytes on the wire that the client has received by *device*."""
+        return self.testbed["client"].interface_bytes(device).received
+
+    def both(self) -> int:
+        return self.received("eth0") + self.received("wlan0")
+
+    def used(self) -> int:
+        """Return the bytes that the budgets of both paths have counted."""
+        argv = [self.node.program("mptcp-throttler"), "quota", "show", "--json", "--config", str(self.config)]
+        return sum(each["used"] for each in json.loads(self.node.run(argv).stdout))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@pytest.fixture(scope="module", params=["origin", "proxy"], ids=["by-connect", "beside-the-proxy"])
+def site(
+    request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
+) -> Site:
+    require("htb", "bpf-pacing", "squid", "apache2", "mptcpize", "curl", "openvpn")
+    testbed = make_module_testbed()
+    files = start_origin(testbed[request.param], FILES, ports=(80,))
+    settings: dict[str, Any] = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, 443]}
+    return Site.on(testbed, request.param, files, settings=settings)
+
+
+def subflows(throttler: Throttler) -> list[int]:
+    """Return how many each connection has that the throttler knows."""
+    return [len(each["subflows"]) for each in throttler.status()["connections"]]
+
+
+def test_the_tunnel_has_two_subflows_a_cap_holds_and_a_budget_counts_it(site: Site) -> None:
+    throttler = site.start(POLICY)
+    before, counted = site.both(), site.used()
+    with site.vpn() as vpn:
+        wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
+        with site.download(vpn) as ended:
+            began, first, other = time.monotonic(), site.received("eth0"), site.received("wlan0")
+            ended()
+            seconds = time.monotonic() - began
+            carried = site.received("eth0") - first
+            assert 8 * (carried - BURST) < 1.1 * CAP * seconds
+            assert carried > BURST
+            assert site.received("wlan0") - other > 2 * carried
+        received = site.both() - before
+        # Headers and what both ends say of themselves are not counted.
+        wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
+    wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
+    site.stopped(throttler)
+
+
+@pytest.mark.nightly(besides=("[by-connect-eth0]",))
+@pytest.mark.parametrize("device", ["eth0", "wlan0"])
+def test_a_path_is_pulled_and_comes_back_and_the_download_inside_is_whole(site: Site, device: str) -> None:
+    throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")
+    # The one on which the connection began, or the one that joined.
+    other = {"eth0": "wlan0", "wlan0": "eth0"}[device]
+    with site.vpn() as vpn:
+        wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
+        with site.download(vpn) as ended:
+            with site.testbed["client"].link_down(device):
+                alone = site.received(other)
+                wait_until(lambda: site.received(other) > alone + 500_000, "the other path carries it")
+            back = site.received(device)
+            wait_until(lambda: site.received(device) > back + 100_000, "the path carries something again")
+            ended()
+    wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
+    site.stopped(throttler)
