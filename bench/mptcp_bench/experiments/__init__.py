@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 
@@ -26,8 +26,15 @@ class Experiment:
     summary: str
     module: str
 
-    def load(self) -> ModuleType:
-        return import_module(f"{__name__}.{self.module}")
+    @property
+    def file(self) -> str:
+        """The module's name alone: one that has several experiments has a part for each, behind a colon."""
+        return self.module.partition(":")[0]
+
+    def load(self) -> Any:
+        found = import_module(f"{__name__}.{self.file}")
+        part = self.module.partition(":")[2]
+        return getattr(found, part) if part else found
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
         """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for one that is unknown."""
@@ -93,5 +100,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "mimbox-memory", "MiMBox's Figure 6: goodput against buffers, and memory of a connection", "mimbox_memory"
         ),
+        Experiment("vpn-fig3", "VPNs, Figure 3: two congestion controls outside, loss 0.1 %", "vpn_figures:FIG3"),
+        Experiment("vpn-fig4", "VPNs, Figure 4: Multipath TCP beside TCP, loss 1 %", "vpn_figures:FIG4"),
+        Experiment("vpn-fig5", "VPNs, Figure 5: Multipath TCP, delays that differ, losses", "vpn_figures:FIG5"),
+        Experiment("vpn-fig6", "VPNs, Figure 6: UDP beside TCP, one path", "vpn_figures:FIG6"),
+        Experiment("vpn-fig7", "VPNs, Figure 7: Multipath UDP beside Multipath TCP, no loss", "vpn_figures:FIG7"),
+        Experiment("vpn-fig8", "VPNs, Figure 8: the first 0.3 s of a download, at the web server", "vpn_trace"),
+        Experiment("vpn-fig9", "VPNs, Figure 9: the same with losses", "vpn_figures:FIG9"),
+        Experiment("vpn-fig10", "VPNs, Figure 10: the same, delays that differ, losses", "vpn_figures:FIG10"),
+        Experiment("vpn-fig11", "VPNs, Figure 11: less by the longer path, and our scheduler", "vpn_figures:FIG11"),
+        Experiment("vpn-table1", "VPNs, Table 1: Gilbert-Elliott losses, as pings observe them", "vpn_losses"),
     )
 }

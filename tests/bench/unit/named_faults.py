@@ -196,6 +196,21 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: "emulator off",
         FALLBACK: Reason("it is UDP; the peer that is not is measured with a second subflow alone, and has no aim"),
     },
+    **{
+        f"vpn-fig{number}": {
+            **NO_THROTTLER,
+            UNUSED: "second path unused",
+            UNSHAPED: "emulator off",
+            FALLBACK: Reason("it has no Multipath TCP") if number == 6 else "fallback to TCP",
+        }
+        for number in range(3, 12)
+    },
+    "vpn-table1": {
+        **NO_THROTTLER,
+        UNUSED: Reason("each path is measured alone"),
+        UNSHAPED: "emulator off",
+        FALLBACK: Reason("probes are of UDP"),
+    },
 }
 
 _PATHS = {UNUSED: "second path not joined", UNSHAPED: "emulator off", FALLBACK: "fallback"}

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +23,7 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.mimbox_points import Claim
 
 IN_THE_GATE = pytest.mark.nightly(
-    besides=("[console", "[goodput", "[guard", "[mimbox-http", "[relay", "[scale", "[soak"),
+    besides=("[console", "[goodput", "[guard", "[mimbox-http", "[relay", "[scale", "[soak", "[vpn-fig4", "[vpn-fig10"),
 )
 """One experiment of each family."""
 
@@ -32,7 +33,8 @@ def test_every_experiment_has_mutants() -> None:
 
 
 def test_every_experiment_that_makes_attempts_has_the_mutant_of_them() -> None:
-    making = {name for name, each in EXPERIMENTS.items() if hasattr(each.load(), "Attempts")}
+    modules = {name: import_module(f"{experiments.__name__}.{each.file}") for name, each in EXPERIMENTS.items()}
+    making = {name for name, module in modules.items() if hasattr(module, "Attempts")}
     assert making == {name for name, judge in JUDGES.items() if "it works at the second attempt alone" in judge.mutants}
 
 

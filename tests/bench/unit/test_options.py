@@ -122,7 +122,7 @@ COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.
 def test_a_number_of_runs_that_is_none_is_one_line(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
+    monkeypatch.setattr(f"mptcp_bench.experiments.{EXPERIMENTS[name].file}.need", lambda *_: None)
     assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
     assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
     # Two are the fewest that can be compared.

@@ -1,0 +1,246 @@
+"""The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download inside, by wget.
+
+As in the paper: VPN client and server have two paths of 10 Mbit/s between them; the web server stands behind the VPN's
+server (here behind the core, over a link as fast as the machine). Cipher and compression are off.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, congestion, lab_of, paths
+from mptcp_lab.testbed.host import Lab
+from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.transfer import Added, observe, wget
+
+from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
+
+NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
+SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
+"""The paper's Table 3, as far as a namespace has it; what is learnt of a destination is not kept (topologies)."""
+NAME = "16mb"
+PORT = 1194
+WARM = 1.0
+"""Seconds of a download before the one that counts: the paper's were twenty on one VPN."""
+PATIENCE = 20
+"""Seconds for one connection inside to open."""
+EXTRA = "10.77.1.3"
+"""The client's second address on its first path."""
+DEVICES = ("eth0", "wlan0")
+NETWORK = "10.94.0.0/16"
+"""Of what is inside."""
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A testbed of one condition."""
+
+    testbed: Testbed
+    lab: Lab
+    origin: Origin
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    @property
+    def server(self) -> LiveNode:
+        """The VPN's."""
+        return self.testbed["proxy"]
+
+
+@contextmanager
+def built(at: Condition, seed: int) -> Iterator[Bed]:
+    """Build the testbed of *at*."""
+    with Testbed(paths(at.paths, name="vpn"), seed=seed) as testbed:
+        for name in ("client", "proxy", "origin"):
+            testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
+        testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
+        testbed["core"].run(["ip", "route", "add", NETWORK, "via", testbed["proxy"].service_address()])
+        yield Bed(testbed, lab_of(testbed), start_origin(testbed["origin"], {NAME: FILE}, ports=(80,)))
+
+
+@contextmanager
+def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
+    """Have a VPN up by *way*, with *outer* for its own connection, and the route to the web server by it.
+
+    :raises TestbedError: the kernel has not that congestion control, or something does not start
+    """
+    if outer:
+        for node in (bed.client, bed.server):
+            controlled(node, outer)
+    with ExitStack() as stack:
+        vpn = stack.enter_context(_pair(bed, way, stack))
+        route = [bed.origin.host.service_address(), "dev", vpn.device]
+        stack.enter_context(bed.client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
+        yield vpn
+
+
+def controlled(node: LiveNode, name: str) -> None:
+    """Make *name* the congestion control of *node*. Raises TestbedError where it cannot be had: nothing is measured."""
+    congestion.select(name, [node.namespace])
+    found = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
+    if found != name:
+        raise TestbedError(f"{node.name}: its congestion control is {found} and not {name}")
+
+
+def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVpn]:
+    """Return what starts the VPN, after what it takes has been entered."""
+    client, server, remote = bed.client, bed.server, bed.server.service_address()
+    if way in OVER_TCP:
+        if way == "ports":
+            stack.enter_context(_two_endpoints_on_one_path(bed))
+        return over_tcp(client, server, remote, multipath=way != "tcp")
+    share = WAYS[way].share
+    if share is not None:
+        stack.enter_context(_split_at_random(bed, round(100 * share)))
+    elif WAYS[way].ours:
+        stack.enter_context(_tunnel(bed))
+    return over_udp(client, server, remote, port=PORT)
+
+
+@contextmanager
+def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
+    """In place of the path manager ndiffports, which the kernel has no more: two subflows on the first path."""
+    endpoints = bed.testbed.topology.node("client").endpoints
+    own = ["endpoint", "add", EXTRA, "dev", DEVICES[0], "id", "200", "subflow"]
+    client = bed.client
+    with ExitStack() as stack:
+        for add, delete in (
+            (
+                ["address", "add", f"{EXTRA}/32", "dev", DEVICES[0]],
+                ["address", "del", f"{EXTRA}/32", "dev", DEVICES[0]],
+            ),
+            (["rule", "add", "from", EXTRA, "table", "101"], ["rule", "del", "from", EXTRA, "table", "101"]),
+            (["mptcp", *own], ["mptcp", "endpoint", "delete", "id", "200"]),
+            *(
+                (
+                    ["mptcp", "endpoint", "delete", "id", str(each.id)],
+                    ["mptcp", "endpoint", "add", each.address, "dev", each.device, "id", str(each.id), *each.flags],
+                )
+                for each in endpoints
+            ),
+        ):
+            stack.enter_context(client.changed(["ip", *add], ["ip", *delete]))
+        yield
+
+
+@contextmanager
+def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
+    """Have *percent* of the VPN's packets go by the second path, each drawn by itself, and put nothing in order.
+
+    That is the paper's Multipath UDP: both ends of the VPN know the first path's address alone.
+    """
+    first, second = (bed.client.address(device) for device in DEVICES)
+    drawn = f"numgen random mod 100 < {percent}"
+    mark = "7"
+    client = f"""
+    table ip vpn {{
+        chain out {{ type route hook output priority -300;
+            ip saddr {first} udp sport {PORT} {drawn} ip saddr set {second} meta mark set {mark}
+        }}
+        chain in {{ type filter hook prerouting priority -300;
+            ip daddr {second} udp dport {PORT} ip daddr set {first}
+        }}
+    }}"""
+    server = f"""
+    table ip vpn {{
+        chain out {{ type route hook output priority -300;
+            ip daddr {first} udp sport {PORT} {drawn} ip daddr set {second}
+        }}
+        chain in {{ type filter hook prerouting priority -300;
+            ip saddr {second} udp dport {PORT} ip saddr set {first}
+        }}
+    }}"""
+    rule = ["fwmark", mark, "table", "102"]
+    with ExitStack() as stack:
+        for node, text in ((bed.client, client), (bed.server, server)):
+            stack.enter_context(node.changed(["nft", text], ["nft", "delete", "table", "ip", "vpn"]))
+        stack.enter_context(bed.client.changed(["ip", "rule", "add", *rule], ["ip", "rule", "del", *rule]))
+        yield
+
+
+@contextmanager
+def _tunnel(bed: Bed) -> Iterator[None]:
+    """Have our tunnel's daemons run, with its defaults."""
+    key = bed.client.write("vpn.key", "k" * 32)
+    key.chmod(0o600)
+    peer = f"{bed.server.service_address()}:{PORT}"
+    settings = {
+        bed.server: f"uplinks: [wan0]\ntunnels:\n  vpn: {{port: {PORT}, key: {key}}}\n",
+        bed.client: f'tunnels:\n  vpn:\n    port: {PORT}\n    key: {key}\n    peer: "{peer}"\n'
+        f"    paths: {{primary: {DEVICES[0]}, secondary: {DEVICES[1]}}}\n",
+    }
+    sockets = []
+    with ExitStack() as stack:
+        for node, text in settings.items():
+            status = node.directory / f"{node.name}-tunnel.sock"
+            file = node.write(f"{node.name}-tunnel.yaml", f"status_socket: {status}\n{text}")
+            argv = [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(file)]
+            process = node.popen(argv, name="tunnel")
+            stack.callback(process.stop)
+            sockets.append(status)
+        wait_until(lambda: all(_alive(each) == [True, True] for each in sockets), "the tunnel has both paths")
+        yield
+
+
+def _alive(status: Path) -> list[bool]:
+    """Return whether each path lives, as the daemon that answers at *status* says; nothing where none does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(status))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return []
+        with client.makefile() as answer:
+            return [each["alive"] for each in json.loads(answer.read())["tunnels"][0]["paths"]]
+
+
+def measured(
+    bed: Bed, way: str, outer: str, inner: Sequence[str], at: Condition, number: int, seconds: float
+) -> list[Point]:
+    """Have a VPN up, and measure a download through it with each control of *inner*, in that order.
+
+    It ends after *seconds*, whole or not. Raises TestbedError where nothing came, or not what the web server has.
+    """
+    added = Added(bed.client, bed.server)
+    points = []
+    with carried(bed, way, outer):
+        for control in inner:
+            controlled(bed.testbed["origin"], control)
+            points.append(downloaded(bed, Cell(way, control, outer), at, number, seconds, added))
+    return points
+
+
+def downloaded(
+    bed: Bed, cell: Cell, at: Condition, number: int, seconds: float, added: Added, warm: float = WARM
+) -> Point:
+    """Measure one download through the VPN of *cell*, after another one of *warm* seconds; as :func:`measured`."""
+    url = bed.origin.url(NAME)
+    argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
+    trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)
+    if warm:
+        observe(bed.lab, wget(url), timeout=warm)
+    seen = observe(bed.lab, wget(url), timeout=seconds)
+    whole = seen.status == 0 and seen.sha256 == bed.origin.digests[NAME]
+    if not (seen.timed_out and seen.octets) and not whole:
+        raise TestbedError(f"{cell}: wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
+    ours, theirs = added.read()
+    first, last = seen.samples[0].octets, seen.samples[-1].octets
+    came = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
+    return Point(
+        cell, at, number,
+        goodput=seen.goodput,
+        second=came["secondary"] / max(1, sum(came.values())),
+        carried=max(came.values()) * 8 / seen.ended / RATE,
+        joined=theirs.get("MPTcpExtMPJoinAckRx", 0),
+        fallbacks=fallbacks(ours) + fallbacks(theirs),
+        round_trip=trip,
+    )  # fmt: skip

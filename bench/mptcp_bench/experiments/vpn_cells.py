@@ -1,0 +1,201 @@
+"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, over which paths, and what a point is. Pure.
+
+They rerun "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). Its Multipath UDP is a split at random
+without a resequencer; beside it are ours (docs/tunnel.md) and OpenVPN over Multipath TCP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
+
+from ..result_file import Judgement
+from ..statistics import geometric_mean, mean_bounds, mean_or_nan
+from . import mimbox_points
+from .aims import Aim
+
+RATE = 10_000_000
+"""Bits per second of each path, in each direction."""
+QUEUE_MS = 50
+FILE = 16_000_000
+"""Bytes of a download."""
+PRIMARY = 20.0
+"""Milliseconds: RTT of the primary path where the paths differ (the paper's Table 2)."""
+GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
+"""The paper's Table 1: 1 - k, by the loss in percent that pings observed, which cross a path twice."""
+LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
+"""Percent of the packets, in each direction; ``ge…``: Gilbert-Elliott."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of carrying the VPN's packets."""
+
+    title: str
+    joined: int = 0
+    """Subflows besides the first."""
+    both: bool = True
+    """Whether it uses both paths."""
+    share: float | None = None
+    """Of the packets, that is sent by the second path, where that is fixed."""
+    ours: bool = False
+
+
+WAYS: Mapping[str, Way] = {
+    "tcp": Way("TCP, one path", both=False),
+    "mptcp": Way("Multipath TCP, fullmesh", joined=1),
+    "ports": Way("Multipath TCP, two endpoints on one path", joined=1, both=False),
+    "udp": Way("UDP, one path", both=False),
+    "50/50": Way("Multipath UDP, 50/50", share=0.5),
+    "75/25": Way("Multipath UDP, 75/25", share=0.25),
+    "90/10": Way("Multipath UDP, 90/10", share=0.1),
+    "tunnel": Way("ours, mptcp-tunnel", ours=True),
+}
+OVER_TCP = ("tcp", "mptcp", "ports")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way, and the congestion controls: of the download inside, and of the VPN's own connection."""
+
+    way: str
+    inner: str = "cubic"
+    outer: str = ""
+    """Empty over UDP, which has none."""
+
+    def __str__(self) -> str:
+        return f"{self.way}, {self.inner} inside" + (f", {self.outer} outside" if self.outer else "")
+
+
+def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tuple[Cell, ...]:
+    """Return every combination; what goes over UDP has no *outer*."""
+    controls = tuple(outer)
+    found = (
+        Cell(way, each, control)
+        for each in inner
+        for way in ways
+        for control in (controls if way in OVER_TCP else ("",))
+    )
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The paths: RTTs in milliseconds and the loss, one of :data:`LOSSES`, of both."""
+
+    first: float
+    second: float
+    loss: str = "0"
+
+    def __str__(self) -> str:
+        return f"{self.first:g}/{self.second:g} ms, loss {self.loss}"
+
+    @property
+    def paths(self) -> tuple[EmulatedPath, EmulatedPath]:
+        """Each with the loss in both directions: Table 1 is what pings observe, which cross a path twice."""
+        return self._path("primary", self.first), self._path("secondary", self.second)
+
+    def _path(self, name: str, rtt: float) -> EmulatedPath:
+        one = Direction(RATE, round(rtt * 500), loss=loss_of(self.loss), queue_ms=QUEUE_MS)
+        return EmulatedPath(name, one, one)
+
+
+def loss_of(name: str) -> Loss | None:
+    """Return the model of the loss called *name*."""
+    if name in GOOD_LOSS:
+        return GilbertElliott(0.01, 0.75, 0.5, GOOD_LOSS[name])
+    return UniformLoss(float(name) / 100) if float(name) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One download."""
+
+    cell: Cell
+    at: Condition
+    round: int
+    goodput: float
+    """Bits per second."""
+    second: float
+    """Share of the second path, of the bytes that came."""
+    carried: float
+    """Of its rate, by the path that carried most of it."""
+    joined: int
+    """Subflows besides the first, of the VPN's connection."""
+    fallbacks: int
+    """Connections that were to be Multipath TCP and became plain TCP."""
+    round_trip: float
+    """Seconds that a connection inside took to open, before the download."""
+
+
+class Claim(mimbox_points.Claim):
+    """What the paper says, with our value of it in each round; the verdict is by one-sided bounds of the mean, 95 %."""
+
+    # Not the median and its interval, as there: that takes six rounds, and a download takes ten seconds.
+
+    @property
+    def aim(self) -> Aim:
+        return Aim(self.what, mean_or_nan(self.values), self.unit, least=self.least, most=self.most)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the mean; None for fewer than two rounds."""
+        finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return mean_bounds(self.values) if finite else None
+
+    @property
+    def verdict(self) -> Judgement:
+        """``not judged`` also where the interval has a bound, or both, in it."""
+        if self.interval is None:
+            return "not judged"
+        low, high = self.interval
+        if (self.least is not None and high < self.least) or (self.most is not None and low > self.most):
+            return "fails"
+        within = (self.least is None or low >= self.least) and (self.most is None or high <= self.most)
+        return "holds" if within else "not judged"
+
+
+class Points:
+    """All that was measured."""
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        self.all = tuple(points)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """In order: by loss, as :data:`LOSSES` has them, then by RTT."""
+        there = dict.fromkeys(p.at for p in self.all)
+        return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
+
+    def of(self, cell: Cell, at: Condition) -> tuple[Point, ...]:
+        return tuple(p for p in self.all if (p.cell, p.at) == (cell, at))
+
+    def goodputs(self, cell: Cell, at: Condition) -> dict[int, float]:
+        """Return bits per second by round."""
+        return {p.round: p.goodput for p in self.of(cell, at)}
+
+    def has(self, cell: Cell) -> bool:
+        return any(p.cell == cell for p in self.all)
+
+
+Side = tuple[Cell, Condition]
+
+
+def folded(points: Points, sides: Sequence[Side], fold: Callable[..., float]) -> tuple[float, ...]:
+    """Return for each round what *fold* makes of the goodputs of *sides*; a round counts in which all are there."""
+    each = [points.goodputs(*side) for side in sides]
+    rounds = sorted(set.intersection(*map(set, each))) if each else []
+    return tuple(fold(*(one[number] for one in each)) for number in rounds)
+
+
+def ratio(points: Points, one: Cell, other: Cell, ats: Iterable[Condition]) -> tuple[float, ...]:
+    """Return for each round *one*'s goodput by *other*'s, the geometric mean over the conditions *ats*."""
+    return folded(points, [(cell, at) for at in ats for cell in (one, other)], mean_ratio)
+
+
+def mean_ratio(*rates: float) -> float:
+    """Return the geometric mean of the first by the second, of each two *rates*."""
+    return geometric_mean([one / other for one, other in zip(rates[::2], rates[1::2], strict=True)])

@@ -1,0 +1,72 @@
+"""Table 1 of "Multipath Transport for Virtual Private Networks": what pings observe of its Gilbert-Elliott losses.
+
+A ping crosses a path twice, and the paper's rates are those of pings: of what goes one way, half as much is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+
+from mptcp_lab.emulation.model import Direction, EmulatedPath
+from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.ends import ends, lost_of
+from mptcp_lab.testbed.features import need
+
+from .aims import aims_table
+from .attempts import Attempts
+from .findings import Findings
+from .mimbox_bed import claims_table
+from .options import count
+from .tables import mean, new_table
+from .vpn_cells import GOOD_LOSS, loss_of
+from .vpn_judging import Lost, bursts, loss_aims, loss_claims
+
+TITLE = "Table 1: losses in bursts, as pings observe them"
+PACKETS = 10_000
+"""Of a round, in each direction: the paper's pings of a round."""
+RUNS, QUICK_RUNS = 10, 2
+OPTIONS = {"runs": f"rounds of {PACKETS:,} packets, default {RUNS}"}
+FAST = 100_000_000
+"""Bits per second: what is lost is not to be lost at a shaper."""
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Measure some rounds over one path of each kind."""
+    need("root", "namespaces", "veth", "tbf")
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    attempts = Attempts(console)
+    found: list[Lost] = []
+    for number in range(runs):
+        name = f"round {number + 1}"
+        console.print(name, style="dim", highlight=False)
+        found += attempts.of(lambda seed=seed + number, number=number: measured(seed, number), name) or []  # type: ignore[misc]
+    claims, aims = loss_claims(found), loss_aims(found, runs)
+    head = ("1 - k", "the paper", "one way, %", "of pings, %", "bursts of one or two, %")
+    table = new_table("Losses", head, head[:2])
+    for loss, good in GOOD_LOSS.items():
+        own = [each for each in found if each.loss == loss]
+        row = ([each.one_way for each in own], [each.pings for each in own], [each.short for each in own])
+        shown = (mean(values, 100) if values else "" for values in row)
+        table.add_row(f"{good:.1%}", f"{loss.removeprefix('ge')} %", *shown)
+    tables = (claims_table(TITLE, claims), table, aims_table(TITLE, aims))
+    return attempts.judged(Findings(tables, {"losses": [asdict(each) for each in found]}, aims=tuple(aims)))
+
+
+def measured(seed: int, number: int) -> list[Lost]:
+    """Send packets in both directions of one path of each loss."""
+    emulated = []
+    for loss in GOOD_LOSS:
+        one = Direction(FAST, 500, loss=loss_of(loss))
+        emulated.append(EmulatedPath(loss, one, one))
+    found = []
+    with Testbed(paths(emulated), seed=seed) as testbed:
+        for loss, end in ends(testbed).items():
+            gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]
+            down, up = (len(each) / PACKETS for each in gone)
+            lengths = [length for each in gone for length in bursts(each)]
+            short = sum(length <= 2 for length in lengths) / max(1, len(lengths))
+            found.append(Lost(loss, number, (down + up) / 2, 1 - (1 - down) * (1 - up), short))
+    return found
