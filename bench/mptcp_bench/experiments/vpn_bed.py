@@ -100,10 +100,11 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
             stack.enter_context(_two_endpoints_on_one_path(bed))
         return over_tcp(client, server, remote, multipath=way != "tcp")
     share = WAYS[way].share
-    if share is not None:
-        stack.enter_context(_split_at_random(bed, round(100 * share)))
-    elif WAYS[way].ours:
-        stack.enter_context(_tunnel(bed))
+    percent = None if share is None else round(100 * share)
+    if WAYS[way].ours:
+        stack.enter_context(_tunnel(bed, percent))
+    elif percent is not None:
+        stack.enter_context(_split_at_random(bed, percent))
     return over_udp(client, server, remote, port=PORT)
 
 
@@ -169,15 +170,19 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 
 @contextmanager
-def _tunnel(bed: Bed) -> Iterator[None]:
-    """Have our tunnel's daemons run, with its defaults."""
+def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
+    """Have our tunnel's daemons run, with its defaults or with *percent* of the bytes by the second path.
+
+    It puts packets in order in any mode, which the paper's Multipath UDP does not.
+    """
+    mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
     key = bed.client.write("vpn.key", "k" * 32)
     key.chmod(0o600)
     peer = f"{bed.server.service_address()}:{PORT}"
     settings = {
-        bed.server: f"uplinks: [wan0]\ntunnels:\n  vpn: {{port: {PORT}, key: {key}}}\n",
-        bed.client: f'tunnels:\n  vpn:\n    port: {PORT}\n    key: {key}\n    peer: "{peer}"\n'
-        f"    paths: {{primary: {DEVICES[0]}, secondary: {DEVICES[1]}}}\n",
+        bed.server: f"uplinks: [wan0]\ntunnels:\n  vpn: {{port: {PORT}, key: {key}{mode}}}\n",
+        bed.client: f'tunnels:\n  vpn: {{port: {PORT}, key: {key}, peer: "{peer}"{mode}, '
+        f"paths: {{primary: {DEVICES[0]}, secondary: {DEVICES[1]}}}}}\n",
     }
     sockets = []
     with ExitStack() as stack:

@@ -167,9 +167,13 @@ def goodputs(what: Chosen, points: Points) -> Table:
 
 LOOKS = {
     "tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH,
-    "50/50": style.WIFI.color, "75/25": style.WIFI.color, "90/10": style.WIFI.color, "tunnel": style.THIRD,
+    "50/50": style.WIFI.color, "75/25": style.WIFI.color, "90/10": style.WIFI.color,
+    "weights 75/25": style.THIRD, "weights 90/10": style.THIRD, "tunnel": style.THIRD,
 }  # fmt: skip
-LINES = {"udp": style.DASHED, "75/25": style.DASHED, "90/10": style.DOTTED}
+LINES = {
+    "udp": style.DASHED, "75/25": style.DASHED, "90/10": style.DOTTED,
+    "weights 75/25": style.DASHED, "weights 90/10": style.DOTTED,
+}  # fmt: skip
 
 
 def draw(figure: Figure, what: Chosen, points: Points, target: Path) -> None:
@@ -282,7 +286,7 @@ FIG10 = Figure(
 FIG11 = Figure(
     name="vpn-fig11",
     title="Figure 11: less by the longer path",
-    ways=("mptcp", "50/50", "75/25", "90/10", "tunnel"),
+    ways=("mptcp", "50/50", "75/25", "90/10", "weights 75/25", "weights 90/10", "tunnel"),
     inner=CONTROLS,
     outer=("bbr",),
     varied=RATIO,

@@ -90,7 +90,7 @@ def ours(points: Points) -> list[Aim]:
 
 def _others(points: Points, inner: str) -> list[Cell]:
     cells = dict.fromkeys(p.cell for p in points.all)
-    return [cell for cell in cells if cell.inner == inner and cell.way != "tunnel"]
+    return [cell for cell in cells if cell.inner == inner and not WAYS[cell.way].ours]
 
 
 def _rate(points: Sequence[Point]) -> float:

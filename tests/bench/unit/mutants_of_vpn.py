@@ -29,7 +29,18 @@ from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, so
 Rate = Callable[[Cell, Condition], float]
 """Mbit/s."""
 Change = Callable[[Point], Mapping[str, Any]]
-SHARES = {"tcp": 0.0, "ports": 0.0, "udp": 0.0, "50/50": 0.5, "75/25": 0.25, "90/10": 0.1, "mptcp": 0.4, "tunnel": 0.45}
+SHARES = {
+    "tcp": 0.0,
+    "ports": 0.0,
+    "udp": 0.0,
+    "50/50": 0.5,
+    "75/25": 0.25,
+    "90/10": 0.1,
+    "mptcp": 0.4,
+    "tunnel": 0.45,
+    "weights 75/25": 0.25,
+    "weights 90/10": 0.1,
+}
 
 
 def point(cell: Cell, at: Condition, number: int, rate: float) -> Point:
@@ -131,7 +142,15 @@ def figure10(cell: Cell, at: Condition) -> float:
 
 
 def figure11(cell: Cell, at: Condition) -> float:
-    return {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "90/10": 11.0, "tunnel": 14.0}[cell.way]
+    return {
+        "mptcp": 10.0,
+        "50/50": 9.0,
+        "75/25": 10.5,
+        "90/10": 11.0,
+        "weights 75/25": 11.0,
+        "weights 90/10": 11.0,
+        "tunnel": 14.0,
+    }[cell.way]
 
 
 VPN_FIGURES = {
