@@ -6,7 +6,7 @@ there is a testbed; in it each way is measured, in an order that is drawn, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from mptcp_lab.testbed.features import need
 
 from .. import style
 from ..statistics import median
-from .aims import Aim, aims_table
+from .aims import aims_table
 from .attempts import Attempts
 from .findings import Findings, Picture
 from .mimbox_bed import claims_table, drawn
@@ -297,9 +297,3 @@ FIG11 = Figure(
     claims=figure11,
 )
 FIGURES: Mapping[str, Figure] = {figure.name: figure for figure in (FIG3, FIG4, FIG5, FIG6, FIG7, FIG9, FIG10, FIG11)}
-
-
-def aims_of(figure: Figure, what: Chosen, points: Sequence[Point]) -> list[Aim]:
-    """Return all that *points* come to: soundness, ours beside the others, and the values of the claims."""
-    there = Points(points)
-    return [*sound(there, what.planned, what.runs), *ours(there), *(claim.aim for claim in figure.claims(there))]

@@ -15,7 +15,7 @@ from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
-from mutants_of_vpn import VPN_FIGURES, VPN_LOSSES, VPN_TRACE
+from mutants_of_vpn import VPN
 
 JUDGES: dict[str, Judge] = {
     "console": CONSOLE,
@@ -41,7 +41,5 @@ JUDGES: dict[str, Judge] = {
     "starvation": with_attempts(STARVATION),
     "steering": with_attempts(STEERING),
     "tunnel": with_attempts(TUNNEL),
-    **{name: with_attempts(judge) for name, judge in VPN_FIGURES.items()},
-    "vpn-fig8": with_attempts(VPN_TRACE),
-    "vpn-table1": with_attempts(VPN_LOSSES),
+    **{name: with_attempts(each.judge) for name, each in VPN.items()},
 }

@@ -1,16 +1,19 @@
-"""Sound results of the experiments vpn-…, in which all holds that the paper says, and their mutants."""
+"""Sound results of the experiments vpn-…, in which all holds that the paper says, and their mutants.
+
+Claims are no aims there: one that fails is a result. A mutant misses an aim, or breaks a claim.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mutants import Judge
 
 from mptcp_bench.experiments import vpn_trace
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, WAYS, Cell, Condition, Point, Points, loss_of
+from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, WAYS, Cell, Claim, Condition, Point, Points, loss_of
 from mptcp_bench.experiments.vpn_figures import (
     FIG3,
     FIG4,
@@ -22,9 +25,8 @@ from mptcp_bench.experiments.vpn_figures import (
     FIG11,
     Chosen,
     Figure,
-    aims_of,
 )
-from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, sound, trace_claims
+from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, ours, sound, trace_claims
 
 Rate = Callable[[Cell, Condition], float]
 """Mbit/s."""
@@ -86,26 +88,38 @@ FIXED: dict[str, Change] = {
 TCP_IS_MULTIPATH: dict[str, Change] = {"TCP is Multipath TCP": ALONE["TCP is Multipath TCP"]}
 
 
-def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Mapping[str, Rate]) -> Judge:
+@dataclass(frozen=True)
+class Judged:
+    """A judge, and what it says of the claims where all is sound."""
+
+    judge: Judge
+    claims: Callable[[], Sequence[Claim]]
+
+
+def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Mapping[str, Rate]) -> Judged:
     """Return the judge of *figure* with *changes* of what was measured, and *worlds* in which claims do not hold."""
     what = figure.chosen({}, False)
 
-    def judged(
-        change: Change = unchanged, keep: Callable[[Point], bool] = everything, rate: Rate = rate
-    ) -> Callable[[], Sequence[Aim]]:
+    def found(change: Change = unchanged, keep: Callable[[Point], bool] = everything, rate: Rate = rate) -> Points:
+        return Points(replace(p, **change(p)) for p in points(what, rate) if keep(p))
+
+    def aims(there: Points) -> list[Aim]:
+        return [*sound(there, what.planned, what.runs), *ours(there)]
+
+    def mutant(*changed: Any, **named: Any) -> Callable[[], Sequence[Aim]]:
         def judge() -> Sequence[Aim]:
-            found = [replace(p, **change(p)) for p in points(what, rate) if keep(p)]
-            return aims_of(figure, what, found)
+            there = found(*changed, **named)
+            return [*aims(there), *(claim.aim for claim in figure.claims(there))]
 
         return judge
 
-    mutants = {name: judged(change) for name, change in (COMMON | changes).items()}
-    mutants |= {name: judged(rate=other) for name, other in worlds.items()}
-    mutants["nothing measured"] = judged(keep=lambda p: False)
-    mutants["a round of one way is missing"] = judged(keep=lambda p: (p.cell.way, p.round) != ("tunnel", 1))
+    mutants = {name: mutant(change) for name, change in (COMMON | changes).items()}
+    mutants |= {name: mutant(rate=other) for name, other in worlds.items()}
+    mutants["nothing measured"] = mutant(keep=lambda p: False)
+    mutants["a round of one way is missing"] = mutant(keep=lambda p: (p.cell.way, p.round) != ("tunnel", 1))
     # What is above the other is below it, by as much.
-    mutants["all is the other way round"] = judged(rate=lambda cell, at: 100 / rate(cell, at))
-    return Judge(judged(), mutants)
+    mutants["all is the other way round"] = mutant(rate=lambda cell, at: 100 / rate(cell, at))
+    return Judged(Judge(lambda: aims(found()), mutants), lambda: figure.claims(found()))
 
 
 def figure3(cell: Cell, at: Condition) -> float:
@@ -174,51 +188,63 @@ FASTER = {"mptcp": 150_000, "50/50": 250_000, "tunnel": 260_000}
 RUNS = 3
 
 
-def _traced(
-    acknowledged: Mapping[str, int], change: Change = unchanged, rounds: int = RUNS
-) -> Callable[[], Sequence[Aim]]:
-    def judge() -> Sequence[Aim]:
+Traced = Callable[[], tuple[Sequence[Aim], Sequence[Claim]]]
+
+
+def _traced(acknowledged: Mapping[str, int], change: Change = unchanged, rounds: int = RUNS) -> Traced:
+    def judge() -> tuple[Sequence[Aim], Sequence[Claim]]:
         at, there = vpn_trace.AT, range(rounds)
         found = [point(cell, at, number, 15.0) for number in there for cell in vpn_trace.CELLS]
         claims = trace_claims({(cell, number): acknowledged[cell.way] for number in there for cell in vpn_trace.CELLS})
         planned = [(cell, at) for cell in vpn_trace.CELLS]
-        aims = sound(Points(replace(p, **change(p)) for p in found), planned, RUNS)
-        return [*aims, *(claim.aim for claim in claims)]
+        return sound(Points(replace(p, **change(p)) for p in found), planned, RUNS), claims
 
     return judge
 
 
-VPN_TRACE = Judge(
-    _traced(FASTER),
-    {name: _traced(FASTER, change) for name, change in (COMMON | TCP_IS_MULTIPATH | FIXED | FALLBACK).items()}
-    | {
-        "nothing measured": _traced(FASTER, rounds=0),
-        "a round is missing": _traced(FASTER, rounds=RUNS - 1),
-        "Multipath TCP begins as fast": _traced(FASTER | {"mptcp": 250_000}),
-    },
-)
-
-
-def _lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Callable[[], Sequence[Aim]]:
-    def judge() -> Sequence[Aim]:
+def _lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Traced:
+    def judge() -> tuple[Sequence[Aim], Sequence[Claim]]:
         found = []
         for loss in GOOD_LOSS:
             model = loss_of(loss)
             assert model is not None
             one_way = factor * model.mean
             found += [Lost(loss, number, one_way, 1 - (1 - one_way) ** 2, short) for number in range(rounds)]
-        return [*loss_aims(found, RUNS), *(claim.aim for claim in loss_claims(found))]
+        return loss_aims(found, RUNS), loss_claims(found)
 
     return judge
 
 
-VPN_LOSSES = Judge(
-    _lost(),
-    {
-        "nothing measured": _lost(rounds=0),
-        "a round is missing": _lost(rounds=RUNS - 1),
-        "emulator off": _lost(0.0),
-        "twice as much is lost": _lost(2.0),
-        "bursts are long": _lost(short=0.5),
-    },
-)
+def _judged(sound: Traced, mutants: Mapping[str, Traced]) -> Judged:
+    def mutant(judged: Traced) -> Callable[[], Sequence[Aim]]:
+        def judge() -> Sequence[Aim]:
+            aims, claims = judged()
+            return [*aims, *(claim.aim for claim in claims)]
+
+        return judge
+
+    return Judged(Judge(lambda: sound()[0], {name: mutant(each) for name, each in mutants.items()}), lambda: sound()[1])
+
+
+VPN = VPN_FIGURES | {
+    "vpn-fig8": _judged(
+        _traced(FASTER),
+        {name: _traced(FASTER, change) for name, change in (COMMON | TCP_IS_MULTIPATH | FIXED | FALLBACK).items()}
+        | {
+            "nothing measured": _traced(FASTER, rounds=0),
+            "a round is missing": _traced(FASTER, rounds=RUNS - 1),
+            "Multipath TCP begins as fast": _traced(FASTER | {"mptcp": 250_000}),
+        },
+    ),
+    "vpn-table1": _judged(
+        _lost(),
+        {
+            "nothing measured": _lost(rounds=0),
+            "a round is missing": _lost(rounds=RUNS - 1),
+            "emulator off": _lost(0.0),
+            "twice as much is lost": _lost(2.0),
+            "bursts are long": _lost(short=0.5),
+        },
+    ),
+}
+"""By the name of the experiment."""

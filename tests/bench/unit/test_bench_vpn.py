@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants_of_vpn import point
+from mutants import bounds, broken, judged_by
+from mutants_of_vpn import VPN, point
 
 from mptcp_bench.experiments import vpn_trace
 from mptcp_bench.experiments.options import OptionError
@@ -39,6 +40,15 @@ AT, FAR = Condition(20, 20), Condition(100, 100)
 )
 def test_a_verdict_wants_the_whole_interval_on_one_side_of_each_bound(values: Sequence[float], verdict: str) -> None:
     assert Claim("x", "y", tuple(values), least=0.8, most=1.5).verdict == verdict
+
+
+@pytest.mark.parametrize("name", sorted(VPN))
+def test_each_claim_holds_in_the_papers_world_and_is_broken_in_another(name: str) -> None:
+    claims, judge = VPN[name].claims(), VPN[name].judge
+    assert claims
+    assert {claim.verdict for claim in claims} == {"holds"}
+    found = set().union(*(broken(judged_by(mutant)) for mutant in judge.mutants.values()))
+    assert bounds(claim.aim for claim in claims) - found == set()
 
 
 def test_ratios_are_of_one_round_in_which_both_were_measured_everywhere() -> None:
