@@ -196,7 +196,7 @@ def _panel(axes: Any, *, what: Chosen, points: Points, loss: str, inner: str) ->
                       markersize=4, label=label)  # fmt: skip
     axes.set_ylim(0, 2 * RATE / 1e6)
     axes.set_title(f"{inner} inside, loss {loss}", fontsize=10, color=style.MUTED)
-    style.dress(axes, "RTT, ms", "Mbit/s")
+    style.dress(axes, "RTT of the second path, ms", "Mbit/s")
 
 
 BOTH_OUTSIDE = ("cubic", "bbr")

@@ -30,7 +30,7 @@ def states(bed: Bed) -> list[State]:
     return [kernel_state(node) for node in (bed.client, bed.server)]
 
 
-@pytest.mark.nightly(besides=("mptcp", "[50", "weights 90", "tunnel"))
+@pytest.mark.nightly(besides=("mptcp", "[50", "tunnel"))
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) -> None:
     for node in (bed.client, bed.server):
