@@ -179,9 +179,6 @@ class Points:
         """Return bits per second by round."""
         return {p.round: p.goodput for p in self.of(cell, at)}
 
-    def has(self, cell: Cell) -> bool:
-        return any(p.cell == cell for p in self.all)
-
 
 Side = tuple[Cell, Condition]
 
