@@ -84,6 +84,8 @@ class PathState:
     """Nanoseconds that its virtual queue may hold."""
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
+    class_id: int = 0
+    """Handle of the HTB class in which its packets leave; 0: the interface's own choice."""
 
 
 class PathCounters(NamedTuple):

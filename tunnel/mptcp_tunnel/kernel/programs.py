@@ -29,7 +29,7 @@ _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
 _HOP = struct.Struct("=I16s")
-_PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sII4xQQQQ")
+_PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
 _TUNNEL = struct.Struct(f"={2 * _END.size}sQQII{MOST_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
 """What is counted of a path; before that, when its virtual queue is empty."""
@@ -65,8 +65,8 @@ def _packed_hop(next_hop: Address) -> bytes:
 def _packed_path(path: PathState, share: float | None) -> bytes:
     """*share* of the bytes that goes by the path; None: by its rate."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
-    outside, hop = packed_ends(path.outside), _packed_hop(path.next_hop)
-    return _PATH.pack(outside, hop, path.interface, path.alive, byte_time, path.delay, path.room, path.queue)
+    numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, path.room, path.queue
+    return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
 
 
 class Programs:

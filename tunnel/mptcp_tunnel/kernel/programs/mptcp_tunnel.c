@@ -247,6 +247,8 @@ int mptcp_split(struct __sk_buff *packet)
     __sync_fetch_and_add(&state->paths[chosen].sent_bytes, packet->len - ETH_HLEN);
     if (rewrite(packet, &headers, &path->outside, sequence))
         return TC_ACT_SHOT;
+    if (path->class)
+        packet->priority = path->class; /* no netfilter sees a packet that is redirected */
     next = path->next;
     return redirect_neighbour(path->interface, &next, sizeof(next), 0);
 }

@@ -64,7 +64,7 @@ struct path {
     struct redirection next;
     __u32 interface;         /* 0: there is no such path */
     __u32 alive;
-    __u32 unused;
+    __u32 class; /* of HTB on that interface, major and minor number; 0: the interface's own choice */
     __u64 byte_time; /* ns / 1024 that a byte takes; of MODE_WEIGHTS, 1024 / the path's share */
     __u64 delay;     /* ns beyond that of the path with the least */
     __u64 room;      /* ns that its virtual queue may hold */
