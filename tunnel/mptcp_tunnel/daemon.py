@@ -7,7 +7,6 @@ messages ──▶ sessions ──▶ maps of the programs
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import selectors
@@ -15,10 +14,8 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
@@ -28,9 +25,10 @@ from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.message import Kind, identifier, packed, parsed, sender_of
-from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
-from mptcp_tunnel.session import Session
+from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathCounters, PathState
+from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
+from mptcp_tunnel.status_socket import StatusSocket
 from mptcp_tunnel.uplinks import Uplinks
 
 log = logging.getLogger(__name__)
@@ -55,6 +53,9 @@ class _Running:
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
         self.session = Session(kind, [tunnel.peer] * count, time.time_ns())
+        self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
+        """Since when a path has these ends, nanoseconds since the epoch: no two have the same. And what was counted
+        before."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """What the programs were told last."""
@@ -81,6 +82,10 @@ class Daemon:
         self._looked = 0
         """When at the uplinks last."""
         self._is_watched = watchdog_seconds(os.environ) is not None
+        self._answering: StatusSocket
+        self._classes: dict[int, tuple[int, int]] = {}
+        """HTB class of a path, and the most that it lets through, bits/s, 0 for no bound: as the throttler says."""
+        self._begun = 0
         self.refused = 0
         """Messages with a wrong HMAC or an unknown sender."""
 
@@ -100,8 +105,8 @@ class Daemon:
             self._uplinks.follow()
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
-            answering = scope.enter_context(_listening(settings.status_socket))
-            self._selector.register(answering, selectors.EVENT_READ, partial(self._answer, answering))
+            self._answering = StatusSocket(settings.status_socket, self._selector, self._take, self.status)
+            scope.callback(self._answering.close)
             for each in self._running:
                 if each.tunnel.peer is not None:
                     each.inside = Ends(near_end(each.tunnel.port, each.tunnel.peer.address.version), each.tunnel.peer)
@@ -127,15 +132,22 @@ class Daemon:
             self._look()
             if self._is_watched:
                 tell("mptcp-tunnel", WATCHDOG)
+        self._answering.answer_the_silent()
         for each in self._running:
             if each.is_relay:
                 self._probe(each, now)
             self._follow(each, now)
 
-    def _answer(self, listening: socket.socket) -> None:
-        with suppress(OSError), listening.accept()[0] as client:
-            client.settimeout(0.5)
-            client.sendall(json.dumps(self.status()).encode() + b"\n")
+    def _take(self, request: dict[str, Any]) -> None:
+        """Take what the throttler wants: ``{"classes": {ID: [CLASS, RATE]}}``, of all paths that are to have a class.
+
+        Raises ValueError.
+        """
+        classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
+        if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
+            raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
+        if "classes" in request:
+            self._classes = classes
 
     def status(self) -> dict[str, Any]:
         """Return what there is, for people and programs."""
@@ -179,6 +191,9 @@ class Daemon:
         if before is not None and (state is None or before.outside != state.outside):
             self._programs.forget_outside([before.outside])
         if state is not None:
+            if before is None or before.outside != state.outside:
+                self._begun = max(self._begun + 1, time.time_ns())
+                running.begun[index] = self._begun, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
         running.states[index], running.told = state, 0
 
@@ -186,7 +201,8 @@ class Daemon:
         for index, message, _ in running.session.due(now):
             state = running.states[index]
             if state is not None:
-                self._uplinks.send(running.tunnel.paths[index][1], state.outside, packed(message, running.key))
+                interface, payload = running.tunnel.paths[index][1], packed(message, running.key)
+                self._uplinks.send(interface, state.outside, payload, self._cap(running, index)[0])
 
     def _read(self, receiver: Receiver) -> None:
         try:
@@ -205,7 +221,8 @@ class Daemon:
             answer, moved = running.session.receive(message, each.ends.remote, now)
             if answer is not None:
                 payload = packed(answer, running.key, len(each.payload))
-                self._uplinks.send(receiver.interface, each.ends, payload)
+                class_id, _ = self._cap(running, message.path)
+                self._uplinks.send(receiver.interface, each.ends, payload, class_id)
             if moved and not running.is_relay:
                 self._learn(running, message.path, each.ends, receiver.interface)
 
@@ -240,6 +257,7 @@ class Daemon:
             else replace(state, alive=lives, rate=path.estimator.rate, delay=delay, queue=max(0, path.estimator.queue))
             for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
         ]
+        after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
         due = now - running.told > TELL_SECONDS * 1e9
         if due or any(map(_differ, running.states, after)):
             for index, (before, path) in enumerate(zip(running.states, after, strict=True)):
@@ -256,6 +274,14 @@ class Daemon:
                     log.warning("%s; packets pass as they come", error)
             self._programs.set_tunnel(running.number, inside, after, running.tunnel.split)
 
+    def _cap(self, running: _Running, index: int) -> tuple[int, int]:
+        """Return class and bound of a path's packets."""
+        return self._classes.get(running.begun[index][0], (0, 0))
+
+    def _capped(self, running: _Running, index: int, path: PathState) -> PathState:
+        class_id, most = self._cap(running, index)
+        return replace(path, class_id=class_id, rate=min(path.rate, most) if most else path.rate)
+
     def _name(self, running: _Running, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
 
@@ -264,12 +290,23 @@ class Daemon:
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
                 continue
-            counted, estimator = path.counters, path.estimator
+            estimator, (begun, before) = path.estimator, running.begun[index]
+            counted = PathCounters(*(map(int.__sub__, path.counters, before)))
+            ends = None if state is None else state.outside
+            heard = estimator.heard
             paths.append(
                 {
                     "path": self._name(running, index),
-                    "remote": None if state is None else str(state.outside.remote.address),
+                    "number": index,
+                    "id": begun,
+                    "local": None if ends is None else str(ends.local.address),
+                    "local_port": None if ends is None else ends.local.port,
+                    "remote": None if ends is None else str(ends.remote.address),
+                    "remote_port": None if ends is None else ends.remote.port,
+                    "interface": None if state is None else _name_of(state.interface),
+                    "class": 0 if state is None else state.class_id,
                     "alive": state is not None and state.alive,
+                    "silent_s": None if heard is None else round((now - heard) / 1e9, 3),
                     "trouble": running.troubles.get(index, ""),
                     "rate": round(estimator.rate),
                     "delay_ms": round((0 if state is None else state.delay) / 1e6, 1),
@@ -287,37 +324,23 @@ def _way(state: PathState) -> tuple[object, ...]:
     return state.outside, state.interface, state.next_hop
 
 
+def _name_of(interface: int) -> str | None:
+    try:
+        return socket.if_indextoname(interface)
+    except OSError:
+        return None
+
+
 def _differ(before: PathState | None, after: PathState | None) -> bool:
     if before is None or after is None:
         return before is not after
     return (
         before.alive is not after.alive
+        or before.class_id != after.class_id
         or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
         or abs(after.delay - before.delay) > 1_000_000
         or abs(after.queue - before.queue) > 5_000_000
     )
-
-
-@contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    """Listen at *path*, for root alone; its directory is made if need be. Raises KernelError."""
-    made = not path.parent.exists()
-    with socket.socket(socket.AF_UNIX) as listening:
-        try:
-            path.parent.mkdir(mode=0o755, exist_ok=True)
-            path.unlink(missing_ok=True)
-            listening.bind(str(path))
-            path.chmod(0o600)
-            listening.listen(8)
-        except OSError as error:
-            raise KernelError(f"listen at {path}: {error.strerror}") from error
-        try:
-            yield listening
-        finally:
-            path.unlink(missing_ok=True)
-            if made:
-                with suppress(OSError):
-                    path.parent.rmdir()
 
 
 def serve(settings: Settings) -> None:

@@ -75,11 +75,11 @@ class Uplinks:
                 log.info("uplink %s is there", name)
         return changed
 
-    def send(self, name: str, ends: Ends, payload: bytes) -> None:
-        """Send a message by one of them. What does not leave is as what is lost."""
+    def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:
+        """Send a message by one of them, in an HTB class. What does not leave is as what is lost."""
         uplink = self._there.get(name)
         if uplink is not None:
-            uplink.sender.send(ends, payload)
+            uplink.sender.send(ends, payload, class_id)
 
     def _take(self, name: str, index: int) -> None:
         with ExitStack() as scope:

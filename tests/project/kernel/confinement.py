@@ -26,7 +26,7 @@ NEEDED: Final = {
     "mptcp-proxy": _OF_SQUID,
     "mptcp-relay": _OF_SQUID,
     "mptcp-throttler": ("net_admin", "net_raw", "sys_nice", "perfmon", "bpf"),
-    "mptcp-tunnel": ("net_admin", "net_raw", "perfmon", "bpf"),
+    "mptcp-tunnel": ("chown", "net_admin", "net_raw", "perfmon", "bpf"),
     "mptcp-gateway": ("net_admin", "net_raw"),
 }
 """Capabilities of a unit's processes; the others have none."""

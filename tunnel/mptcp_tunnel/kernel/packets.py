@@ -131,8 +131,8 @@ class Sender:
         for each in self._sockets.values():
             each.close()
 
-    def send(self, ends: Ends, payload: bytes) -> bool:
-        """Send *payload*; return whether it left: one that does not is as one that is lost."""
+    def send(self, ends: Ends, payload: bytes, class_id: int = 0) -> bool:
+        """Send *payload* in an HTB class; return whether it left: one that does not is as one that is lost."""
         packet, source = packet_of(ends, payload), ends.local.address
         # The route is looked up for this source: the header's counts for nothing there.
         if source.version == 4:
@@ -140,6 +140,8 @@ class Sender:
         else:
             told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         try:
+            # A probe finds the queue that the tunnel's packets find.
+            self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, class_id)
             self._sockets[source.version].sendmsg([packet], [told], 0, (str(ends.remote.address), 0))
         except OSError:
             return False

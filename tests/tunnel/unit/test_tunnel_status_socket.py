@@ -1,0 +1,93 @@
+"""The daemon's socket: who asks gets the status, and what the throttler wants is taken first, however it comes."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_tunnel.status_socket import StatusSocket
+
+
+class Daemon:
+    def __init__(self, path: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.taken: list[Any] = []
+        self.socket = StatusSocket(path, self.selector, self.take, lambda: {"taken": len(self.taken)})
+
+    def take(self, request: dict[str, Any]) -> None:
+        self.taken.append(request["classes"])
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0.01):
+            key.data()
+        self.socket.answer_the_silent()
+
+
+@contextmanager
+def asking(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.setblocking(False)
+        yield client
+
+
+def answer(daemon: Daemon, client: socket.socket) -> Any:
+    came = b""
+    while True:
+        daemon.turn()
+        try:
+            piece = client.recv(4096)
+        except BlockingIOError:
+            continue
+        if not piece:
+            return json.loads(came)
+        came += piece
+
+
+@pytest.mark.parametrize(
+    ("pieces", "taken"),
+    [
+        ([], []),
+        ([b'{"classes": {"7": [1, 2]}}\n'], [{"7": [1, 2]}]),
+        ([b'{"classes": ', b"{}}", b"\n"], [{}]),
+        ([b"[]\n"], []),
+        ([b"{nonsense\n"], []),
+        ([b"x" * (1 << 20), b"y" * 100], []),
+    ],
+)
+def test_whoever_asks_is_answered_and_what_is_wanted_is_taken_first(
+    tmp_path: Path, pieces: list[bytes], taken: list[Any]
+) -> None:
+    path = tmp_path / "run" / "socket"
+    daemon = Daemon(path)
+    with asking(path) as client:
+        for piece in pieces:
+            sent = 0
+            while sent < len(piece):
+                try:
+                    sent += client.send(piece[sent:])
+                except BlockingIOError:
+                    pass
+                except BrokenPipeError:
+                    break
+                daemon.turn()
+        assert answer(daemon, client) == {"taken": len(taken)}
+    assert daemon.taken == taken
+    daemon.socket.close()
+    assert not path.parent.exists()
+
+
+def test_one_who_is_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "socket")
+    with asking(tmp_path / "socket") as silent, asking(tmp_path / "socket") as other:
+        other.send(b'{"classes": {}}\n')
+        assert answer(daemon, other) == {"taken": 1}
+        assert answer(daemon, silent) == {"taken": 1}
+    daemon.socket.close()

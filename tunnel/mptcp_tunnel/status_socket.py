@@ -1,0 +1,103 @@
+"""The socket at which the daemon answers: a line of JSON may ask for something first, and the status follows.
+
+Who says nothing for :data:`PATIENCE_SECONDS`, or ends his side, gets the status alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.trust import throttler_uid
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 0.1
+LARGEST_REQUEST: Final = 1 << 20
+"""Bytes."""
+_ANSWER_SECONDS: Final = 0.5
+"""In which a client has to read the answer."""
+Request = dict[str, Any]
+
+
+class StatusSocket:
+    """For root, and for the throttler's user, who says in which classes paths are."""
+
+    def __init__(
+        self, path: Path, selector: selectors.BaseSelector, take: Callable[[Request], None], status: Callable[[], Any]
+    ) -> None:
+        """Listen at *path*; its directory is made if need be. *take* raises ValueError for what it does not
+        understand. Raises KernelError."""
+        self._path, self._selector, self._take, self._status = path, selector, take, status
+        self._made = not path.parent.exists()
+        self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
+        """Until when their request is waited for, and what has come of it."""
+        self._listening = socket.socket(socket.AF_UNIX)
+        try:
+            path.parent.mkdir(mode=0o755, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._listening.bind(str(path))
+            path.chmod(0o600)
+            self._listening.listen(8)
+        except OSError as error:
+            self._listening.close()
+            raise KernelError(f"listen at {path}: {error.strerror}") from error
+        try:
+            os.chown(path, throttler_uid(), -1)
+        except OSError as error:
+            log.warning("give %s to the throttler's user: %s; no policy reaches the tunnels", path, error.strerror)
+        selector.register(self._listening, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        for client in self._waiting:
+            client.close()
+        self._listening.close()
+        self._path.unlink(missing_ok=True)
+        if self._made:
+            with suppress(OSError):
+                self._path.parent.rmdir()
+
+    def answer_the_silent(self) -> None:
+        """Answer those who have been silent for long enough."""
+        now = time.monotonic()
+        for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
+            self._answer(client)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            client, _ = self._listening.accept()
+            client.setblocking(False)
+            self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, bytearray()
+            self._selector.register(client, selectors.EVENT_READ, partial(self._read, client))
+
+    def _read(self, client: socket.socket) -> None:
+        request = self._waiting[client][1]
+        try:
+            came = client.recv(1 << 16)
+        except OSError:
+            came = b""
+        request += came
+        if not came or came.endswith(b"\n") or len(request) > LARGEST_REQUEST:
+            self._answer(client)
+
+    def _answer(self, client: socket.socket) -> None:
+        _, request = self._waiting.pop(client)
+        self._selector.unregister(client)
+        with client, suppress(OSError):
+            if request.strip():
+                try:
+                    self._take(json.loads(request))
+                except (ValueError, TypeError, AttributeError, KeyError) as error:
+                    log.warning("a request that is not understood: %s", error)
+            client.settimeout(_ANSWER_SECONDS)
+            client.sendall(json.dumps(self._status()).encode() + b"\n")
