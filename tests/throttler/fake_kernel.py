@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from fakes import FakeNetfilter, FakeTrafficControl
 
@@ -214,6 +215,44 @@ class FakeCapture(FakeSource[Segment]):
         return 0
 
 
+class FakeTunnels:
+    """The daemon of the tunnels."""
+
+    def __init__(self) -> None:
+        self.tunnels: dict[str, list[dict[str, Any]]] = {}
+        self.classes: dict[str, list[int]] = {}
+        """What the throttler wanted last."""
+        self.asked = 0
+        self.is_there = True
+
+    def path(self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any) -> dict[str, Any]:
+        """Have one more path; *begun* says when, nanoseconds since the epoch: by default after the throttler began."""
+        path = {
+            "path": str(number),
+            "number": number,
+            "id": begun or (1 << 61) + 1000 * len(self.tunnels.get(tunnel, ())) + number,
+            "local": "10.77.0.1",
+            "local_port": 51820,
+            "remote": remote,
+            "remote_port": 51820,
+            "interface": "w0",
+            "class": 0,
+            "silent_s": 0.0,
+            "bytes_sent": sent,
+            "bytes_received": 0,
+            **more,
+        }
+        self.tunnels.setdefault(tunnel, []).append(path)
+        return path
+
+    async def ask(self, path: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.is_there:
+            raise ConnectionRefusedError
+        self.classes = request.get("classes", self.classes)
+        self.asked += 1
+        return {"tunnels": [{"name": name, "paths": list(paths)} for name, paths in self.tunnels.items()]}
+
+
 class FakeKernel:
     """All of it; ``access`` is for the daemon."""
 
@@ -227,6 +266,7 @@ class FakeKernel:
         self.pacing = FakePacing(self.sockets)
         self.subflows = FakeSubflows()
         self.meter = FakeMeter()
+        self.tunnels = FakeTunnels()
         self.captures: dict[str, FakeCapture] = {}
         self.events: FakeEvents
         """Those of the daemon that runs."""
@@ -263,5 +303,6 @@ class FakeKernel:
             notices=lambda _: (),
             class_counters=lambda _, direction: self.class_counters if direction is Direction.DOWN else {},
             mptcp_missing=lambda: None,
+            ask_tunnels=self.tunnels.ask,
             subflow_commands=lambda: self.subflows,  # type: ignore[arg-type, return-value]
         )

@@ -23,6 +23,7 @@ from mptcp_throttler.kernel.sockets import pacing as socket_pacing
 from mptcp_throttler.kernel.sysctl import NOTE
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
+from mptcp_tunnel.settings import TunnelsSection
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = load_settings((ROOT / "conf/throttler.yaml").read_text(), "conf/throttler.yaml")
@@ -86,6 +87,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("what was used of budgets", str(SETTINGS.ledger)),
         ("BPF program and map of closed sockets", socket_meter.NAME),
         ("status socket", str(SETTINGS.status_socket)),
+        ("tunnels' socket", str(SETTINGS.tunnel_socket)),
+        ("tunnels' socket", str(TunnelsSection.model_fields["status_socket"].default)),
         ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
         ("note that backup flags are set", f"{SETTINGS.state_directory}/{commands.FLAGS_NOTE}"),
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),

@@ -56,7 +56,7 @@ def test_the_commented_lines_of_the_file_we_ship_are_those_defaults() -> None:
     keys = [line[2:] for line in lines if line.startswith("# ") and line[2:].split(":")[0].islower()]
     commented = [line for line in keys if " " not in line.split(":")[0] and ": " in line]
     settings = [line for line in commented if not line.startswith(("yaml-language", "auto:"))]
-    assert len(settings) == 11
+    assert len(settings) == 13
     assert load(NEEDED + "\n".join(settings)) == DEFAULTS
 
 
@@ -122,7 +122,8 @@ def test_a_mark_mask_is_accepted_where_its_bits_are_contiguous(number: int) -> N
 
 
 ALL_KEYS = (
-    "interfaces, listen_ports, policy, netfilter, mark_mask, htb_major, status_socket, status_group, state_directory, "
+    "interfaces, listen_ports, tunnel_ports, tunnel_socket, "
+    "policy, netfilter, mark_mask, htb_major, status_socket, status_group, state_directory, "
     "ledger, "
     "gso_max_size, verify_interval, max_connections, log_level"
 )

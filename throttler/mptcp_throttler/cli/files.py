@@ -31,6 +31,7 @@ def check(options: argparse.Namespace) -> int:
         library_problems_here,
         needed_of_kernel,
         ports_without_listener,
+        silent_tunnels,
         stacked_interfaces,
         unreadable,
     )
@@ -48,7 +49,11 @@ def check(options: argparse.Namespace) -> int:
     tried = feature_probe.try_out(needed_of_kernel(settings, policy))
     needs = [*library_problems_here(settings, policy), *kernel_problems(settings, policy, *tried)]
     lacking = [each for each in needs if each.severity is Severity.ERROR]
-    unfit = (*ports_without_listener(settings), *stacked_interfaces(settings, link.stands_on()))
+    unfit = (
+        *ports_without_listener(settings),
+        *silent_tunnels(settings),
+        *stacked_interfaces(settings, link.stands_on()),
+    )
     for note in (each for each in needs if each.severity is Severity.NOTE):
         journal.say(note)
     for warning in (*unfit, *(each for each in needs if each.severity is Severity.WARNING)):

@@ -101,6 +101,18 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
             yield _problem(settings, "listen_ports", str(port), message, Severity.WARNING)
 
 
+def silent_tunnels(settings: Settings) -> Iterator[Problem]:
+    """Yield a warning where nobody answers for the tunnels that the settings name."""
+    path = settings.tunnel_socket
+    if settings.ownership.tunnel_ports:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(str(path))
+            except OSError as error:
+                message = f"nobody answers there now ({error.strerror}); is mptcp-tunnel running?"
+                yield _problem(settings, "tunnel_socket", str(path), message, Severity.WARNING)
+
+
 def listening_ports(tables: Iterable[str]) -> set[int]:
     """Return the ports that *tables*, /proc/net/tcp and tcp6 (proc_pid_net(5)), show as listening."""
     rows = (line.split() for table in tables for line in table.splitlines()[1:])

@@ -59,6 +59,8 @@ class Settings:
     log_level: LogLevel
     ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
     """What was used of budgets."""
+    tunnel_socket: Path = Path("/run/mptcp-tunnel/status.sock")
+    """Where the daemon of the tunnels answers."""
     status_group: str | None = None
     """Whose members may ask for the status, beside root; None: the group of the daemon."""
     source: str = ""
@@ -143,6 +145,17 @@ class SettingsSection(Section):
         min_length=1,
         description="The ports that the proxy listens on; other traffic is left alone.",
         examples=[[3128]],
+    )
+    tunnel_ports: list[Annotated[int, between(1, 65535)]] = Field(
+        default=[],
+        description="The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under "
+        "the policy, too.",
+        examples=[[51820]],
+    )
+    tunnel_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
+        default="/run/mptcp-tunnel/status.sock",
+        description="The Unix socket at which mptcp-tunnel answers.",
+        examples=["/run/mptcp-tunnel/status.sock"],
     )
     policy: Annotated[str, Parsed(file_path, _PATH)] = Field(
         description="The policy file. A relative path starts at the directory of this file.",
@@ -245,12 +258,14 @@ def load_settings(text: str, source: str) -> Settings:
         policy=Path(source).parent / section.policy,
         ownership=Ownership(
             listen_ports=tuple(section.listen_ports),
+            tunnel_ports=tuple(section.tunnel_ports),
             mark_mask=section.mark_mask,
             htb_major=section.htb_major,
         ),
         netfilter=section.netfilter,
         status_socket=Path(section.status_socket),
         state_directory=Path(section.state_directory),
+        tunnel_socket=Path(section.tunnel_socket),
         status_group=section.status_group,
         ledger=Path(section.ledger),
         gso_max_size=cast("int | GsoChoice", section.gso_max_size),
@@ -289,6 +304,9 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
                 Severity.ERROR,
             )
         )
+    if settings.ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
+        message = "of tunnels, uploads are counted and not capped, and no rule steers them"
+        problems.append(problem("tunnel_ports", "", message, Severity.WARNING))
     for path in policy.paths.values():
         unseen = sorted(set(path.interfaces or ()) - set(settings.interfaces))
         problems += [
@@ -305,11 +323,17 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
 
 
 def _repeated_items(document: Document) -> Iterator[Problem]:
-    for key in ("interfaces", "listen_ports"):
+    taken = (document.data or {}).get("listen_ports", _OURS.listen_ports)
+    for key in ("interfaces", "listen_ports", "tunnel_ports"):
         items = (document.data or {}).get(key)
         if not isinstance(items, list):
             continue
         for index, item in enumerate(items):
             if isinstance(item, str | int) and item in items[:index]:
                 message = f"{shown(item)} is listed twice; once is enough"
+                yield problem_at(document, (key, index), item, message)
+            elif key == "tunnel_ports" and isinstance(taken, list | tuple) and item in taken:
+                message = (
+                    f"{shown(item)} is among listen_ports; a tunnel's must be another, for the port tells which is UDP"
+                )
                 yield problem_at(document, (key, index), item, message)

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from mptcp_common.status_client import ask_async
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.capture import Capture
 from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
@@ -115,6 +116,8 @@ class KernelAccess:
     keeper: Callable[[Path], Awaitable[KeeperConnection]]
     """Finds the keeper that a killed daemon has left in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands]
+    ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
+    """Asks the daemon of the tunnels, at its socket."""
 
 
 REAL = KernelAccess(
@@ -142,4 +145,5 @@ REAL = KernelAccess(
     sysctls=OwnedSysctls,
     keeper=find_or_start_keeper,
     subflow_commands=SubflowCommands,
+    ask_tunnels=ask_async,
 )

@@ -35,8 +35,13 @@ End = tuple[bytes, int, int]
 """The client's address and port, and our port: what a closed socket still says of its four-tuple."""
 
 
+LARGEST_TOKEN = 0xFFFFFFFF
+"""Of a Multipath TCP connection. A tunnel's token is above it."""
+
+
 class FourTuple(NamedTuple):
-    """A TCP connection as the proxy sees it: its own end first. Addresses are packed, ports integers."""
+    """A TCP connection as the proxy sees it, or a path of a tunnel: its own end first. Addresses are packed, ports
+    integers. The local port tells TCP from UDP: no tunnel has one at which the proxy listens."""
 
     local: bytes
     local_port: int
@@ -123,6 +128,11 @@ class Connection:
     since: float
     seen_from_start: bool = False
     """The kernel told when it was created, so that ``since`` is when it began; else it is older."""
+
+    @property
+    def is_tunnel(self) -> bool:
+        """It is a tunnel of Multipath UDP; its paths have bytes, and nothing else of a socket."""
+        return self.token > LARGEST_TOKEN
 
     @property
     def client(self) -> bytes:
@@ -213,6 +223,10 @@ class KernelSubflow(NamedTuple):
     """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
     """Data sequence number at which the mapping (RFC 8684, 3.3.1) begins that it received last, in order; 64 bits."""
+
+    @property
+    def is_of_tunnel(self) -> bool:
+        return self.token > LARGEST_TOKEN
 
     @property
     def delivered(self) -> int:

@@ -41,7 +41,7 @@ async def cleanup(settings: Settings) -> list[str]:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (_uploads, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket):
+        for remove in (_tunnels, _uploads, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket):
             try:
                 done += filter(None, [await remove(settings)])
             except KernelError as error:
@@ -52,6 +52,18 @@ async def cleanup(settings: Settings) -> list[str]:
 
 
 # Each returns what was done, or nothing where nothing was there, and raises KernelError.
+
+
+async def _tunnels(settings: Settings) -> str:
+    if not settings.ownership.tunnel_ports:
+        return ""
+    try:
+        await REAL.ask_tunnels(settings.tunnel_socket, {"classes": {}})
+    except (FileNotFoundError, ConnectionRefusedError):
+        return ""  # a daemon that begins anew knows no classes
+    except OSError as error:
+        raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
+    return "tunnels: no path is in a class of ours"
 
 
 async def _uploads(settings: Settings) -> str:

@@ -76,6 +76,7 @@ class Daemon:
         # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
+            engine.tunnels,
             engine.downloads,
             engine.uploads,
             self._path_manager,
@@ -85,7 +86,7 @@ class Daemon:
         self._reloads = PolicyReloads(self._components, engine, read_policy)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
-        self._observers = Observers(settings, kernel, engine, self._sockets, self._drift.verify)
+        self._observers = Observers(settings, kernel, engine, self._drift.verify)
 
     def stop(self) -> None:
         """Have :meth:`serve` end."""

@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
-from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -164,9 +165,14 @@ class Decisions:
         wall = time.time()
         verdicts = evaluate(self.policy, connection, wall, self.expected(connection))
         verdicts = _without_other_ports(verdicts, self._listen_ports)
+        if connection.is_tunnel:
+            verdicts = _of_tunnel(verdicts)
         yield verdicts
         for stage in self._stages:
-            verdicts = stage.apply(connection, verdicts, wall)
+            if not connection.is_tunnel:
+                verdicts = stage.apply(connection, verdicts, wall)
+            elif not stage.of_sockets:
+                verdicts = _of_tunnel(stage.apply(connection, verdicts, wall))
             yield verdicts
 
     def expected(self, connection: Connection) -> int:
@@ -195,6 +201,22 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     if all(each.four_tuple.local_port in listen_ports for each in verdicts):
         return verdicts
     return tuple([each if each.four_tuple.local_port in listen_ports else _left_alone(each) for each in verdicts])
+
+
+def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+    """Return *verdicts* on a tunnel's paths without what cannot be done to them: what comes in by them passes no
+    queue of ours, and their own daemon chooses among them."""
+    return tuple(
+        [
+            replace(each, scope=None, throttle=None, reason=_UPLOAD_OF_TUNNEL, beside=None, steer=None, steer_path=None)
+            if each.direction is Direction.UP and each.throttle is not None
+            else replace(each, steer=None, steer_path=None)
+            for each in verdicts
+        ]
+    )
+
+
+_UPLOAD_OF_TUNNEL: Final = f"{BEFORE[Direction.UP]}counted, not capped: it is a tunnel's"
 
 
 def _left_alone(verdict: Verdict) -> Verdict:

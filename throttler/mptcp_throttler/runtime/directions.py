@@ -20,6 +20,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.runtime.tunnels import Tunnels
 from mptcp_throttler.shaping.model import gso_limit
 from mptcp_throttler.shaping.onset.uploads import MEASURE_SECONDS, STEP_SECONDS, UploadOnsets
 from mptcp_throttler.shaping.plan import Planner
@@ -31,8 +32,10 @@ log = logging.getLogger(__name__)
 class Downloads(Component):
     """What leaves for the clients. A component."""
 
-    def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
+    def __init__(self, settings: Settings, kernel: KernelAccess, tunnels: Tunnels) -> None:
         self.planner = Planner(settings.ownership)
+        self._tunnels = tunnels
+        tunnels.classes = self.planner.classes.desired
         self.backend: str
         self.reconciler: Reconciler
         self._settings = settings
@@ -47,7 +50,7 @@ class Downloads(Component):
         tc = await self._stack.enter_async_context(self._kernel.traffic_control(self._settings))
         self.backend, netfilter = self._kernel.netfilter(self._settings)
         self._stack.callback(netfilter.close)
-        self.reconciler = Reconciler(self.planner, tc, netfilter)
+        self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(netfilter))
         self._tc = tc
         await self.reconciler.prepare()
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
@@ -31,6 +31,7 @@ from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
+from mptcp_throttler.runtime.tunnels import Tunnels
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
@@ -65,9 +66,15 @@ class Engine:
         path_manager: UserspacePathManager,
     ) -> None:
         """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""
-        self.tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
+        ports = settings.ownership.ports
+        self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
-        self.downloads, self.uploads = Downloads(settings, kernel), Uploads(settings, kernel, connections)
+        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
+        counted = self.budget_stage.sockets.already_counted
+        self.tunnels = Tunnels(settings, kernel.ask_tunnels, self.take_kernel_events, counted)
+        self.sockets = self.tunnels.beside(sockets)
+        self.downloads = Downloads(settings, kernel, self.tunnels)
+        self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
         self.ahead = time.time() - time.monotonic()
         """How many seconds the wall clock is ahead of the monotonic one: times are kept by this one, and shown by that
@@ -77,21 +84,19 @@ class Engine:
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
             planner.told = partial(self._entries_told, planner.direction)
-        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         self.rest = RestStage()
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = self.budget_stage, self.guard, self.steering, self.rest
-        ports = settings.ownership.listen_ports
         self.cap_log = CapLog(self.traffic.under)
         of_caps = self.cap_log.decided, self.events.decided
         self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
         self._limiter = ConnectionLimiter(
-            path_manager, connections, sockets.close_sockets, lambda: self.decisions.policy.dry_run
+            path_manager, connections, self.sockets.close_sockets, lambda: self.decisions.policy.dry_run
         )
         self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
-        self.sampler = Sampler(sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
+        self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
         """Which rules' windows were open when the policy was last enforced."""
@@ -154,6 +159,11 @@ class Engine:
         for planner in self._planners:
             planner.expire(now)
         self.follow()
+
+    def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
+        """Have the tracker know, and decide about what changes by that."""
+        if events := [each for event in told for each in self.tracker.kernel_event(event)]:
+            self.take_events(events)
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""

@@ -18,7 +18,7 @@ from typing import Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import InterfaceDownError, KernelSockets
+from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
@@ -79,7 +79,6 @@ class Observers:
         settings: Settings,
         kernel: KernelAccess,
         engine: Engine,
-        sockets: KernelSockets,
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
         self.counters = ObserverCounters()
@@ -87,7 +86,8 @@ class Observers:
         self._kernel = kernel
         self._tracker = engine.tracker
         self._sampler = engine.sampler
-        self._sockets = sockets
+        self._sockets = engine.sockets
+        self._tunnels = engine.tunnels
         self._take = engine.take_events
         self._joined = engine.joined
         self._interface_returned = interface_returned
@@ -106,7 +106,8 @@ class Observers:
         if missing is not None:
             log.warning("%s", missing)
         self._routes = self._kernel.routes(self._settings)
-        self._tracker.interface_of = self._routes.interface
+        routes, tunnels = self._routes, self._tunnels
+        self._tracker.interface_of = lambda four_tuple: tunnels.interface(four_tuple) or routes.interface(four_tuple)
         for interface in self._settings.interfaces:
             try:
                 self._open_capture(interface)

@@ -135,9 +135,16 @@ class Ownership:
     """The names by which the throttler knows its own objects; docs/contract.md."""
 
     listen_ports: tuple[int, ...] = (PROXY_PORT,)
+    tunnel_ports: tuple[int, ...] = ()
+    """Local ports of tunnels' UDP packets. Nothing in the kernel is for them."""
     mark_mask: int = 0x00FF0000
     htb_major: int = 0x4D50
     """Major number of the root qdisc's handle: 'MP'."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Local ports of all that the policy is for."""
+        return (*self.listen_ports, *self.tunnel_ports)
 
     @property
     def mark_shift(self) -> int:

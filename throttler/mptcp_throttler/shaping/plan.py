@@ -114,17 +114,18 @@ class Planner:
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
     ) -> None:
         """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
-        those on the other direction are not ours, and of another port than a listening one there is no set that could
-        have an entry. *young* subflows come to a cap without a transition.
+        those on the other direction are not ours, and at other ports than ours nothing could have an entry. *young*
+        subflows come to a cap without a transition.
 
         Raises :class:`PlanError` where no class is left for some of them: each of these keeps the cap that it had, or
         has none. All others are as *verdicts* say.
         """
+        ports = self.ownership.ports
         seen: set[FourTuple] = set()
         refused: list[PlanError] = []  # only the first: see ``runtime.garbage``
         for verdict in verdicts:
             four_tuple = verdict.four_tuple
-            if verdict.direction is not self.direction or four_tuple.local_port not in self.ownership.listen_ports:
+            if verdict.direction is not self.direction or four_tuple.local_port not in ports:
                 continue
             seen.add(four_tuple)
             member = self._members.get(four_tuple)

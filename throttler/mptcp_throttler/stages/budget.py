@@ -44,6 +44,8 @@ class Reached(Effect):
 class BudgetStage(Stage):
     """The first stage."""
 
+    of_sockets = False
+
     interval: float = 0.1
     """Seconds."""
     period: float = 1.0

@@ -97,6 +97,12 @@ class MeteredSockets:
         self.dirty |= counters.keys() & self.counters.keys()
         self.closed |= closed
 
+    def already_counted(self, cookie: int, acked: int, received: int) -> None:
+        """Have what a socket carried so far count nowhere, unless the accounts have some of it."""
+        if cookie not in self.counters:
+            self.counters[cookie] = acked, received
+            self.dirty.add(cookie)
+
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
         """The verdicts on a subflow say where its bytes count. *seen*: it has had verdicts before, or could have."""
         metered = self.metered.get(four_tuple)

@@ -115,6 +115,9 @@ class Consumer(Protocol):
 class Stage(Consumer, Protocol):
     """One stage."""
 
+    of_sockets: bool = True
+    """It goes by how sockets are doing, or acts on them: nothing for tunnels, which have none."""
+
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
 

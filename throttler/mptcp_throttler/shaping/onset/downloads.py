@@ -236,6 +236,8 @@ class DownloadOnsets:
     def _take(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
         """Note the demand of a subflow, and go on with its transition; return its cap, if the level of that counts."""
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
+        if sample is not None and sample.is_of_tunnel:
+            sample = None  # it has no socket: its cap begins at once
         if self._planner.drains(four_tuple):
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)

@@ -1,0 +1,129 @@
+"""The throttler's policy on a tunnel: one path's packets leave in the class of its cap, and go on when it is gone."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_tunnel_live as live
+
+from mptcp_common.status_client import ask
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.services import ANSWER, Throttler, start_throttler, wait_until, write_throttler_config
+from mptcp_lab.testbed.system_state import differences, kernel_state
+
+pytestmark = pytest.mark.kernel
+site = live.site
+CAP = 2_000_000
+SENT = f"""\
+import socket, threading, time
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", {live.PORT}))
+
+def flood(to):
+    due = time.monotonic()
+    while True:
+        due += 0.001
+        time.sleep(max(0.0, due - time.monotonic()))
+        server.sendto(bytes(972), to)
+
+while True:
+    data, address = server.recvfrom(2048)
+    server.sendto(data, address)
+    if data == b"flood":
+        threading.Thread(target=flood, args=(address,), daemon=True).start()
+"""
+"""Sends 8 Mbit/s to whoever says "flood", and all back that it is sent."""
+POLICY = """\
+version: 1
+paths:
+  cheap: {interfaces: [u0]}
+  dear: {remote_ids: [1]}
+rules:
+  - name: less
+    paths: [cheap]
+    throttle: {rate: 5 Mbit/s}
+  - name: spare-dear
+    paths: [dear]
+    throttle: {rate: 2 Mbit/s}
+  - name: volume
+    budget: {period: month, per: path, steps: [{after: 5 GB, throttle: {rate: 1 Mbit/s}}]}
+"""
+
+
+def config(node: LiveNode, tunnels: Path, backend: str) -> Path:
+    policy = node.write("policy.yaml", POLICY)
+    settings = {"netfilter": backend, "tunnel_ports": [live.PORT], "tunnel_socket": str(tunnels), "verify_interval": 2}
+    return write_throttler_config(node, policy, interfaces=("u0", "u1"), settings=settings)
+
+
+def passed(node: LiveNode, interface: str) -> dict[str, int]:
+    """Return the bytes of each class on an interface."""
+    shown = node.run(["tc", "-s", "class", "show", "dev", interface]).stdout
+    return {each: int(octets) for each, octets in re.findall(r"class htb (\S+).*\n Sent (\d+)", shown)}
+
+
+def rate(counted: Callable[[], int], least: int) -> float:
+    """Return the bits/s of what is counted, over at least so many bytes."""
+    began, first = time.monotonic(), counted()
+    wait_until(lambda: counted() - first >= least, f"{least} bytes pass", timeout=60)
+    return 8 * (counted() - first) / (time.monotonic() - began)
+
+
+@contextmanager
+def flooded(tunnel: live.Site) -> Iterator[None]:
+    """Have the program at the proxy send."""
+    with tunnel.relay.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with client:
+        client.bind(("0.0.0.0", live.PORT))
+        client.sendto(b"flood", (live.PEER, live.PORT))
+        yield
+
+
+def connections(throttler: Throttler) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(throttler.socket, {"query": "connections"}, ANSWER)["connections"]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
+    site: live.Site, backend: str, require: Callable[..., None]
+) -> None:
+    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
+    proxy, tunnels = site.proxy, site.sockets[site.proxy.name]
+
+    def classes() -> list[int]:
+        return [each["class"] for each in site.paths(proxy)]
+
+    with proxy.running([sys.executable, "-I", "-c", SENT]), live.both(site), flooded(site):
+        before = kernel_state(proxy)
+        throttler = start_throttler(proxy, config(proxy, tunnels, backend))
+        wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
+        of_other, of_cap = (f"4d50:{each & 0xFFFF:x}" for each in classes())
+        free, dear = passed(proxy, "u0"), passed(proxy, "u1")
+        assert rate(lambda: passed(proxy, "u1").get(of_cap, 0), 1_000_000) <= 1.15 * CAP
+        more = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
+        assert more["4d50:ffff"] < 0.05 * more[of_cap], "all of the path is in the class"
+        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * more[of_cap], "the other carries more"
+        throttler.process.kill()
+        throttler = start_throttler(proxy, config(proxy, tunnels, backend))
+        assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], "it takes over what was left"
+        (shown,) = connections(throttler)
+        assert [each["path"] for each in shown["subflows"]] == ["cheap", "dear"]
+        wait_until(lambda: connections(throttler)[0]["bytes_sent"] > 0, "bytes are counted")
+        throttler.process.stop()
+        assert throttler.process.wait(30) == 0, throttler.process.output()
+        assert "Traceback" not in throttler.process.output()
+        wait_until(lambda: classes() == [0, 0], "no path is in a class")
+        assert differences(before, kernel_state(proxy)) == []
+        with proxy.link_down("u0"):
+            wait_until(lambda: site.alive(proxy) == [False, True], "the other is silent")
+            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP, "it is free again"

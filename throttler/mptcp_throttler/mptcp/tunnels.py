@@ -1,0 +1,113 @@
+"""Tunnels of Multipath UDP as connections, their paths as subflows: from the answers of their daemon. Pure.
+
+A tunnel gets a token that no Multipath TCP connection can have (``model.LARGEST_TOKEN``), and path 0 counts as its
+initial subflow. The path's number is what a join's address identifier is. A path has bytes like a socket, by a cookie
+that no socket has, and none of TCP's figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Final
+
+from mptcp_throttler.mptcp.model import LARGEST_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
+
+GONE_SECONDS: Final = 10.0
+"""A path of which the tunnel's daemon has heard nothing for so long has ended."""
+FIRST_COOKIE: Final = 1 << 62
+"""The kernel counts sockets from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPath:
+    """One path of a tunnel."""
+
+    tunnel: str
+    name: str
+    number: int
+    """Nanoseconds since the epoch when the path got these ends; no two have the same."""
+    class_id: int
+    """HTB class in which its packets leave, as its daemon says; 0: none of ours."""
+    socket: KernelSubflow
+
+    def is_same(self, other: TunnelPath | None) -> bool:
+        """Tell whether it is the *other* as well: two paths of a relay may change addresses."""
+        mine = self.socket
+        return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
+
+
+@dataclass(slots=True)
+class TunnelTable:
+    """The paths of the tunnels with these local *ports*."""
+
+    ports: Collection[int]
+    paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    """By token."""
+    strangers: set[tuple[str, int]] = field(default_factory=set)
+    """Tunnels at other ports, which are left alone: name and port."""
+    _tokens: dict[str, int] = field(default_factory=dict)
+    _latest: int = LARGEST_TOKEN
+
+    def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
+        """Take all that there is at *now*; return what changed, as the kernel would tell it of a connection.
+
+        Raises ValueError, with nothing changed, where the answer is not understood.
+        """
+        try:
+            found = dict(self._found(answer, now))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"what the tunnels' daemon says is not understood: {error!r}") from error
+        before, self.paths = self.paths, found
+        events: list[KernelEvent] = []
+        for four_tuple, path in before.items():
+            if not path.is_same(found.get(four_tuple)):
+                events.append(KernelEvent(now, KernelEventKind.SUBFLOW_CLOSED, path.socket.token, four_tuple))
+        left = {each.socket.token for each in found.values()}
+        for token in [each for each in self.names if each not in left]:
+            del self._tokens[self.names.pop(token)]
+            events.append(KernelEvent(now, KernelEventKind.CLOSED, token, None))
+        for four_tuple, path in found.items():
+            socket = path.socket
+            if not path.is_same(before.get(four_tuple)):
+                kind = KernelEventKind.CREATED if socket.initial else KernelEventKind.SUBFLOW_ESTABLISHED
+                events.append(KernelEvent(now, kind, socket.token, four_tuple, remote_id=socket.remote_id))
+        return events
+
+    def _found(self, answer: Mapping[str, Any], now: float) -> Iterator[tuple[FourTuple, TunnelPath]]:
+        for tunnel in answer["tunnels"]:
+            name = str(tunnel["name"])
+            for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
+                local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
+                four_tuple = FourTuple(local, int(path["local_port"]), remote, int(path["remote_port"]))
+                if four_tuple.local_port not in self.ports:
+                    self.strangers.add((name, four_tuple.local_port))
+                elif path["silent_s"] is not None and path["silent_s"] < GONE_SECONDS:
+                    yield four_tuple, self._path(name, path, four_tuple, now)
+
+    def _path(self, tunnel: str, path: Mapping[str, Any], four_tuple: FourTuple, now: float) -> TunnelPath:
+        number, begun = int(path["number"]), int(path["id"])
+        socket = KernelSubflow(
+            token=self._token(tunnel),
+            four_tuple=four_tuple,
+            initial=number == 0,
+            local_id=None,
+            remote_id=number,
+            backup=False,
+            read=now,
+            bytes_acked=int(path["bytes_sent"]),
+            bytes_received=int(path["bytes_received"]),
+            interface=path["interface"],
+            cookie=FIRST_COOKIE | begun,
+        )
+        return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), socket)
+
+    def _token(self, tunnel: str) -> int:
+        token = self._tokens.get(tunnel)
+        if token is None:
+            self._latest += 1
+            token = self._tokens[tunnel] = self._latest
+            self.names[token] = tunnel
+        return token

@@ -1,0 +1,234 @@
+"""Tunnels of Multipath UDP under the same policy: asks their daemon for them, and tells it in which classes paths are.
+
+No netfilter sees the packets of a tunnel: the program that splits them redirects them to an interface. So the same
+program gives them the class. One request a second says which path is to be in which class, all of them each time, and
+its answer has the tunnels; another is made at once when that changes. For all others a tunnel looks like a connection:
+what asks for sockets finds its paths beside these (:meth:`Tunnels.beside`), what makes entries makes theirs
+(:meth:`Tunnels.beside_netfilter`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.shaping.model import ClassSpec, Target
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS: Final = 1.0
+REST_SECONDS: Final = 0.02
+"""Between two requests."""
+ANSWER_SECONDS: Final = 2.0
+NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
+
+Ask = Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
+"""Returns what the daemon whose socket that is answers. Raises OSError."""
+
+
+class Tunnels(Component):
+    """Those of one host. Without ``tunnel_ports`` in the settings it does nothing."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ask: Ask,
+        changed: Callable[[Sequence[KernelEvent]], None],
+        counted: Callable[[int, int, int], None],
+    ) -> None:
+        """*changed* hears of paths that come and go. *counted*, by cookie, of what a path had sent and received before
+        anybody here knew it."""
+        self._settings, self._ask, self._changed, self._counted = settings, ask, changed, counted
+        self.table = TunnelTable(settings.ownership.tunnel_ports)
+        self.wanted: dict[FourTuple, Target] = {}
+        """The entries of paths."""
+        self.classes: Mapping[int, ClassSpec] = {}
+        """By minor number, of the planner of downloads."""
+        self._began = time.time_ns()
+        self._known: set[int] = set()
+        self._said: set[tuple[str, int]] = set()
+        """Of which tunnels it was told that they are left alone."""
+        self._heard = time.monotonic()
+        self._refused = ""
+        """Why the last request had no answer."""
+        self._is_prepared = False
+        self._wake = asyncio.Event()
+
+    def is_path(self, four_tuple: FourTuple) -> bool:
+        return four_tuple.local_port in self.table.ports
+
+    def interface(self, four_tuple: FourTuple) -> str | None:
+        path = self.table.paths.get(four_tuple)
+        return None if path is None else path.socket.interface
+
+    # A component
+
+    async def prepare(self, policy: Policy) -> None:
+        """Ask for the first time, and adopt the classes that a killed daemon left."""
+        if self._is_prepared or not self.table.ports:
+            return
+        self._is_prepared = True
+        await self._exchange({})
+        for four_tuple, path in self.table.paths.items():
+            if path.class_id >> 16 == self._settings.ownership.htb_major:
+                self.wanted[four_tuple] = Target(path.class_id & 0xFFFF, 0)
+
+    async def run(self) -> None:
+        """Ask, forever."""
+        while self.table.ports:
+            await wait_at_most(self._wake, ASK_SECONDS)
+            self._wake.clear()
+            told = self._classes()
+            self._changed(await self._exchange({"classes": told}))
+            if self._classes() != told:
+                self._wake.set()  # their daemon began anew, or a path has another address
+            await asyncio.sleep(REST_SECONDS)
+        await super().run()
+
+    async def release(self) -> None:
+        """Have no path in a class of ours."""
+        self.wanted.clear()
+        if self.table.ports:
+            await self._exchange({"classes": {}})
+
+    # What others are given
+
+    def beside(self, sockets: KernelSockets) -> KernelSockets:
+        """Return what finds paths beside *sockets*."""
+        return _SocketsAndPaths(sockets, self) if self.table.ports else sockets
+
+    def beside_netfilter(self, netfilter: Netfilter) -> Netfilter:
+        """Return what takes entries of paths beside those of *netfilter*."""
+        return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
+
+    def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
+        """Take the entries of paths; return the others."""
+        paths = {each: target for each, target in entries.items() if self.is_path(each)}
+        if not paths:
+            return dict(entries)
+        self.wanted |= paths
+        self._wake.set()
+        return {each: target for each, target in entries.items() if each not in paths}
+
+    def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
+        """Give up the entries of paths; return the others."""
+        others = []
+        for each in four_tuples:
+            if not self.is_path(each):
+                others.append(each)
+            elif self.wanted.pop(each, None) is not None:
+                self._wake.set()
+        return others
+
+    # Within
+
+    def _classes(self) -> dict[str, list[int]]:
+        """Return by a path's number the handle of its class and the most that this lets through, bits/s; 0: no bound.
+
+        Knowing that, the tunnel need not find out by what is lost.
+        """
+        found, major = {}, self._settings.ownership.htb_major
+        for four_tuple, target in self.wanted.items():
+            if (path := self.table.paths.get(four_tuple)) is not None:
+                spec = self.classes.get(target.minor)
+                found[str(path.number)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
+        return found
+
+    async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
+        now, socket = time.monotonic(), self._settings.tunnel_socket
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                events = self.table.take(await self._ask(socket, request), time.monotonic())
+        except (OSError, ValueError) as error:
+            why = str(error) or "no answer"
+            if not self._refused:
+                log.warning("tunnels: %s: %s; asking again each second", socket, why)
+            self._refused = why
+            # Its packets go on without it, by what it said last.
+            return self.table.take(NO_TUNNELS, now) if now - self._heard > GONE_SECONDS else []
+        if self._refused:
+            log.info("tunnels: %s answers", socket)
+        self._refused, self._heard = "", now
+        self._count_from_here()
+        for name, port in self.table.strangers - self._said:
+            log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)
+        self._said |= self.table.strangers
+        return events
+
+    def _count_from_here(self) -> None:
+        """What a path carried before this daemon began counts nowhere, unless the ledger knows it."""
+        for path in self.table.paths.values():
+            if path.number < self._began and path.number not in self._known:
+                self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
+        self._known = {path.number for path in self.table.paths.values()}
+
+
+class _SocketsAndPaths(KernelSockets):
+    def __init__(self, sockets: KernelSockets, tunnels: Tunnels) -> None:
+        self._sockets, self._tunnels = sockets, tunnels
+
+    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+        yield from self._sockets.pieces()
+        yield [each.socket for each in self._tunnels.table.paths.values()]
+
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+        paths = self._tunnels.table.paths
+        there = {each: paths[each].socket for each in four_tuples if each in paths}
+        return {**self._sockets.look_up(self._others(four_tuples)), **there}
+
+    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
+        return self._sockets.details(self._others(four_tuples))
+
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
+        stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left, for it is a path of a tunnel")
+        return {**self._sockets.close_sockets(self._others(four_tuples)), **stay}
+
+    def close(self) -> None:
+        self._sockets.close()
+
+    def _others(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
+        return [each for each in four_tuples if not self._tunnels.is_path(each)]
+
+
+class _NetfilterAndPaths(Netfilter):
+    def __init__(self, netfilter: Netfilter, tunnels: Tunnels) -> None:
+        self._netfilter, self._tunnels = netfilter, tunnels
+
+    async def prepare(self) -> None:
+        await self._netfilter.prepare()
+
+    async def check(self) -> list[str]:
+        return await self._netfilter.check()
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        return {**await self._netfilter.read_entries(), **self._tunnels.wanted}
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        if others := self._tunnels.want(entries):
+            await self._netfilter.upsert_entries(others)
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        others = self._tunnels.want(entries)
+        return not others or self._netfilter.upsert_at_once(others)
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        if others := self._tunnels.drop(four_tuples):
+            await self._netfilter.delete_entries(others)
+
+    async def remove(self) -> None:
+        await self._tunnels.release()
+        await self._netfilter.remove()
+
+    def close(self) -> None:
+        self._netfilter.close()
