@@ -20,7 +20,7 @@ LONGEST_POLICY: Final = 48 * 1024
 """Bytes of UTF-8: the throttler reads a line of 64 KiB, in which newlines take two each."""
 POLICY_TEXT: Final = {"query": "policy"}
 """The question for the text of the policy in force."""
-_TOKEN: Final = re.compile(r"[0-9a-f]{8}")
+_TOKEN: Final = re.compile(r"[0-9a-f]{8,9}")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -126,7 +126,7 @@ def _time(given: Mapping[str, str], name: str) -> float | None:
 
 def _token(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise Wrong(f"token: {shown(text)} is not a connection's; write eight digits of 0-9 and a-f")
+        raise Wrong(f"token: {shown(text)} is not a connection's; write eight digits, nine of a tunnel, of 0-9 and a-f")
     return text
 
 

@@ -109,6 +109,7 @@ class World:
         }
         return {
             "connections": self.count,
+            "tunnels": 0,
             "subflows": {"active": 2 * self.count, "pending": 0},
             "clients": max(1, self.count // 2),
             "paths": [

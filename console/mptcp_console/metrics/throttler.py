@@ -120,7 +120,9 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
 
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
-    yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy.", summary["connections"])
+    yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy, and tunnels.", summary["connections"])
+    # .get: a throttler from before it
+    yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", summary.get("tunnels", 0))
     yield gauge("mptcp_throttler_clients", "Client addresses that have them.", summary["clients"])
     yield gauge("mptcp_throttler_subflows", "Subflows of these connections.", summary["subflows"]["active"])
     paths = summary["paths"]

@@ -23,7 +23,15 @@ Rate = Annotated[int, Field(ge=0, description="Bits/s.")]
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 EventNumber = Annotated[int, Field(ge=0, description="Number of an event; they have no gaps.")]
-Token = Annotated[str, Field(pattern="^[0-9a-f]{8}$", description="The proxy's token, as `ss -M` prints it.")]
+Token = Annotated[
+    str,
+    Field(
+        pattern="^[0-9a-f]{8,9}$", description="The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
+    ),
+]
+Tunnel = Annotated[
+    str, Field(description="Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP.")
+]
 Endpoint = Annotated[str, Field(description="`ADDR:PORT`, `[ADDR]:PORT` with IPv6.")]
 EventKindName = Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
 SchemaVersion = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, description="Version of the answers.")]
@@ -110,7 +118,12 @@ class CapAnswer(Part):
     reason: str
 
 
-class SubflowAnswer(CapAnswer):
+class TunnelPathName(Part):
+    tunnel_path: NotRequired[str]
+    """Of a tunnel: what its daemon calls the path. Bytes are those of IP packets, and there is nothing of TCP."""
+
+
+class SubflowAnswer(CapAnswer, TunnelPathName):
     """A subflow with the cap of what is sent to the client."""
 
     local: Endpoint
@@ -130,7 +143,11 @@ class SubflowAnswer(CapAnswer):
     """The cap of what comes from the client; null where no rule is for that."""
 
 
-class StatusConnection(Part):
+class TunnelName(Part):
+    tunnel: NotRequired[Tunnel]
+
+
+class StatusConnection(TunnelName):
     token: Token
     version: MptcpVersion
     since: Moment
@@ -173,7 +190,7 @@ class SubflowDetails(SubflowAnswer):
     """Of what its connection carries now; if that is nothing, of what it has carried."""
 
 
-class ConnectionDetails(Part):
+class ConnectionDetails(TunnelName):
     token: Token
     client: str | None
     """The address from which it was opened, while that subflow is there."""
@@ -373,6 +390,9 @@ class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
     connections: Count
+    """Tunnels included."""
+    tunnels: Count
+    """Those of them that are tunnels of Multipath UDP."""
     subflows: SubflowCounts
     clients: Count
     """Addresses from which connections were opened."""
@@ -451,7 +471,7 @@ class ExplainedSubflow(Part):
     cap_state: Literal["none", "coming", "in force", "being lifted"]
 
 
-class ExplainedConnection(Part):
+class ExplainedConnection(TunnelName):
     token: Token
     client: str | None
     since: Moment

@@ -28,9 +28,10 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
         yield "no such connection by Multipath TCP is open; the throttler neither knows nor caps those of plain TCP"
     for connection in answer["connections"]:
         subflows = connection["subflows"]
+        what = f"tunnel {connection['tunnel']}," if "tunnel" in connection else "connection"
         ends = {each["remote"] for each in subflows}
         yield (
-            f"connection {connection['token']} from {connection['client'] or 'an unknown address'}, "
+            f"{what} {connection['token']} from {connection['client'] or 'an unknown address'}, "
             f"{counted(len(ends), 'active subflow')}, since {clock.at(connection['since'])}"
         )
         for subflow in subflows:

@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import unmap
 LARGEST_REQUEST: Final = 64 * 1024
 """Bytes of the line."""
 STATUS: Final = "status"
-_TOKEN: Final = "[0-9a-fA-F]{1,8}"
+_TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
 
 class RequestError(ValueError):
@@ -109,7 +109,7 @@ def _endpoint(value: object) -> tuple[bytes, int]:
 def _token(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(_TOKEN, value):
         return int(value, 16)
-    raise ValueError("is not a token: at most 8 hexadecimal digits")
+    raise ValueError("is not a token: at most 9 hexadecimal digits")
 
 
 def _text(longest: int, description: str = "", needed: bool = False) -> Argument:

@@ -39,9 +39,9 @@ def print_status(status: dict[str, Any]) -> None:
         for index, subflow in enumerate(connection["subflows"]):
             capped += any(each["ceil"] for each in (subflow, subflow["upload"]) if each is not None)
             table.add_row(
-                connection["token"] if index == 0 else "",
+                connection.get("tunnel", connection["token"]) if index == 0 else "",
                 subflow["remote"],
-                ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
+                _kind(subflow),
                 subflow["path"] or "-",
                 _both(subflow, "ceil", lambda ceil: format_rate(ceil) if ceil else "-"),
                 "landing" if subflow["landing"] else _both(subflow, "classid", lambda classid: classid or "-"),
@@ -56,6 +56,12 @@ def print_status(status: dict[str, Any]) -> None:
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
         + ("" if status["in_step"] else "; the kernel is not yet in step")
     )
+
+
+def _kind(subflow: dict[str, Any]) -> str:
+    if "tunnel_path" in subflow:
+        return f"UDP path {subflow['tunnel_path']}"
+    return ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else "")
 
 
 def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:

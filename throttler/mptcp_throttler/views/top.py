@@ -165,9 +165,11 @@ def _state(capped: Answer) -> str | None:
 def _heading(connection: Answer, rates: Rates, now: float) -> str:
     known = [rates.get(_key(connection, each), (None, None)) for each in connection["subflows"]]
     down, up = (sum(each[side] or 0 for each in known) for side in (0, 1))
+    tunnel = f"tunnel {connection['tunnel']}  " if "tunnel" in connection else ""
     relaxed = f"  caps relaxed: {connection['relaxed']}" if connection["relaxed"] else ""
     return (
-        f"{connection['client'] or '?'}  {connection['token']}  {counted(len(connection['subflows']), 'subflow')}  "
+        f"{connection['client'] or '?'}  {connection['token']}  {tunnel}"
+        f"{counted(len(connection['subflows']), 'subflow')}  "
         f"{compact.amount(down)} down  {compact.amount(up)} up  "
         f"{compact.amount(connection['bytes_sent'] + connection['bytes_received'])}B  "
         f"{compact.duration(now - connection['since'])}{relaxed}"

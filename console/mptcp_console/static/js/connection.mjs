@@ -55,7 +55,7 @@ export class ConnectionPage {
       }
       setText(message, "");
       facts(byId("connection-facts"), [
-        ["Client", why.client],
+        ["Client", why.tunnel === undefined ? why.client : `${why.client}, tunnel ${why.tunnel} (UDP)`],
         ["Since", `${moment(why.since, now)} (${age(now - why.since)})`],
         ["Sent", size(live?.bytes_sent)],
         ["Received", size(live?.bytes_received)],

@@ -99,7 +99,7 @@ export class ConnectionsPage {
 /** @param {Connection} each */
 function group(each) {
   const link = make("a", {href: `#connection/${each.token}`}, each.token);
-  const client = make("span", {class: "client"}, each.client);
+  const client = make("span", {class: "client"}, each.tunnel === undefined ? each.client : `${each.client}, tunnel ${each.tunnel}`);
   const name = make("th", {scope: "rowgroup"}, make("span", {class: "visually-hidden"}, "Connection "), link, " ", client);
   return make("tbody", {}, make("tr", {class: "connection"}, name, ...cells()));
 }

@@ -25,7 +25,7 @@
  * @typedef {{remote: string, local: string, path: string|null, interface: string|null, direction: string,
  *   verdict: string, reason: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
  *   stages: Stage[], cap_state: string}} ExplainedSubflow
- * @typedef {{token: string, client: string, since: number, subflows: ExplainedSubflow[]}} Explained
+ * @typedef {{token: string, client: string, since: number, tunnel?: string, subflows: ExplainedSubflow[]}} Explained
  *
  * @typedef {{local: string, remote: string, path: string|null, interface: string|null, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
@@ -34,6 +34,6 @@
  *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
  *   share: number|null}} Subflow
  * @typedef {{token: string, client: string, since: number, relaxed: string|null, bytes_sent: number|null,
- *   bytes_received: number|null, subflows: Subflow[]}} Connection
+ *   bytes_received: number|null, tunnel?: string, subflows: Subflow[]}} Connection
  */
 export {};

@@ -26,6 +26,7 @@ from mptcp_throttler.views.answers import (
     StatusConnection,
     SubflowAnswer,
     SubflowDetails,
+    TunnelPathName,
 )
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Request
@@ -47,6 +48,7 @@ def status_connections(snapshot: Snapshot) -> Iterator[StatusConnection]:
             "since": snapshot.wall(connection.since),
             "relaxed": snapshot.engine.guard.reason(connection.token),
             "subflows": subflow_answers.of(connection, samples),
+            **snapshot.tunnel(connection),
         }
 
 
@@ -77,14 +79,17 @@ class _SubflowAnswers:
         """Return the subflows of *connection*."""
         down, up = by_direction(self._snapshot.verdicts(connection.token))
         found: list[SubflowAnswer] = []
-        ahead = self._snapshot.engine.ahead
+        ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
         for subflow in connection.subflows:
             four_tuple = subflow.four_tuple
             local, local_port, remote, remote_port = four_tuple
             sample, verdict, upload = samples.get(four_tuple), down.get(four_tuple), up.get(four_tuple)
             cap = _cap(subflow, verdict, self._download, self._landing)
+            path = paths.get(four_tuple)
+            of_tunnel: TunnelPathName = {} if path is None else {"tunnel_path": path.name}
             found.append(
                 {
+                    **of_tunnel,
                     "local": _own_end(local, local_port),
                     "remote": end_text(remote, remote_port),
                     "initial": subflow.initial,
@@ -203,6 +208,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDe
             "bytes_sent": sum(sent for sent, _ in carried),
             "bytes_received": sum(received for _, received in carried),
             "subflows": subflows,
+            **snapshot.tunnel(connection),
         }
 
 

@@ -54,6 +54,7 @@ def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[Exp
                 "token": f"{connection.token:08x}",
                 "client": address_text(connection.client),
                 "since": snapshot.wall(connection.since),
+                **snapshot.tunnel(connection),
                 "subflows": [
                     one.subflow(subflow, direction)
                     for subflow in connection.subflows

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
@@ -27,6 +28,7 @@ from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.views.answers import TunnelName
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,10 @@ class Snapshot:
         """By token."""
         return self.engine.tracker.connections
 
+    def tunnel(self, connection: Connection) -> TunnelName:
+        """Return what answers say of a tunnel, nothing of another connection."""
+        return {"tunnel": self.engine.tunnels.table.names.get(connection.token, "")} if connection.is_tunnel else {}
+
     @property
     def planners(self) -> tuple[Planner, Planner]:
         """Of downloads and of uploads."""
@@ -95,7 +101,7 @@ class Snapshot:
         sampler = self.engine.sampler
         if not sampler.is_current():
             try:
-                sockets = self.kernel.sockets(self.settings)
+                sockets = self._sockets()
                 return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
             except (KernelError, OSError) as error:
                 log.error("%s; the status shows older byte counts", error)
@@ -106,11 +112,14 @@ class Snapshot:
     ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
         """Return what the kernel says of these sockets now."""
         try:
-            sockets = self.kernel.sockets(self.settings)
+            sockets = self._sockets()
             return sockets.look_up(four_tuples), sockets.details(four_tuples)
         except (KernelError, OSError) as error:
             log.error("%s; an answer shows nothing of sockets", error)
             return {}, {}
+
+    def _sockets(self) -> KernelSockets:
+        return self.engine.tunnels.beside(self.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""

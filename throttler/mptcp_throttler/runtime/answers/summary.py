@@ -86,6 +86,7 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
         **answer,
         "started": snapshot.wall(snapshot.started),
         "connections": len(snapshot.connections),
+        "tunnels": len(engine.tunnels.table.names),
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
         "clients": len(engine.traffic.clients),
         "counted": snapshot.wall(engine.traffic.counted),

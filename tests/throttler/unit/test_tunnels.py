@@ -1,0 +1,263 @@
+"""Tunnels under the policy: their daemon's answers become connections, and what is decided goes there alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import examples
+from fake_kernel import PROXY, FakeKernel, four_tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
+
+from mptcp_throttler.config.settings import SettingsError, load_settings
+from mptcp_throttler.mptcp import tunnels as tunnels_module
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.policy.model import Throttle
+from mptcp_throttler.runtime import tunnels as component
+from mptcp_throttler.shaping.model import FIRST_MINOR, class_spec
+
+PORT = 51820
+TUNNELS = f"tunnel_ports: [{PORT}]\n"
+
+
+def udp(remote: str) -> FourTuple:
+    return FourTuple(PROXY, PORT, ip_address(remote).packed, PORT)
+
+
+# The paths are what the daemon of the tunnels said last.
+
+paths = st.lists(
+    st.fixed_dictionaries(
+        {
+            "path": st.just("p"),
+            "number": st.integers(0, 2),
+            "id": st.integers(1, 5),
+            "local": st.just("10.77.0.1"),
+            "local_port": st.sampled_from((PORT, PORT, PORT, 4000)),
+            "remote": st.sampled_from(("10.1.0.1", "10.2.0.1", "fd77::1")),
+            "remote_port": st.integers(1, 2),
+            "interface": st.sampled_from(("w0", None)),
+            "class": st.just(0),
+            "silent_s": st.sampled_from((None, 0.0, 1.0, 11.0)),
+            "bytes_sent": st.integers(0, 100),
+            "bytes_received": st.integers(0, 100),
+        }
+    ),
+    max_size=3,
+    unique_by=lambda each: each["number"],
+)
+answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
+    lambda given: {"tunnels": [{"name": name, "paths": each} for name, each in given.items()]}
+)
+broken = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
+TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.tuples(st.one_of(answers, answers, broken, st.just("resync")), st.floats(0.1, 20)), max_size=12))
+def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(steps: list[tuple[Any, float]]) -> None:
+    table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT], TrackerLimits(idle_timeout=15.0)), 100.0
+    tracker.resync([TCP], now)
+    last: dict[FourTuple, tuple[str, int]] = {}
+    for step, seconds in steps:
+        now += seconds
+        events = tracker.expire(now)
+        if step == "resync":
+            events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+        else:
+            try:
+                told = table.take(step, now)
+            except ValueError:
+                told = []
+            else:
+                last = dict(_shown(step))
+            events += [each for event in told for each in tracker.kernel_event(event)]
+            if tracker.wants_resync:
+                events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+        assert EventKind.DISAGREEMENT not in {each.kind for each in events}
+        there = [each for each in tracker.connections.values() if each.is_tunnel]
+        found = {
+            subflow.four_tuple: (table.names[each.token], subflow.remote_id)
+            for each in there
+            for subflow in each.subflows
+        }
+        assert found == last
+        assert len(there) == len({name for name, _ in last.values()}), "each tunnel is one connection"
+
+
+def _shown(answer: dict[str, Any]) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
+    for tunnel in answer["tunnels"]:
+        for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
+            if path["local_port"] == PORT and path["silent_s"] is not None and path["silent_s"] < GONE_SECONDS:
+                yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])
+
+
+# The whole daemon.
+
+
+def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    @wraps(test)
+    def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(component, "ASK_SECONDS", 0.01)
+        asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
+
+    return wrapped
+
+
+def with_tunnel() -> FakeKernel:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    kernel.tunnels.path("home", 0, "10.1.0.9")
+    kernel.tunnels.path("home", 1, "10.2.0.9")
+    return kernel
+
+
+def tunnel_of(scene: Scene) -> dict[str, Any]:
+    (found,) = (each for each in scene.ask(query="connections")["connections"] if "tunnel" in each)
+    return dict(found)
+
+
+@scenario
+async def test_a_path_is_in_the_class_of_its_cap_and_nothing_else_is_done_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = with_tunnel()
+    kernel.netfilter.ports = {3128}
+    capped = str(kernel.tunnels.tunnels["home"][0]["id"])
+    async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
+        await until(lambda: kernel.tunnels.classes == {capped: [0x4D50 << 16 | FIRST_MINOR, 5_000_000]})
+        assert {each: target.minor for each, target in kernel.netfilter.entries.items()} == {
+            four_tuple("10.1.0.1"): FIRST_MINOR
+        }, "one class for both"
+        await until(lambda: list(kernel.upload_netfilter.entries) == [four_tuple("10.1.0.1")])
+        assert set(kernel.pacing.limits) == {1}, "the socket alone is paced"
+        await scene.reload(CAPPED.replace("5 Mbit/s", "2 Mbit/s"))
+        await until(lambda: kernel.tunnels.classes[capped][1] == 2_000_000)
+        guarded = set(scene.engine.guard.watched())
+        assert (four_tuple("10.2.0.1") in guarded, udp("10.2.0.9") in guarded) == (True, False)
+        await scene.reload(PATHS + "rules: [{name: halves, steer: {mode: load-balancing, weights: {a: 1, b: 1}}}]\n")
+        await until(lambda: not kernel.tunnels.classes)
+        why = {each["token"]: each["subflows"][0]["reason"] for each in scene.status()["connections"]}
+        assert ["steered" in each for each in why.values()] == [True, False]
+        await scene.reload(CAPPED)
+        await until(lambda: kernel.tunnels.classes)
+    assert kernel.tunnels.classes == {}
+
+
+@scenario
+async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = with_tunnel()
+    kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
+    async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
+        await until(lambda: tunnel_of(scene)["bytes_sent"] == 700)
+        shown = tunnel_of(scene)
+        assert (shown["tunnel"], shown["client"], shown["bytes_received"]) == ("home", "10.1.0.9", 11)
+        assert [(each["tunnel_path"], each["path"], each["ceil"]) for each in shown["subflows"]] == [
+            ("0", "a", 5_000_000),
+            ("1", "b", None),
+        ]
+        assert shown["subflows"][0]["upload"]["ceil"] is None
+        (explained,) = scene.ask(query="explain", token=shown["token"])["connections"]
+        assert explained["tunnel"] == "home"
+        reasons = {(each["direction"], each["path"]): each["reason"] for each in explained["subflows"]}
+        assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
+        assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage had to say so"
+        assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
+        assert scene.ask(query="summary")["tunnels"] == 1
+
+
+@scenario
+async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, policy = (
+        with_tunnel(),
+        PATHS
+        + "rules: [{name: v, budget: {period: day, per: path, steps: ["
+        + ("{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}]\n"),
+    )
+    home = kernel.tunnels.tunnels["home"]
+    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # long before
+
+    def used(scene: Scene) -> int:
+        return sum(scene.engine.budget_stage.accounts().values())
+
+    async with running(tmp_path, policy, kernel, TUNNELS) as scene:
+        home[0]["bytes_sent"] += 1000
+        kernel.sockets.carry(four_tuple("10.1.0.1"), 200)
+        await until(lambda: used(scene) == 1200)
+    home[0]["bytes_sent"] += 30
+    async with running(tmp_path, policy, kernel, TUNNELS) as scene:
+        home[1]["bytes_received"] += 4
+        await until(lambda: used(scene) == 1234)
+        home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
+        home[1] |= {"id": (1 << 61) + 77, "bytes_sent": 766}
+        await until(lambda: used(scene) == 2000)
+        home[0]["bytes_sent"] += 998_000
+        await until(lambda: len(kernel.tunnels.classes) == 2)
+        assert four_tuple("10.1.0.1") in kernel.netfilter.entries
+
+
+@scenario
+async def test_a_daemon_that_is_gone_has_no_paths_after_a_while_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = with_tunnel()
+    kernel.tunnels.is_there = False
+    async with running(tmp_path, CAPPED, kernel, TUNNELS) as scene:
+        kernel.tunnels.is_there = True
+        await until(lambda: kernel.tunnels.classes)
+        kernel.tunnels.is_there, kernel.tunnels.classes = False, {}
+        asked = kernel.tunnels.asked
+        await asyncio.sleep(0.05)
+        assert tunnel_of(scene)["subflows"], "it is waited for"
+        assert kernel.tunnels.asked == asked
+        monkeypatch.setattr(component, "GONE_SECONDS", 0.0)
+        await until(lambda: len(scene.engine.tracker.connections) == 1)
+        kernel.tunnels.is_there = True
+        await until(lambda: kernel.tunnels.classes)
+        monkeypatch.setattr(component, "ASK_SECONDS", 3600.0)
+        await until(lambda: not scene.engine.tunnels._wake.is_set())
+        for number, each in enumerate(kernel.tunnels.tunnels["home"]):
+            each["id"] = (1 << 61) + 500 + number
+        scene.engine.tunnels._wake.set()
+        await until(lambda: kernel.tunnels.classes.keys() == {str((1 << 61) + 500)})
+
+
+@scenario
+async def test_what_a_killed_throttler_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = with_tunnel()
+    kernel.sockets.there.clear()
+    kernel.tunnels.tunnels["home"][0]["class"] = 0x4D50 << 16 | 0x4321
+    kernel.traffic_control.classes[0x4321] = class_spec(0x4321, Throttle(rate=5_000_000))
+    async with running(tmp_path, CAPPED, kernel, TUNNELS):
+        await until(lambda: kernel.tunnels.classes)
+        assert [class_id & 0xFFFF for class_id, _ in kernel.tunnels.classes.values()] == [0x4321]
+
+
+def test_a_tunnels_port_is_another_than_the_proxys() -> None:
+    text = "interfaces: [w0]\npolicy: p\ntunnel_ports: [51820, 3128]\n"
+    with pytest.raises(SettingsError) as caught:
+        load_settings(text, "throttler.yaml")
+    assert str(caught.value).startswith("throttler.yaml:3: tunnel_ports[1]: 3128 is among listen_ports")
+
+
+def test_nothing_is_asked_without_ports(tmp_path: Path) -> None:
+    async def alone() -> int:
+        kernel = with_tunnel()
+        async with running(tmp_path, CAPPED, kernel):
+            await asyncio.sleep(0)
+        return kernel.tunnels.asked
+
+    assert asyncio.run(alone()) == 0
+    assert tunnels_module.GONE_SECONDS > component.ASK_SECONDS
