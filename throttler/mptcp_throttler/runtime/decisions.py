@@ -177,6 +177,8 @@ class Decisions:
 
     def expected(self, connection: Connection) -> int:
         """Return with how many paths caps are decided."""
+        if connection.is_tunnel:
+            return 0  # its paths are told of together
         before = self.anticipation.next_due
         paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
         if self.anticipation.next_due != before:
