@@ -109,7 +109,7 @@ class World:
         }
         return {
             "connections": self.count,
-            "tunnels": 0,
+            "tunnels": [{"tunnel": "home", "path": "0", "bytes_sent": 7, "bytes_received": 5}],
             "subflows": {"active": 2 * self.count, "pending": 0},
             "clients": max(1, self.count // 2),
             "paths": [

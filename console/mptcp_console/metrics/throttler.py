@@ -1,7 +1,7 @@
 """The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
 
-Labels are what the policy names (policy, rule, path, budget), the direction, an interface of the throttler's, a BPF
-program: never a client, a connection or a port. How many samples there are therefore depends on
+Labels are what the policy names (policy, rule, path, budget), tunnels and their paths, the direction, an interface of
+the throttler's, a BPF program: never a client, a connection or a port. How many samples there are therefore depends on
 policy and settings, not on the traffic.
 """
 
@@ -121,8 +121,16 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy, and tunnels.", summary["connections"])
-    # .get: a throttler from before it
-    yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", summary.get("tunnels", 0))
+    tunnels = summary.get("tunnels", ())  # .get: a throttler from before it
+    number = len({each["tunnel"] for each in tunnels})
+    yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
+    text = "IP packets carried by each path of a tunnel, since the path has its addresses."
+    carried = sums(
+        ((each["tunnel"], each["path"], direction), each[key])
+        for each in tunnels
+        for direction, key in (("down", "bytes_sent"), ("up", "bytes_received"))
+    )
+    yield counters("mptcp_throttler_tunnel_bytes_total", text, ("tunnel", "path", "direction"), carried)
     yield gauge("mptcp_throttler_clients", "Client addresses that have them.", summary["clients"])
     yield gauge("mptcp_throttler_subflows", "Subflows of these connections.", summary["subflows"]["active"])
     paths = summary["paths"]

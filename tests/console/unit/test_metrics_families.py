@@ -30,7 +30,7 @@ from mptcp_console.metrics.throttler import MAX_CAPS
 
 ALLOWED_LABELS = {
     "policy", "rule", "path", "direction", "budget", "le", "version", "interface", "program", "process",
-    "service",
+    "service", "tunnel",
 }  # fmt: skip
 ONE = {"process": "1"}
 SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
@@ -62,6 +62,8 @@ def usual() -> Samples:
         ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "down"}, 5300),
         ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "up"}, 100),
         ("mptcp_throttler_path_bytes_total", {"path": "-", "direction": "up"}, 8),
+        ("mptcp_throttler_tunnels", {}, 1),
+        ("mptcp_throttler_tunnel_bytes_total", {"tunnel": "home", "path": "1", "direction": "up"}, 5),
         # One of the three is coming.
         ("mptcp_throttler_caps_in_force", SPARE | {"direction": "down"}, 2),
         ("mptcp_throttler_caps_coming", SPARE | {"direction": "down"}, 1),

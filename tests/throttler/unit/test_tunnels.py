@@ -173,7 +173,12 @@ async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
         assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
         assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage had to say so"
         assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
-        assert scene.ask(query="summary")["tunnels"] == 1
+        assert scene.ask(query="summary")["tunnels"][1] == {
+            "tunnel": "home",
+            "path": "1",
+            "bytes_sent": 700,
+            "bytes_received": 11,
+        }
 
 
 @scenario

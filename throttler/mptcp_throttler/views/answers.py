@@ -386,13 +386,22 @@ class BpfPrograms(Part):
     """What a subflow carries after its last sample is counted."""
 
 
+class TunnelPathTotals(Part):
+    tunnel: str
+    path: str
+    """As the tunnel's daemon calls it."""
+    bytes_sent: Bytes
+    """Of IP packets, since the path has its addresses."""
+    bytes_received: Bytes
+
+
 class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
     connections: Count
     """Tunnels included."""
-    tunnels: Count
-    """Those of them that are tunnels of Multipath UDP."""
+    tunnels: list[TunnelPathTotals]
+    """Paths of tunnels of Multipath UDP; at most 1,000."""
     subflows: SubflowCounts
     clients: Count
     """Addresses from which connections were opened."""

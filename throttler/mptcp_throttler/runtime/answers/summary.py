@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final, cast
 
 from mptcp_throttler.policy.model import Policy, Rule
@@ -30,6 +31,7 @@ MAX_CLASSES: Final = 256
 """Classes that are listed; a cap for each client may be more."""
 MAX_BUDGETS: Final = 100
 """Accounts that are listed; more if the policy has more budgets, one of each."""
+MAX_TUNNEL_PATHS: Final = 1000
 
 
 def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
@@ -86,7 +88,15 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
         **answer,
         "started": snapshot.wall(snapshot.started),
         "connections": len(snapshot.connections),
-        "tunnels": len(engine.tunnels.table.names),
+        "tunnels": [
+            {
+                "tunnel": each.tunnel,
+                "path": each.name,
+                "bytes_sent": each.socket.bytes_acked,
+                "bytes_received": each.socket.bytes_received,
+            }
+            for each in islice(engine.tunnels.table.paths.values(), MAX_TUNNEL_PATHS)
+        ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
         "clients": len(engine.traffic.clients),
         "counted": snapshot.wall(engine.traffic.counted),
