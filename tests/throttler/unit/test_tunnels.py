@@ -171,6 +171,11 @@ async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
         assert explained["tunnel"] == "home"
         reasons = {(each["direction"], each["path"]): each["reason"] for each in explained["subflows"]}
         assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
+        tried = {(each["direction"], each["path"]): each["tried"][0]["failed"] for each in explained["subflows"]}
+        assert (tried["down", "a"], f"upload: {tried['up', 'a']}") == (None, reasons["up", "a"]), (
+            "it is said there, too"
+        )
+        assert {each["rtt"] for each in shown["subflows"]} == {None}
         assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage had to say so"
         assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
         assert scene.ask(query="summary")["tunnels"][1] == {

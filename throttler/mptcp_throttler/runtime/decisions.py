@@ -34,6 +34,8 @@ SLICE_SECONDS = 0.003
 """After which no other one is decided without a pause, for a join waits for it. Just after somebody has asked for the
 status, each page of memory that is written is copied first, and the same connections take thrice as long."""
 Listener = Callable[[Decision], None]
+NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
+NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
 
@@ -210,15 +212,20 @@ def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     queue of ours, and their own daemon chooses among them."""
     return tuple(
         [
-            replace(each, scope=None, throttle=None, reason=_UPLOAD_OF_TUNNEL, beside=None, steer=None, steer_path=None)
+            replace(
+                each,
+                scope=None,
+                throttle=None,
+                reason=BEFORE[Direction.UP] + NOT_CAPPED,
+                beside=None,
+                steer=None,
+                steer_path=None,
+            )
             if each.direction is Direction.UP and each.throttle is not None
             else replace(each, steer=None, steer_path=None)
             for each in verdicts
         ]
     )
-
-
-_UPLOAD_OF_TUNNEL: Final = f"{BEFORE[Direction.UP]}counted, not capped: it is a tunnel's"
 
 
 def _left_alone(verdict: Verdict) -> Verdict:

@@ -188,7 +188,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDe
             subflows.append(
                 {
                     **shown,
-                    "rtt": None if sample is None or sample.tcp is None else sample.tcp.rtt / 1e6,
+                    "rtt": None if sample is None or sample.is_of_tunnel else sample.tcp.rtt / 1e6,
                     "rtt_var": None if socket is None else socket.rtt_variance / 1e6,
                     "retransmits": None if socket is None else socket.retransmits,
                     "segments_out": None if socket is None else socket.segments_out,

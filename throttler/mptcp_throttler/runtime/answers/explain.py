@@ -12,6 +12,7 @@ from mptcp_throttler.policy.evaluate import ExplainedPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
+from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
 from mptcp_throttler.telemetry.events import CUT, Happened
@@ -105,7 +106,7 @@ class _Explained:
                     "rule": each.rule,
                     "kind": each.kind,
                     "matched": each.matched,
-                    "failed": each.failed,
+                    "failed": self._failed(each, direction),
                     "until": each.until,
                 }
                 for each in tried
@@ -113,6 +114,14 @@ class _Explained:
             "stages": list(self._stages(four_tuple, direction, tried)),
             "cap_state": self._cap_state(verdict),
         }
+
+    def _failed(self, tried: Tried, direction: Direction) -> str | None:
+        if self._connection.is_tunnel and tried.matched:
+            if tried.kind is Kind.STEER:
+                return NOT_STEERED
+            if tried.kind is Kind.THROTTLE and direction is Direction.UP:
+                return NOT_CAPPED
+        return tried.failed
 
     def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
         """Yield what each stage added to the reason, or put in its place."""
