@@ -16,7 +16,14 @@ import test_tunnel_live as live
 
 from mptcp_common.status_client import ask
 from mptcp_lab.testbed import LiveNode
-from mptcp_lab.testbed.services import ANSWER, Throttler, start_throttler, wait_until, write_throttler_config
+from mptcp_lab.testbed.services import (
+    ANSWER,
+    Throttler,
+    start_throttler,
+    throttler_mounts,
+    wait_until,
+    write_throttler_config,
+)
 from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
@@ -123,6 +130,13 @@ def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
         assert throttler.process.wait(30) == 0, throttler.process.output()
         assert "Traceback" not in throttler.process.output()
         wait_until(lambda: classes() == [0, 0], "no path is in a class")
+        assert differences(before, kernel_state(proxy)) == []
+        throttler = start_throttler(proxy, throttler.config)
+        wait_until(lambda: all(classes()), "the paths are in classes again", process=throttler.process)
+        throttler.process.kill()
+        command = [proxy.program("mptcp-throttler"), "cleanup", "--config", str(throttler.config)]
+        assert proxy.popen(command, name="cleanup", mounts=throttler_mounts(proxy)).wait(60) == 0
+        wait_until(lambda: classes() == [0, 0], "what a killed one left is gone")
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
             wait_until(lambda: site.alive(proxy) == [False, True], "the other is silent")
