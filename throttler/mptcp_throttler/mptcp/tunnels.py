@@ -30,6 +30,7 @@ class TunnelPath:
     """Nanoseconds since the epoch when the path got these ends; no two have the same."""
     class_id: int
     """HTB class in which its packets leave, as its daemon says; 0: none of ours."""
+    interface: str | None
     socket: KernelSubflow
 
     def is_same(self, other: TunnelPath | None) -> bool:
@@ -99,10 +100,9 @@ class TunnelTable:
             read=now,
             bytes_acked=int(path["bytes_sent"]),
             bytes_received=int(path["bytes_received"]),
-            interface=path["interface"],
             cookie=FIRST_COOKIE | begun,
         )
-        return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), socket)
+        return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), path["interface"], socket)
 
     def _token(self, tunnel: str) -> int:
         token = self._tokens.get(tunnel)

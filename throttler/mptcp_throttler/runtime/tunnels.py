@@ -70,7 +70,7 @@ class Tunnels(Component):
 
     def interface(self, four_tuple: FourTuple) -> str | None:
         path = self.table.paths.get(four_tuple)
-        return None if path is None else path.socket.interface
+        return None if path is None else path.interface
 
     # A component
 
