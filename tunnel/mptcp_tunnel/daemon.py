@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import selectors
 import signal
 import socket
@@ -26,7 +27,7 @@ from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver, Sender
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
-from mptcp_tunnel.message import Kind, identifier, packed, parsed, sender_of
+from mptcp_tunnel.message import Key, Kind, packed, parsed, sender_of
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
 from mptcp_tunnel.session import Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
@@ -46,11 +47,11 @@ class _Running:
     """One tunnel that runs here."""
 
     def __init__(self, number: int, tunnel: Tunnel) -> None:
-        self.number, self.tunnel, self.key = number, tunnel, read_key(tunnel.key)
+        self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
-        self.session = Session(kind, [tunnel.peer] * count, time.time_ns())
+        self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.outside: list[Ends | None] = [None] * count
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
@@ -67,14 +68,14 @@ class Daemon:
         """Raises OSError and ValueError for a key that cannot be read."""
         self._settings = settings
         self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
-        self._by_identifier = {identifier(each.key): each for each in self._running}
+        self._by_identifier = {each.key.identifier: each for each in self._running}
         self._network = Network()
         self._senders: dict[str, Sender] = {}
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
         self._resequencer: Resequencer
         self.refused = 0
-        """Messages with a wrong HMAC or an unknown sender."""
+        """Messages with a wrong code or an unknown sender."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -205,7 +206,7 @@ class Daemon:
         if inside is None:
             return
         session.count(self._programs.counters(running.number), now)
-        alive, delays = session.alive(now), session.delays()
+        alive, delays = session.alive(now), session.delays(now)
         if not any(alive):
             # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
             alive = [True] * len(alive)
@@ -222,7 +223,7 @@ class Daemon:
                     word = "lives" if path.alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.states, running.told = after, now
-            patience = session.patience()
+            patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
                 try:

@@ -20,8 +20,10 @@ from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000_000
 DELAY_SECONDS: Final = 30.0
+_DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
 DEAD_SECONDS: Final = 0.3
 """While probes come twenty times a second."""
+_DEAD: Final = round(DEAD_SECONDS * SECOND)
 QUEUE: Final = 5_000_000
 """A message that took so much longer than the fastest found a queue."""
 SPAN: Final = 200_000_000
@@ -60,20 +62,25 @@ class DelayEstimator:
     """The least time of a message in the last :data:`DELAY_SECONDS`, by clocks that differ."""
 
     def __init__(self) -> None:
-        self.delay: int | None = None
-        """None while nothing was heard."""
         self._rising: deque[tuple[int, int]] = deque()
         """Those that may become the least, when they were heard first."""
 
     def add(self, time: int, took: int) -> int:
         """Take a message that *took* so long; return by how much that is above the least."""
-        while self._rising and self._rising[-1][1] >= took:
-            self._rising.pop()
-        self._rising.append((time, took))
-        while self._rising[0][0] < time - DELAY_SECONDS * SECOND:
-            self._rising.popleft()
-        self.delay = self._rising[0][1]
-        return took - self.delay
+        rising = self._rising
+        while rising and rising[-1][1] >= took:
+            rising.pop()
+        rising.append((time, took))
+        while rising[0][0] < time - _DELAY_WINDOW:
+            rising.popleft()
+        return took - rising[0][1]
+
+    def least(self, now: int) -> int | None:
+        """Return the least, None where nothing was heard in that time."""
+        rising = self._rising
+        while rising and rising[0][0] < now - _DELAY_WINDOW:
+            rising.popleft()
+        return rising[0][1] if rising else None
 
 
 class PathEstimator:
@@ -125,8 +132,16 @@ class PathEstimator:
 
     def lives(self, now: int, interval: int) -> bool:
         """Tell whether something was heard lately, where that is to come each *interval*."""
-        patience = max(DEAD_SECONDS * SECOND, 3 * interval)
-        return self.heard is not None and now - self.heard <= patience
+        return self.heard is not None and now < self.silent_at(interval)
+
+    def silent_at(self, interval: int) -> int:
+        """Return from when on it is silent if nothing more is heard; 0 where nothing was."""
+        return 0 if self.heard is None else self.heard + max(_DEAD, 3 * interval) + 1
+
+    def restart_clock(self) -> None:
+        """Forget what was measured by the other end's clock: that began anew."""
+        self.delays = DelayEstimator()
+        self.restart()
 
     def restart(self) -> None:
         """Forget what was delivered: the path was dead meanwhile, or has another address."""
@@ -134,8 +149,8 @@ class PathEstimator:
         self.queue = 0
 
 
-def differences(estimators: Sequence[DelayEstimator]) -> list[int]:
+def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
     """Return by how much each path's delay is above that of the one with the least; 0 where it is not known."""
-    known = [each.delay for each in estimators if each.delay is not None]
-    least = min(known, default=0)
-    return [0 if each.delay is None else each.delay - least for each in estimators]
+    delays = [each.least(now) for each in estimators]
+    least = min((each for each in delays if each is not None), default=0)
+    return [0 if each is None else each - least for each in delays]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 MOST_PATHS: Final = 8
 """Of a tunnel."""
 MAGIC: Final = 0xF4
-"""First byte of hellos and probes: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
+"""First byte of probes and answers: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
 
 Address = IPv4Address | IPv6Address
 

@@ -101,6 +101,7 @@ def test_the_least_delay_is_of_the_last_while() -> None:
     assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
     assert delays.add(33 * SECOND, 50) == 25, "that of 20 is 31 s old"
     other = DelayEstimator()
-    assert differences([delays, other]) == [0, 0]
-    other.add(SECOND, 125)
-    assert differences([delays, other]) == [0, 100]
+    assert differences([delays, other], 33 * SECOND) == [0, 0]
+    other.add(4 * SECOND, 125)
+    assert differences([delays, other], 33 * SECOND) == [0, 100]
+    assert differences([delays, other], 35 * SECOND) == [0, 0], "of the other nothing is known any more"
