@@ -7,6 +7,7 @@ messages ──▶ sessions ──▶ maps of the programs
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver, Sender
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
+from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.message import Key, Kind, packed, parsed, sender_of
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
 from mptcp_tunnel.session import Session
@@ -34,11 +37,13 @@ from mptcp_tunnel.settings import Settings, Tunnel, read_key
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS: Final = 0.025
-"""Between two looks at what is due."""
-TELL_SECONDS: Final = 1.0
+_NEVER: Final = 1 << 63
+_TURN: Final = 25_000_000
+"""Nanoseconds between two looks at what is due of a relay."""
+_TELL: Final = 2_000_000_000
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
 _BATCH: Final = 64
+"""Messages that are read of an interface before anything else is done."""
 _LEAST_CHANGE: Final = 0.02
 """Of a rate or a delay that the programs are told of at once."""
 
@@ -59,6 +64,8 @@ class _Running:
         self.told = 0
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
+        self.due = self.queued = _NEVER
+        """When to look at it again, and when that is among what is to be looked at."""
 
 
 class Daemon:
@@ -68,11 +75,17 @@ class Daemon:
         """Raises OSError and ValueError for a key that cannot be read."""
         self._settings = settings
         self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
+        self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
+        self._changed: dict[_Running, None] = {}
+        """A proxy's, of which something came since they were looked at."""
+        self._looks: list[tuple[int, int]] = []
+        """A heap of when to look at which tunnel of a proxy, though nothing comes."""
         self._network = Network()
         self._senders: dict[str, Sender] = {}
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
+        self._routes: Routes
         self._resequencer: Resequencer
         self.refused = 0
         """Messages with a wrong code or an unknown sender."""
@@ -85,6 +98,8 @@ class Daemon:
             scope.callback(self._network.close)
             scope.callback(self._network.remove)
             device, address = self._network.make()
+            self._routes = Routes()
+            scope.callback(self._routes.close)
             self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
             self._programs.attach([index_of(each) for each in settings.uplinks])
@@ -106,21 +121,47 @@ class Daemon:
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs told, until something can be read from *stop*."""
         self._selector.register(stop, selectors.EVENT_READ)
-        due = time.monotonic()
+        turn = time.monotonic_ns()
         while True:
-            for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
+            due = min(turn if self._relays else _NEVER, self._looks[0][0] if self._looks else _NEVER)
+            wait = None if due == _NEVER else max(0.0, (due - time.monotonic_ns()) / 1e9)
+            for key, _ in self._selector.select(wait):
                 if key.data is None:
                     return
                 key.data()
-            if time.monotonic() >= due:
-                due = time.monotonic() + TURN_SECONDS
-                self._turn(time.monotonic_ns())
+            now = time.monotonic_ns()
+            if self._relays and now >= turn:
+                turn = now + _TURN
+                for each in self._relays:
+                    self._count(each, now)
+                    self._probe(each, now)
+                    self._follow(each, now)
+            self._look(now)
 
-    def _turn(self, now: int) -> None:
-        for each in self._running:
-            if each.is_relay:
-                self._probe(each, now)
+    def _look(self, now: int) -> None:
+        """Follow a proxy's tunnels of which something came, or of which it is time."""
+        changed, self._changed = self._changed, {}
+        while self._looks and self._looks[0][0] <= now:
+            at, number = heappop(self._looks)
+            running = self._running[number]
+            if at == running.queued:
+                running.queued = _NEVER
+                if running.due <= now:
+                    self._count(running, now)
+                    changed[running] = None
+                else:
+                    self._look_again(running, running.due)
+        for each in changed:
             self._follow(each, now)
+            silence = each.session.next_silence(now)
+            if silence is not None and each.inside is not None:  # else the programs go on with what they know
+                self._look_again(each, min(silence, each.told + _TELL + 1))
+
+    def _look_again(self, running: _Running, at: int) -> None:
+        running.due = at
+        if at < running.queued:
+            running.queued = at
+            heappush(self._looks, (at, running.number))
 
     def _answer(self, listening: socket.socket) -> None:
         with suppress(OSError), listening.accept()[0] as client:
@@ -155,6 +196,9 @@ class Daemon:
             self._programs.forget_outside([before])
         self._programs.set_outside({ends: (running.number, index)})
 
+    def _count(self, running: _Running, now: int) -> None:
+        running.session.count(self._programs.counters(running.number), now)
+
     def _probe(self, running: _Running, now: int) -> None:
         for index, message, _ in running.session.due(now):
             ends = running.outside[index]
@@ -167,6 +211,7 @@ class Daemon:
         except KernelError as error:
             log.warning("%s", error)
             return
+        counted = set[_Running]()
         for each in received:
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
@@ -175,6 +220,11 @@ class Daemon:
                 self.refused += 1
                 continue
             now = time.monotonic_ns()
+            if not running.is_relay:
+                self._changed[running] = None
+                if running not in counted:
+                    counted.add(running)
+                    self._count(running, now)
             answer, moved = running.session.receive(message, each.ends.remote, now)
             if answer is not None:
                 payload = packed(answer, running.key, len(each.payload))
@@ -185,27 +235,39 @@ class Daemon:
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
         """A relay's path has this address from now."""
         log.info("tunnel %s: path %d comes from %s", running.tunnel.name, index, ends.remote)
-        version, port = ends.local.address.version, running.tunnel.port
+        version = ends.local.address.version
         try:
-            if running.inside is None:
-                inside = Ends(near_end(port, version), far_end(running.number, port, version))
-                self._network.lead([inside.remote], port)
-                running.inside = inside
-            next_hop, _ = self._network.next_hop(ends.remote.address, interface)
+            if running.inside is None or running.inside.local.address.version != version:
+                self._begin_proxy(running, version)
+            number = index_of(interface)
+            next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
             self._move(running, index, ends)
         except KernelError as error:
             log.warning("tunnel %s: %s", running.tunnel.name, error)
             running.session.paths[index].remote = None  # the next probe tries again
             return
-        running.states[index] = PathState(ends, index_of(interface), next_hop)
+        running.states[index] = PathState(ends, number, next_hop)
         running.told = 0
+
+    def _begin_proxy(self, running: _Running, version: int) -> None:
+        """Have the tunnel program's packets led here; the paths of a tunnel have one IP version, that of the newest."""
+        port = running.tunnel.port
+        inside = Ends(near_end(port, version), far_end(running.number, port, version))
+        self._network.lead_far_ends(version)
+        if running.inside is not None:
+            log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
+            self._programs.forget_inside(running.inside)
+            for index, ends in enumerate(running.outside):
+                if ends is not None and ends.local.address.version != version:
+                    self._programs.forget_outside([ends])
+                    running.outside[index] = running.states[index] = running.session.paths[index].remote = None
+        running.inside = inside
 
     def _follow(self, running: _Running, now: int) -> None:
         """Tell the programs what has changed of a tunnel."""
         session, inside = running.session, running.inside
         if inside is None:
             return
-        session.count(self._programs.counters(running.number), now)
         alive, delays = session.alive(now), session.delays(now)
         if not any(alive):
             # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
@@ -216,7 +278,7 @@ class Daemon:
             else replace(state, alive=lives, rate=path.estimator.rate, delay=delay, queue=max(0, path.estimator.queue))
             for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
         ]
-        due = now - running.told > TELL_SECONDS * 1e9
+        due = now - running.told > _TELL
         if due or any(map(_differ, running.states, after)):
             for index, (before, path) in enumerate(zip(running.states, after, strict=True)):
                 if before is not None and path is not None and before.alive is not path.alive:
@@ -298,5 +360,7 @@ def serve(settings: Settings) -> None:
     with woken, wakes, daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
+        gc.collect()
+        gc.freeze()  # what a thousand tunnels are need not be looked through again
         notify("READY=1")
         daemon.run(woken)

@@ -6,9 +6,11 @@ import json
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,20 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
+from mptcp_tunnel.kernel.packets import Receiver, packet_of
+from mptcp_tunnel.message import Key, Kind, Message, packed
+from mptcp_tunnel.model import End
+from mptcp_tunnel.model import Ends as UdpEnds
 
 pytestmark = pytest.mark.kernel
 PORT = 51820
-PEER = "10.93.9.9"
+FAMILIES = ("-4", "-6")
+PEERS = {4: "10.93.9.9", 6: "fd00:93:9::9"}
+PEER = PEERS[4]
 ECHO = f"""\
 import socket
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-    server.bind(("0.0.0.0", {PORT}))
+with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
+    server.bind(("::", {PORT}))
     while True:
         data, address = server.recvfrom(2048)
         server.sendto(data, address)
@@ -37,6 +45,8 @@ class Site:
 
     def __init__(self, relay: LiveNode, proxy: LiveNode) -> None:
         self.relay, self.proxy = relay, proxy
+        self.version = 4
+        """By which the relay comes."""
         self.key = relay.write("tunnel.key", "k" * 32)
         self.key.chmod(0o600)
         self.sockets = {node.name: node.directory / f"{node.name}-tunnel.sock" for node in (relay, proxy)}
@@ -44,8 +54,9 @@ class Site:
     def settings(self, node: LiveNode) -> Path:
         text = f"status_socket: {self.sockets[node.name]}\n"
         if node is self.relay:
+            peer = End(ip_address(PEERS[self.version]), PORT)
             text += "tunnels:\n  home:\n    port: 51820\n"
-            text += f'    key: {self.key}\n    peer: "{PEER}:{PORT}"\n    paths: {{a: u0, b: u1}}\n'
+            text += f'    key: {self.key}\n    peer: "{peer}"\n    paths: {{a: u0, b: u1}}\n'
         else:
             text += f"uplinks: [u0, u1]\ntunnels:\n  home: {{port: {PORT}, key: {self.key}}}\n"
         return node.write(f"{node.name}-tunnel.yaml", text)
@@ -74,12 +85,13 @@ class Site:
     def exchange(self, count: int) -> int:
         """Have the program here send so many packets, twenty at once; return how many came back, each once."""
         came = set()
-        with self.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.bind(("0.0.0.0", PORT))
+        family = socket.AF_INET if self.version == 4 else socket.AF_INET6
+        with self.relay.entered(), socket.socket(family, socket.SOCK_DGRAM) as client:
+            client.bind(("", PORT))
             client.settimeout(0.5)
             for start in range(0, count, 20):
                 for number in range(start, start + 20):
-                    client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEER, PORT))
+                    client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEERS[self.version], PORT))
                 with suppress(TimeoutError):
                     for _ in range(20):
                         came.add(client.recvfrom(2048)[0][1:5])
@@ -90,22 +102,29 @@ class Site:
 def site(module_testbed: Testbed) -> Iterator[Site]:
     relay, proxy = module_testbed["client"], module_testbed["origin"]
     for number in range(2):
-        near, far = f"10.93.{number}.1", f"10.93.{number}.2"
+        sides = [(f"10.93.{number}.1", f"10.93.{number}.2", 24), (f"fd00:93:{number}::1", f"fd00:93:{number}::2", 64)]
         relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
-        for node, address in ((relay, near), (proxy, far)):
-            node.run(["ip", "addr", "add", f"{address}/24", "dev", f"u{number}"])
+        for node, side in ((relay, 0), (proxy, 1)):
             # No address comes later, by itself.
             node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
-        relay.run(["ip", "route", "add", PEER, "via", far, "dev", f"u{number}", "table", str(100 + number)])
-        relay.run(["ip", "rule", "add", "from", near, "lookup", str(100 + number)])
-    relay.run(["ip", "route", "add", PEER, "via", "10.93.0.2"])
-    proxy.run(["ip", "addr", "add", f"{PEER}/32", "dev", "lo"])
+            for each in sides:
+                node.run(["ip", "addr", "add", f"{each[side]}/{each[2]}", "dev", f"u{number}", "nodad"])
+        for peer, (near, far, _) in zip(PEERS.values(), sides, strict=True):
+            where = ["via", far, "dev", f"u{number}"]
+            relay.run(["ip", "route", "add", peer, *where, "table", str(100 + number)])
+            relay.run(["ip", FAMILIES[near.count(":") > 0], "rule", "add", "from", near, "lookup", str(100 + number)])
+            if number == 0:
+                relay.run(["ip", "route", "add", peer, *where])
+    for peer in PEERS.values():
+        proxy.run(["ip", "addr", "add", peer, "dev", "lo", "nodad"])
     for node in (relay, proxy):
         wait_until(lambda: node.run(["ip", "link"]).stdout.count("state UP") >= 3, "both links are up")  # noqa: B023
     yield Site(relay, proxy)
-    proxy.run(["ip", "addr", "del", f"{PEER}/32", "dev", "lo"])
+    for length, peer in zip((32, 128), PEERS.values(), strict=True):
+        proxy.run(["ip", "addr", "del", f"{peer}/{length}", "dev", "lo"])
     for number in range(2):
-        relay.run(["ip", "rule", "del", "from", f"10.93.{number}.1", "lookup", str(100 + number)])
+        for family, near in zip(FAMILIES, (f"10.93.{number}.1", f"fd00:93:{number}::1"), strict=True):
+            relay.run(["ip", family, "rule", "del", "from", near, "lookup", str(100 + number)])
         relay.run(["ip", "link", "del", f"u{number}"])
 
 
@@ -155,18 +174,57 @@ def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
         wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
 
 
-def test_forged_messages_move_nothing(site: Site) -> None:
-    """Of a wrong key, sent again, and plain nonsense, from an address of the attacker's own."""
-    from mptcp_tunnel.message import Kind, Message, packed
+def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> None:
+    """Defect: the program at the proxy had the far end of the first one, to which nothing led any more."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), site.daemon(site.proxy) as proxy:
+        wait_until(partial(site.answers, site.proxy), "the proxy's daemon answers", process=proxy)
+        for site.version in (4, 6, 4):
+            with site.daemon(site.relay) as relay:
+                wait_until(partial(site.answers, site.relay), "the relay's daemon answers", process=relay)
+                wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
+                wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both live")
+                assert site.exchange(200) >= 195
+                relay.stop()
+        proxy.stop()
 
-    echo = [sys.executable, "-I", "-c", ECHO]
-    with site.proxy.running(echo), both(site):
+
+def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
+    """Of a wrong key, true ones from another address and in a victim's name, and plain nonsense."""
+    victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
+    to = End(ip_address(PEER), PORT)
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
         before = [each["remote"] for each in site.paths(site.proxy)]
-        with site.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
-            attacker.bind(("10.93.0.1", 6666))
-            for number in range(200):
-                message = Message(Kind.PROBE, number % 9, time.time_ns() + number, 1, 1, 1, 0)
-                attacker.sendto(packed(message, (b"k" if number % 2 else b"x") * 32), (PEER, PORT))
-                attacker.sendto(b"\xf4\x01" + bytes(number), (PEER, PORT))
-        assert site.exchange(100) >= 98
+        site.relay.run(["ip", "addr", "add", f"{victim.address}/24", "dev", "u0"])
+        with site.proxy.entered():
+            tap = Receiver("u0")
+        with site.relay.entered():
+            copier, hears = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+            spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        asked, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
+        with closing(tap), copier, hears, spoofer:
+            copier.bind(attacker)
+            hears.bind((str(victim.address), victim.port))
+            copied = 0
+            while copied < 100:
+                site.exchange(20)
+                for _, payload in tap.read(64):
+                    copied += 1
+                    for _ in range(3):
+                        copier.sendto(payload, (PEER, PORT))
+                        spoofer.sendto(packet_of(UdpEnds(victim, to), payload), (PEER, 0))
+                    for each in sockets:
+                        asked[each] += 3 * len(payload)
+            for number in range(2000):
+                message = Message(Kind.PROBE, number % 9, time.monotonic_ns(), 1, 1, 1, 1, 0)
+                copier.sendto(packed(message, Key(b"x" * 32)), (PEER, PORT))
+                copier.sendto(b"\xf4\x02" + bytes(number % 1000), (PEER, PORT))
+            assert site.exchange(100) >= 98
+            for each in sockets:
+                each.setblocking(False)
+                with suppress(BlockingIOError):
+                    while True:
+                        answered[each] += len(each.recv(2048))
+                assert answered[each] <= asked[each], "nobody gets more than was sent in his name"
+        assert answered[hears] > 0, "what was copied is true"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
+        assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]

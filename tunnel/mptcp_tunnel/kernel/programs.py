@@ -140,6 +140,10 @@ class Programs:
         """Raises KernelError."""
         self._bpf.delete_batch(self._outside, b"".join(map(packed_ends, ends)))
 
+    def forget_inside(self, ends: Ends) -> None:
+        """Raises KernelError."""
+        self._bpf.delete_batch(self._inside, packed_ends(ends))
+
     def counters(self, number: int) -> tuple[PathCounters, ...]:
         """Return what was counted of each path of a tunnel. Raises KernelError."""
         value = self._bpf.lookup(self._states, _NUMBER.pack(number))
