@@ -181,9 +181,19 @@ def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> N
         for site.version in (4, 6, 4):
             with site.daemon(site.relay) as relay:
                 wait_until(partial(site.answers, site.relay), "the relay's daemon answers", process=relay)
+                wait_until(
+                    lambda: (
+                        [ip_address(each["remote"]).version for each in site.paths(site.proxy)] == 2 * [site.version]
+                    ),
+                    "the relay is known by its new addresses",
+                )
                 wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
-                wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both live")
+                before = [each["packets_sent"] for each in site.paths(site.proxy)]
                 assert site.exchange(200) >= 195
+                wait_until(
+                    lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
+                    "the answers went by the paths",
+                )
                 relay.stop()
         proxy.stop()
 
