@@ -23,7 +23,7 @@ struct headers {
     struct ends ends;
     __u32 network; /* bytes from the begin */
     __u32 udp;
-    __u32 id; /* of the IPv4 header, host order */
+    __u32 id; /* of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 first; /* byte of the payload */
@@ -55,6 +55,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
             return 0;
         __builtin_memcpy(from->address, &ip.saddr, sizeof(ip.saddr));
         __builtin_memcpy(to->address, &ip.daddr, sizeof(ip.daddr));
+        headers->id = ip.flow_lbl[1] << 8 | ip.flow_lbl[2];
         headers->ipv6 = 1;
         headers->udp = ETH_HLEN + sizeof(ip);
     } else {
@@ -68,7 +69,8 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
     return 1;
 }
 
-/* Give the packet other ends, and of IPv4 another identification; checksums follow. */
+/* Give the packet other ends and another number, which is the identification of IPv4, and the lower 16 bits of the flow
+ * label of IPv6; checksums follow. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -78,17 +80,19 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     const struct end *to = headers->incoming ? &ends->local : &ends->remote;
     __u32 checksum = headers->udp + __builtin_offsetof(struct udphdr, check);
     __u32 before[9], after[9], both;
-    __u16 ports[2] = {from->port, to->port};
+    __u16 ports[2] = {from->port, to->port}, number = NETWORK16(id);
 
     if (headers->ipv6) {
         __builtin_memcpy(before, from_before->address, 16);
         __builtin_memcpy(before + 4, to_before->address, 16);
         __builtin_memcpy(after, from->address, 16);
         __builtin_memcpy(after + 4, to->address, 16);
-        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), after, 32, 0))
+        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), after, 32, 0) ||
+            store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, flow_lbl) + 1, &number, 2,
+                        BPF_F_RECOMPUTE_CSUM))
             return -1;
     } else {
-        __u16 number = NETWORK16(id), number_before = NETWORK16(headers->id);
+        __u16 number_before = NETWORK16(headers->id);
         __u32 at = headers->network + __builtin_offsetof(struct iphdr, check);
 
         __builtin_memset(before, 0, 32);
@@ -204,7 +208,7 @@ int mptcp_join(struct __sk_buff *packet)
     __asm__("" : "+r"(port)); /* the verifier does not see the bound that a change of byte order gives */
     port &= 0xffff;
     if (headers.first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
-        return TC_ACT_SHOT; /* a hello or a probe: the daemon has had its copy */
+        return TC_ACT_SHOT; /* a probe or an answer: the daemon has had its copy */
     if (!place)
         return TC_ACT_OK;
     chosen = place->path;

@@ -18,7 +18,7 @@
 #endif
 
 #define MOST_PATHS 8
-#define MAGIC 0xf4                /* first byte of hellos and probes: neither WireGuard's nor OpenVPN's */
+#define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
 #define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
 #define LIGHT 300 /* bytes: a smaller packet goes by the path on which it is first, and needs no order */
