@@ -257,10 +257,11 @@ class Daemon:
         if running.inside is not None:
             log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
             self._programs.forget_inside(running.inside)
-            for index, ends in enumerate(running.outside):
-                if ends is not None and ends.local.address.version != version:
+            for index, path in enumerate(running.session.paths):
+                ends = running.outside[index]
+                if ends is not None and path.remote is not None and path.remote.address.version != version:
                     self._programs.forget_outside([ends])
-                    running.outside[index] = running.states[index] = running.session.paths[index].remote = None
+                    running.outside[index] = running.states[index] = path.remote = None
         running.inside = inside
 
     def _follow(self, running: _Running, now: int) -> None:

@@ -27,6 +27,7 @@ from mptcp_tunnel.model import Ends as UdpEnds
 
 pytestmark = pytest.mark.kernel
 PORT = 51820
+SO_RCVBUFFORCE = 33
 FAMILIES = ("-4", "-6")
 PEERS = {4: "10.93.9.9", 6: "fd00:93:9::9"}
 PEER = PEERS[4]
@@ -78,6 +79,29 @@ class Site:
             return self.paths(node) is not None
         except (ConnectionRefusedError, FileNotFoundError):
             return False
+
+    def queued(self, node: LiveNode) -> int:
+        """Return how many packets the resequencer got there."""
+        return int(node.run(["cat", "/proc/net/netfilter/nfnetlink_queue"]).stdout.split()[7])
+
+    @contextmanager
+    def numbers(self, node: LiveNode) -> Iterator[set[int]]:
+        """Have the numbers of the packets that come by the paths meanwhile."""
+        found = set[int]()
+        with node.entered():
+            taps = [socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) for _ in range(2)]
+        for number, tap in enumerate(taps):
+            tap.bind((f"u{number}", 3))
+            tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 20)
+            tap.setblocking(False)
+        yield found
+        for tap in taps:
+            with tap, suppress(BlockingIOError):
+                while True:
+                    data, (_, _, kind, *_) = tap.recvfrom(2048)
+                    if kind == socket.PACKET_HOST and len(data) > 400:
+                        at = 4 if data[0] >> 4 == 4 else 2
+                        found.add(int.from_bytes(data[at : at + 2], "big"))
 
     def alive(self, node: LiveNode) -> list[bool]:
         return [each["alive"] for each in self.paths(node)]
@@ -189,7 +213,12 @@ def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> N
                 )
                 wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
                 before = [each["packets_sent"] for each in site.paths(site.proxy)]
-                assert site.exchange(200) >= 195
+                queued = site.queued(site.proxy)
+                with site.numbers(site.proxy) as numbers:
+                    assert site.exchange(200) >= 195
+                assert site.queued(site.proxy) >= queued + 195, "the resequencer has them"
+                assert len(numbers) >= 190
+                assert max(numbers) - min(numbers) + 1 < 210, "each has the next number"
                 wait_until(
                     lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
                     "the answers went by the paths",
