@@ -39,6 +39,8 @@ FIRST_RATE: Final = 10e6
 """Bits/s, of a path of which nothing is known."""
 LEAST_RATE: Final = 64e3
 MOST_RATE: Final = 10e9
+LONGEST: Final = 10 * SECOND
+"""A delay or a queue beyond that is no path's: the other end tells of it what it likes."""
 
 
 class Sample(NamedTuple):
@@ -103,7 +105,7 @@ class PathEstimator:
         """Learn from *sample*, which must be newer than those before."""
         if sample.sent > self._latest:  # a message that repeats an older one says nothing of the path now
             self._latest, self.heard = sample.sent, sample.time
-        self.queue = self.delays.add(sample.time, sample.arrived - sample.sent)
+        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), LONGEST)
         counts = self._counts
         if counts:
             last = counts[-1][0]
@@ -153,4 +155,4 @@ def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
     """Return by how much each path's delay is above that of the one with the least; 0 where it is not known."""
     delays = [each.least(now) for each in estimators]
     least = min((each for each in delays if each is not None), default=0)
-    return [0 if each is None else each - least for each in delays]
+    return [0 if each is None else min(each - least, LONGEST) for each in delays]

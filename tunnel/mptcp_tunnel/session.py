@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import Final
 
-from mptcp_tunnel.learning import SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import LONGEST, SECOND, DelayEstimator, PathEstimator, Sample, differences
 from mptcp_tunnel.message import Kind, Message
 from mptcp_tunnel.model import End, PathCounters
 
@@ -26,8 +26,6 @@ PATIENCE: Final = SECOND // 100
 """Beyond the difference of the delays."""
 DISPATCHES: Final = 64
 """Messages of which is known how much had been sent by then: of 3 s, of a minute in an idle tunnel."""
-JUMP: Final = 10 * SECOND
-"""A message that takes so much more or less than the fastest tells of a clock that began anew: its host has."""
 UNPROVEN: Final = 100
 """So many messages from addresses that are not proven are answered in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
@@ -107,7 +105,7 @@ class Session:
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, now
         took = now - message.sent
         least = path.incoming.least(now)
-        if least is not None and abs(took - least) > JUMP:
+        if least is not None and abs(took - least) > LONGEST:  # the clock of a host that began anew did so
             for each in self.paths:  # the difference of the clocks is that of all paths
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
