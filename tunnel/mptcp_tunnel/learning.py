@@ -9,6 +9,7 @@ joiner there had counted by then, how many the splitter here had sent. No acknow
 - **Rate**: while a queue stands on the path, and most of what stands there is ours, what is delivered is what the path
   can carry. While none stands although the rate that is assumed is used up, the path can carry more: the rate rises by
   :data:`RISE` a sample.
+- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
 - **Life**: nothing heard for :data:`DEAD_SECONDS`.
 """
 
@@ -41,6 +42,11 @@ LEAST_RATE: Final = 64e3
 MOST_RATE: Final = 10e9
 LONGEST: Final = 10 * SECOND
 """A delay or a queue beyond that is no path's: the other end tells of it what it likes."""
+
+
+LOSS_SECONDS: Final = 10.0
+LEAST_LOSS_BYTES: Final = 50_000
+"""Of fewer no loss is told: it would be of one or two packets."""
 
 
 class Sample(NamedTuple):
@@ -100,6 +106,8 @@ class PathEstimator:
         """When that message was sent."""
         self._counts: deque[tuple[Sample, int]] = deque()
         """Samples of the last :data:`SPAN`, each with the queue that its message found."""
+        self._marks: deque[Sample] = deque()
+        """One of each second of the last :data:`LOSS_SECONDS`."""
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than those before."""
@@ -115,7 +123,12 @@ class PathEstimator:
                 or sample.dispatched < last.dispatched
             ):
                 counts.clear()  # one of both ends began anew
+                self._marks.clear()
         counts.append((sample, self.queue))
+        if not self._marks or sample.time - self._marks[-1].time >= SECOND:
+            self._marks.append(sample)
+            while self._marks[0].time < sample.time - LOSS_SECONDS * SECOND:
+                self._marks.popleft()
         while len(counts) > 2 and counts[1][0].counted <= sample.counted - SPAN:
             counts.popleft()
         first = counts[0][0]
@@ -148,7 +161,19 @@ class PathEstimator:
     def restart(self) -> None:
         """Forget what was delivered: the path was dead meanwhile, or has another address."""
         self._counts.clear()
+        self._marks.clear()
         self.queue = 0
+
+    @property
+    def loss(self) -> float | None:
+        """Return the share of what was sent lately that did not arrive; None where that was little."""
+        if not self._counts:
+            return None
+        first, last = self._marks[0], self._counts[-1][0]
+        dispatched = last.dispatched - first.dispatched
+        if dispatched < LEAST_LOSS_BYTES:
+            return None
+        return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
 
 
 def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
