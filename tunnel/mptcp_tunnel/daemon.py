@@ -25,12 +25,12 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import notify
-from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
+from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver, Sender
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
-from mptcp_tunnel.message import Key, Kind, packed, parsed, sender_of
+from mptcp_tunnel.message import SIZE, Key, Kind, packed, parsed, sender_of
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathState
 from mptcp_tunnel.session import Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
@@ -64,6 +64,8 @@ class _Running:
         self.told = 0
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
+        self.mtu: int | None = None
+        """What the narrowest path takes, as was said last."""
         self.due = self.queued = _NEVER
         """When to look at it again, and when that is among what is to be looked at."""
 
@@ -200,10 +202,22 @@ class Daemon:
         running.session.count(self._programs.counters(running.number), now)
 
     def _probe(self, running: _Running, now: int) -> None:
-        for index, message, _ in running.session.due(now):
+        session = running.session
+        probes = [(index, message, SIZE) for index, message, _ in session.due(now)]
+        for index, message, size in (*probes, *session.larger(now)):
             ends = running.outside[index]
             if ends is not None:
-                self._senders[running.tunnel.paths[index][1]].send(ends, packed(message, running.key))
+                payload = packed(message, running.key, size)
+                self._senders[running.tunnel.paths[index][1]].send(ends, payload)
+        mtu = min((path.sizes.largest for path in session.paths if path.sizes.largest is not None), default=None)
+        if mtu != running.mtu:
+            running.mtu = mtu
+            log.log(
+                logging.INFO if mtu is None or mtu >= MTU else logging.WARNING,
+                "tunnel %s: its narrowest path takes packets of %s bytes; larger ones of its program are lost there",
+                running.tunnel.name,
+                mtu,
+            )
 
     def _read(self, receiver: Receiver) -> None:
         try:
@@ -312,6 +326,8 @@ class Daemon:
                     "rate": round(estimator.rate),
                     "delay_ms": round(state.delay / 1e6, 1),
                     "queue_ms": round(estimator.queue / 1e6, 1),
+                    "loss": None if estimator.loss is None else round(estimator.loss, 4),
+                    "mtu": path.sizes.largest,
                     "packets_sent": counted.sent_packets,
                     "bytes_sent": counted.sent_bytes,
                     "packets_received": counted.received_packets,

@@ -16,6 +16,7 @@ from typing import Final
 from mptcp_tunnel.learning import LONGEST, SECOND, DelayEstimator, PathEstimator, Sample, differences
 from mptcp_tunnel.message import Kind, Message
 from mptcp_tunnel.model import End, PathCounters
+from mptcp_tunnel.sizes import SizeSearch
 
 PROBE: Final = SECOND // 20
 """Between two probes of a path while the tunnel carries something."""
@@ -49,6 +50,7 @@ class Path:
     heard_at: int = 0
     dispatched: dict[int, int] = field(default_factory=dict)
     """What the splitter had counted when a message was sent to ``remote``: bytes by ``sent``."""
+    sizes: SizeSearch = field(default_factory=SizeSearch)
     due: int = 0
     """When to probe next."""
     counters: PathCounters = NO_COUNTERS
@@ -88,6 +90,17 @@ class Session:
                 path.due = now + self.interval(now)
                 yield index, self._message(index, path.remote, now), path.remote
 
+    def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
+        """Yield the probes that find out how large a packet may be: path, message, and its bytes of payload.
+
+        They go beside those that tell of a path's life, for they need not arrive.
+        """
+        for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
+            sent = now + 1  # a probe may leave now
+            if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
+                headers = 28 if path.remote.address.version == 4 else 48
+                yield index, self._message(index, path.remote, sent), size - headers
+
     def receive(self, message: Message, source: End, now: int) -> tuple[Message | None, bool]:
         """Take a message whose code is right; return the answer to it, and whether the path has another address now."""
         if message.kind is self.kind or message.path >= len(self.paths):
@@ -103,6 +116,8 @@ class Session:
             return None, False  # sent before, or twice
         path.repeated = message.heard
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, now
+        if path.sizes.answered(message.heard):
+            return None, False  # it took longer for its size
         took = now - message.sent
         least = path.incoming.least(now)
         if least is not None and abs(took - least) > LONGEST:  # the clock of a host that began anew did so

@@ -175,6 +175,15 @@ def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Call
         assert differences(state, kernel_state(node)) == []
 
 
+def test_what_a_path_takes_is_found(site: Site) -> None:
+    for node in (site.relay, site.proxy):
+        node.run(["ip", "link", "set", "u1", "mtu", "1430"])
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both are known")
+    for node in (site.relay, site.proxy):
+        node.run(["ip", "link", "set", "u1", "mtu", "1500"])
+
+
 def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site) -> None:
     before = [kernel_state(node) for node in (site.relay, site.proxy)]
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, proxy):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_tunnel.learning import SECOND
-from mptcp_tunnel.message import Kind, Message
+from mptcp_tunnel.message import SIZE, Kind, Message
 from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.session import IDLE_PROBE, PROBE, UNPROVEN, Session
 
@@ -212,6 +212,23 @@ def test_a_true_address_is_proven_beside_any_number_of_copiers() -> None:
         assert not any(redirected for _, redirected in copies)
         assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets so many, no more"
     assert ends.proxy.paths[0].remote == other
+
+
+def test_what_size_a_path_takes_is_found_and_its_delay_is_none_of_the_larger_probes() -> None:
+    ends = Ends()
+    for _ in range(3):
+        ends.exchange()
+    for _ in range(300):
+        ends.now += PROBE
+        sent = [(message, SIZE, 0) for _, message, _ in ends.relay.due(ends.now)]
+        sent += [(message, size, 12) for _, message, size in ends.relay.larger(ends.now)]
+        for message, size, longer in sent:
+            if size + 28 <= 1440:
+                answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
+                assert answer is not None
+                ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
+    assert ends.relay.paths[0].sizes.largest == 1440
+    assert ends.relay.paths[0].estimator.queue == 0
 
 
 def test_when_a_path_will_be_silent_is_known() -> None:
