@@ -42,10 +42,16 @@ _TURN: Final = 25_000_000
 """Nanoseconds between two looks at what is due of a relay."""
 _TELL: Final = 2_000_000_000
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
+_PAUSE: Final = 0.004
+"""Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
+itself. When each came, the kernel tells."""
 _BATCH: Final = 64
 """Messages that are read of an interface before anything else is done."""
 _LEAST_CHANGE: Final = 0.02
-"""Of a rate or a delay that the programs are told of at once."""
+"""Of a rate that the programs are told of at once."""
+_DELAY: Final = 1_000_000
+"""The same of a delay, nanoseconds."""
+_QUEUE: Final = 5_000_000
 
 
 class _Running:
@@ -61,6 +67,8 @@ class _Running:
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """What the programs were told last."""
+        self.leasts: list[int | None] = [None] * count
+        """Each path's least delay then, by clocks that differ."""
         self.told = 0
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
@@ -80,7 +88,9 @@ class Daemon:
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
         self._changed: dict[_Running, None] = {}
-        """A proxy's, of which something came since they were looked at."""
+        """A proxy's, of which something came that the programs are to be told of."""
+        self._led = set[int]()
+        """IP versions by which relays came."""
         self._looks: list[tuple[int, int]] = []
         """A heap of when to look at which tunnel of a proxy, though nothing comes."""
         self._network = Network()
@@ -139,9 +149,11 @@ class Daemon:
                     self._probe(each, now)
                     self._follow(each, now)
             self._look(now)
+            if not self._relays:
+                time.sleep(_PAUSE)
 
     def _look(self, now: int) -> None:
-        """Follow a proxy's tunnels of which something came, or of which it is time."""
+        """Follow a proxy's tunnels of which something came that changes them, or of which it is time."""
         changed, self._changed = self._changed, {}
         while self._looks and self._looks[0][0] <= now:
             at, number = heappop(self._looks)
@@ -156,7 +168,9 @@ class Daemon:
         for each in changed:
             self._follow(each, now)
             silence = each.session.next_silence(now)
-            if silence is not None and each.inside is not None:  # else the programs go on with what they know
+            if silence is None or each.inside is None:
+                each.due = _NEVER  # the programs go on with what they know
+            else:
                 self._look_again(each, min(silence, each.told + _TELL + 1))
 
     def _look_again(self, running: _Running, at: int) -> None:
@@ -234,17 +248,19 @@ class Daemon:
                 self.refused += 1
                 continue
             now = time.monotonic_ns()
-            if not running.is_relay:
-                self._changed[running] = None
-                if running not in counted:
-                    counted.add(running)
-                    self._count(running, now)
-            answer, moved = running.session.receive(message, each.ends.remote, now)
+            if not running.is_relay and running not in counted:
+                counted.add(running)
+                self._count(running, now)
+            answer, moved = running.session.receive(message, each.ends.remote, now, each.came)
             if answer is not None:
                 payload = packed(answer, running.key, len(each.payload))
                 self._senders[receiver.interface].send(each.ends, payload)
-            if moved and not running.is_relay:
+            if running.is_relay:
+                continue  # it is followed each turn
+            if moved:
                 self._learn(running, message.path, each.ends, receiver.interface)
+            if _has_changed(running, message.path, now):
+                self._changed[running] = None
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
         """A relay's path has this address from now."""
@@ -267,7 +283,9 @@ class Daemon:
         """Have the tunnel program's packets led here; the paths of a tunnel have one IP version, that of the newest."""
         port = running.tunnel.port
         inside = Ends(near_end(port, version), far_end(running.number, port, version))
-        self._network.lead_far_ends(version)
+        if version not in self._led:
+            self._network.lead_far_ends(version)
+            self._led.add(version)
         if running.inside is not None:
             log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
             self._programs.forget_inside(running.inside)
@@ -300,6 +318,7 @@ class Daemon:
                     word = "lives" if path.alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.states, running.told = after, now
+            running.leasts = [path.estimator.delays.least(now) for path in session.paths]
             patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
@@ -337,14 +356,31 @@ class Daemon:
         return {"name": running.tunnel.name, "role": "relay" if running.is_relay else "proxy", "paths": paths}
 
 
+def _has_changed(running: _Running, index: int, now: int) -> bool:
+    """Tell whether the path of a message that just came is another than the programs were told."""
+    state, estimator = running.states[index], running.session.paths[index].estimator
+    if state is None:
+        return False
+    least, before = estimator.delays.least(now), running.leasts[index]
+    return (
+        running.due == _NEVER  # nothing lived until now
+        or not state.alive
+        or least is None
+        or before is None
+        or abs(least - before) > _DELAY
+        or abs(estimator.rate - state.rate) > _LEAST_CHANGE * state.rate
+        or abs(max(0, estimator.queue) - state.queue) > _QUEUE
+    )
+
+
 def _differ(before: PathState | None, after: PathState | None) -> bool:
     if before is None or after is None:
         return before is not after
     return (
         before.alive is not after.alive
         or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
-        or abs(after.delay - before.delay) > 1_000_000
-        or abs(after.queue - before.queue) > 5_000_000
+        or abs(after.delay - before.delay) > _DELAY
+        or abs(after.queue - before.queue) > _QUEUE
     )
 
 

@@ -101,8 +101,12 @@ class Session:
                 headers = 28 if path.remote.address.version == 4 else 48
                 yield index, self._message(index, path.remote, sent), size - headers
 
-    def receive(self, message: Message, source: End, now: int) -> tuple[Message | None, bool]:
-        """Take a message whose code is right; return the answer to it, and whether the path has another address now."""
+    def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
+        """Take a message whose code is right, which *came* a moment ago, None for now.
+
+        Return the answer to it, and whether the path has another address now.
+        """
+        came = now if came is None else came
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
         path = self.paths[message.path]
@@ -110,15 +114,15 @@ class Session:
         if message.heard_token != self._token(message.path, source, message.heard):
             # It may be in anybody's name: an answer goes there, and nothing is believed.
             answers = answers and self._may_answer(now)
-            return (self._message(message.path, source, now, message) if answers else None), False
+            return (self._message(message.path, source, now, message, came) if answers else None), False
         # What repeats a later message of ours is newer; the clock of a host that began anew may be behind.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # sent before, or twice
         path.repeated = message.heard
-        path.heard, path.heard_token, path.heard_at = message.sent, message.token, now
+        path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         if path.sizes.answered(message.heard):
             return None, False  # it took longer for its size
-        took = now - message.sent
+        took = came - message.sent
         least = path.incoming.least(now)
         if least is not None and abs(took - least) > LONGEST:  # the clock of a host that began anew did so
             for each in self.paths:  # the difference of the clocks is that of all paths
@@ -134,7 +138,7 @@ class Session:
         if dispatched is not None:
             arrived, counted, delivered = message.heard_at, message.sent, message.received_bytes
             path.estimator.observe(Sample(now, message.heard, arrived, counted, delivered, dispatched))
-        return (self._message(message.path, source, now, message) if answers else None), moved
+        return (self._message(message.path, source, now, message, came) if answers else None), moved
 
     def alive(self, now: int) -> list[bool]:
         """Tell of each path whether it lives."""
@@ -176,8 +180,8 @@ class Session:
         what = b"%d %d %d " % (index, to.port, sent) + to.address.packed
         return int.from_bytes(blake2s(what, key=self._secret, digest_size=8).digest(), "big")
 
-    def _message(self, index: int, to: End, now: int, answered: Message | None = None) -> Message:
-        """Return a message to *to*, an answer has heard *answered* just now."""
+    def _message(self, index: int, to: End, now: int, answered: Message | None = None, came: int = 0) -> Message:
+        """Return a message to *to*; an answer has heard *answered*, which *came* a moment ago."""
         path = self.paths[index]
         counted = path.counters
         if to == path.remote:
@@ -185,6 +189,6 @@ class Session:
             if len(path.dispatched) > DISPATCHES:
                 del path.dispatched[next(iter(path.dispatched))]
         heard = (
-            (path.heard, path.heard_token, path.heard_at) if answered is None else (answered.sent, answered.token, now)
+            (path.heard, path.heard_token, path.heard_at) if answered is None else (answered.sent, answered.token, came)
         )
         return Message(self.kind, index, now, self._token(index, to, now), *heard, counted.received_bytes)

@@ -255,7 +255,10 @@ def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
             copied = 0
             while copied < 100:
                 site.exchange(20)
-                for _, payload in tap.read(64):
+                waited = tap.read(64)
+                stamps = [each.came for each in waited]
+                assert stamps == sorted(set(stamps)), "each has the time at which it came, none that of reading"
+                for _, payload, _ in waited:
                     copied += 1
                     for _ in range(3):
                         copier.sendto(payload, (PEER, PORT))

@@ -231,6 +231,21 @@ def test_what_size_a_path_takes_is_found_and_its_delay_is_none_of_the_larger_pro
     assert ends.relay.paths[0].estimator.queue == 0
 
 
+def test_a_message_that_is_read_late_has_found_no_queue() -> None:
+    ends = Ends()
+    for _ in range(3):
+        ends.exchange()
+    probe = ends.probe()
+    came = ends.now + ends.ahead + 20 * MS
+    answer, _ = ends.proxy.receive(probe, RELAY, came + 40 * MS, came)
+    assert answer is not None
+    ends.relay.receive(answer, PROXY, ends.now + 150 * MS, ends.now + 90 * MS)
+    for session in (ends.relay, ends.proxy):
+        assert session.paths[0].estimator.queue == 0
+    assert ends.exchange() is False
+    assert ends.proxy.paths[0].estimator.queue == 0
+
+
 def test_when_a_path_will_be_silent_is_known() -> None:
     ends = Ends()
     assert ends.relay.next_silence(ends.now) is None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -18,10 +20,14 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.message import VERSION
 from mptcp_tunnel.model import MAGIC, End, Ends
 
-_SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _IP_PKTINFO = 26, 33, 8
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
+_TIMESPEC = struct.Struct("@ll")
+_BELIEVED: Final = 10_000_000_000
+"""Nanoseconds that a message may have waited: else the wall clock was set meanwhile."""
 _ETH_P_ALL: Final = 3
 _PACKET_OUTGOING: Final = 4
 _LARGEST: Final = 2048
+_ANCILLARY: Final = socket.CMSG_SPACE(16)
 _ROOM: Final = 2 << 20
 """Bytes of what waits to be read, as the kernel counts them: a few thousand messages."""
 _FIRST: Final = MAGIC << 8 | VERSION
@@ -53,6 +59,8 @@ class Received(NamedTuple):
 
     ends: Ends
     payload: bytes
+    came: int = 0
+    """When the kernel had it, nanoseconds of the monotonic clock: this process may have been late to read it."""
 
 
 class Receiver:
@@ -71,6 +79,7 @@ class Receiver:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
         except OSError as error:
@@ -86,16 +95,29 @@ class Receiver:
     def read(self, limit: int) -> list[Received]:
         """Return what waits, at most *limit*. Raises KernelError where the interface has gone."""
         found: list[Received] = []
+        now = time.monotonic_ns()
+        ahead = time.time_ns() - now
         for _ in range(limit):
             try:
-                data = self._socket.recv(_LARGEST)
+                data, told, _, _ = self._socket.recvmsg(_LARGEST, _ANCILLARY)
             except BlockingIOError:
                 break
             except OSError as error:
                 raise KernelError(f"receive on {self.interface}: {error.strerror}") from error
             if (received := parsed_packet(data)) is not None:
-                found.append(received)
+                found.append(Received(received.ends, received.payload, _time_of(told, ahead, now)))
         return found
+
+
+def _time_of(told: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
+    """Return the time of the kernel's stamp by the monotonic clock, from which the wall clock is *ahead*."""
+    for _, kind, data in told:
+        if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            came: int = seconds * 1_000_000_000 + nanoseconds - ahead
+            if now - _BELIEVED < came <= time.monotonic_ns():
+                return came
+    return now
 
 
 def parsed_packet(data: bytes) -> Received | None:
