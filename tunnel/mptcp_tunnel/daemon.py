@@ -45,6 +45,8 @@ _TELL: Final = 2_000_000_000
 _PAUSE: Final = 0.004
 """Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
 itself. When each came, the kernel tells."""
+_STALE: Final = 500_000_000
+"""A message that waited so long, nanoseconds, tells nothing of now: without work for those, a backlog is soon over."""
 _BATCH: Final = 64
 """Messages that are read of an interface before anything else is done."""
 _LEAST_CHANGE: Final = 0.02
@@ -241,13 +243,15 @@ class Daemon:
             return
         counted = set[_Running]()
         for each in received:
+            now = time.monotonic_ns()
+            if now - each.came > _STALE:
+                continue
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
             message = None if running is None else parsed(each.payload, running.key)
             if running is None or message is None:
                 self.refused += 1
                 continue
-            now = time.monotonic_ns()
             if not running.is_relay and running not in counted:
                 counted.add(running)
                 self._count(running, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sys
 import time
@@ -234,6 +235,31 @@ def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> N
                 )
                 relay.stop()
         proxy.stop()
+
+
+def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
+    """Defect: after a stall the answers came to old probes for as long as the backlog was, and paths seemed dead."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (_, proxy):
+        with site.proxy.entered(), closing(Receiver("u0")) as tap:
+            while not (waited := tap.read(1)):
+                site.exchange(20)
+            payload = waited[0].payload
+        with site.relay.entered():
+            copier = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with copier:
+            copier.bind(("10.93.0.1", 6666))
+            copier.settimeout(60)
+            proxy.signal(signal.SIGSTOP)
+            for _ in range(50):
+                copier.sendto(payload, (PEER, PORT))
+            time.sleep(1)  # so long do they wait, at least
+            proxy.signal(signal.SIGCONT)
+            wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
+            copier.sendto(payload, (PEER, PORT))
+            copier.recv(2048)
+            copier.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                copier.recv(2048)
 
 
 def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
