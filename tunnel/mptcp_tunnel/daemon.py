@@ -45,7 +45,7 @@ _TELL: Final = 2_000_000_000
 _PAUSE: Final = 0.004
 """Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
 itself. When each came, the kernel tells."""
-_STALE: Final = 500_000_000
+_STALE: Final = 200_000_000
 """A message that waited so long, nanoseconds, tells nothing of now: without work for those, a backlog is soon over."""
 _BATCH: Final = 64
 """Messages that are read of an interface before anything else is done."""
@@ -91,6 +91,8 @@ class Daemon:
         self._by_identifier = {each.key.identifier: each for each in self._running}
         self._changed: dict[_Running, None] = {}
         """A proxy's, of which something came that the programs are to be told of."""
+        self._more = False
+        """More waits than was read."""
         self._led = set[int]()
         """IP versions by which relays came."""
         self._looks: list[tuple[int, int]] = []
@@ -151,8 +153,9 @@ class Daemon:
                     self._probe(each, now)
                     self._follow(each, now)
             self._look(now)
-            if not self._relays:
+            if not self._relays and not self._more:
                 time.sleep(_PAUSE)
+            self._more = False
 
     def _look(self, now: int) -> None:
         """Follow a proxy's tunnels of which something came that changes them, or of which it is time."""
@@ -241,6 +244,7 @@ class Daemon:
         except KernelError as error:
             log.warning("%s", error)
             return
+        self._more = self._more or len(received) == _BATCH
         counted = set[_Running]()
         for each in received:
             now = time.monotonic_ns()
