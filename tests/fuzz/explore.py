@@ -15,7 +15,7 @@ def main(name: str, seconds: str, finds: str) -> None:
     import atheris
 
     sys.path[:0] = [str(HERE), str(HERE.parent)]
-    with atheris.instrument_imports(include=["mptcp_common", "mptcp_proxy", "mptcp_throttler"]):
+    with atheris.instrument_imports(include=["mptcp_common", "mptcp_proxy", "mptcp_throttler", "mptcp_tunnel"]):
         from targets import TARGETS
 
     directory = Path(finds)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mptcp_invariants import SMALL, Subscriber, check_tables
+from tunnel_messages import tunnel_messages
 
 from mptcp_common.problems import Severity
 from mptcp_proxy.configuration.access import open_proxy_problems
@@ -154,4 +155,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "packets": packets,
     "policy": policy,
     "squid_configuration": squid_configuration,
+    "tunnel_messages": tunnel_messages,
 }

@@ -7,6 +7,7 @@ messages ──▶ sessions ──▶ maps of the programs
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import selectors
@@ -16,15 +17,17 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
-from mptcp_tunnel.kernel.network import Network, far_end, index_of, near_end
+from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
-from mptcp_tunnel.message import Kind, identifier, packed, parsed, sender_of
+from mptcp_tunnel.kernel.routes import Routes
+from mptcp_tunnel.message import SIZE, Key, Kind, packed, parsed, sender_of
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathCounters, PathState
 from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
@@ -33,37 +36,53 @@ from mptcp_tunnel.uplinks import Uplinks
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS: Final = 0.025
-"""Between two looks at what is due."""
-TELL_SECONDS: Final = 1.0
+_NEVER: Final = 1 << 63
+_TURN: Final = 25_000_000
+"""Nanoseconds between two looks at what is due of a relay."""
+_TELL: Final = 2_000_000_000
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
-LOOK_SECONDS: Final = 1.0
+_UPLINKS: Final = 1_000_000_000
 """Between two looks at uplinks, their addresses and gateways."""
+_PAUSE: Final = 0.004
+"""Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
+itself. When each came, the kernel tells."""
+_STALE: Final = 200_000_000
+"""A message that waited so long, nanoseconds, tells nothing of now: without work for those, a backlog is soon over."""
 _BATCH: Final = 64
+"""Messages that are read of an interface before anything else is done."""
 _LEAST_CHANGE: Final = 0.02
-"""Of a rate or a delay that the programs are told of at once."""
+"""Of a rate that the programs are told of at once."""
+_DELAY: Final = 1_000_000
+"""The same of a delay, nanoseconds."""
+_QUEUE: Final = 5_000_000
 
 
 class _Running:
     """One tunnel that runs here."""
 
     def __init__(self, number: int, tunnel: Tunnel) -> None:
-        self.number, self.tunnel, self.key = number, tunnel, read_key(tunnel.key)
+        self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
-        self.session = Session(kind, [tunnel.peer] * count, time.time_ns())
+        self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
         """Since when a path has these ends, nanoseconds since the epoch: no two have the same. And what was counted
         before."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """What the programs were told last."""
+        self.leasts: list[int | None] = [None] * count
+        """Each path's least delay then, by clocks that differ."""
         self.told = 0
         self.troubles: dict[int, str] = {}
         """Of paths, by index: why a relay's is not there."""
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
+        self.mtu: int | None = None
+        """What the narrowest path takes, as was said last."""
+        self.due = self.queued = _NEVER
+        """When to look at it again, and when that is among what is to be looked at."""
 
 
 class Daemon:
@@ -73,21 +92,29 @@ class Daemon:
         """Raises OSError and ValueError for a key that cannot be read."""
         self._settings = settings
         self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
-        self._by_identifier = {identifier(each.key): each for each in self._running}
+        self._relays = [each for each in self._running if each.is_relay]
+        self._by_identifier = {each.key.identifier: each for each in self._running}
+        self._changed: dict[_Running, None] = {}
+        """A proxy's, of which something came that the programs are to be told of."""
+        self._more = False
+        """More waits than was read."""
+        self._led = set[int]()
+        """IP versions by which relays came."""
+        self._looks: list[tuple[int, int]] = []
+        """A heap of when to look at which tunnel of a proxy, though nothing comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
+        self._routes: Routes
         self._resequencer: Resequencer
         self._uplinks: Uplinks
-        self._looked = 0
-        """When at the uplinks last."""
-        self._is_watched = watchdog_seconds(os.environ) is not None
         self._answering: StatusSocket
+        self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
         """HTB class of a path, and the most that it lets through, bits/s, 0 for no bound: as the throttler says."""
         self._begun = 0
         self.refused = 0
-        """Messages with a wrong HMAC or an unknown sender."""
+        """Messages with a wrong code or an unknown sender."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -97,12 +124,13 @@ class Daemon:
             scope.callback(self._network.close)
             scope.callback(self._network.remove)
             device, address = self._network.make()
+            self._routes = Routes()
+            scope.callback(self._routes.close)
             self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
             self._programs.attach_splitter()
             self._uplinks = Uplinks(settings.uplinks, self._programs, self._selector, self._read)
             scope.callback(self._uplinks.close)
-            self._uplinks.follow()
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
             self._answering = StatusSocket(settings.status_socket, self._selector, self._take, self.status)
@@ -116,45 +144,35 @@ class Daemon:
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs told, until something can be read from *stop*."""
         self._selector.register(stop, selectors.EVENT_READ)
-        due = time.monotonic()
+        turn = looked = time.monotonic_ns()
+        self._look_at_uplinks()
         while True:
-            for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
+            due = min(looked + _UPLINKS, turn if self._relays else _NEVER, *(each for each, _ in self._looks[:1]))
+            if (answering := self._answering.due) is not None:
+                due = min(due, answering)
+            for key, _ in self._selector.select(max(0.0, (due - time.monotonic_ns()) / 1e9)):
                 if key.data is None:
                     return
                 key.data()
-            if time.monotonic() >= due:
-                due = time.monotonic() + TURN_SECONDS
-                self._turn(time.monotonic_ns())
+            now = time.monotonic_ns()
+            if now >= looked + _UPLINKS:
+                looked = now
+                self._look_at_uplinks()
+                if self._is_watched:
+                    tell("mptcp-tunnel", WATCHDOG)
+            self._answering.answer_the_silent()
+            if self._relays and now >= turn:
+                turn = now + _TURN
+                for each in self._relays:
+                    self._count(each, now)
+                    self._probe(each, now)
+                    self._follow(each, now)
+            self._look(now)
+            if not self._relays and not self._more:
+                time.sleep(_PAUSE)
+            self._more = False
 
-    def _turn(self, now: int) -> None:
-        if now - self._looked > LOOK_SECONDS * 1e9:
-            self._looked = now
-            self._look()
-            if self._is_watched:
-                tell("mptcp-tunnel", WATCHDOG)
-        self._answering.answer_the_silent()
-        for each in self._running:
-            if each.is_relay:
-                self._probe(each, now)
-            self._follow(each, now)
-
-    def _take(self, request: dict[str, Any]) -> None:
-        """Take what the throttler wants: ``{"classes": {ID: [CLASS, RATE]}}``, of all paths that are to have a class.
-
-        Raises ValueError.
-        """
-        classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
-        if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
-            raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
-        if "classes" in request:
-            self._classes = classes
-
-    def status(self) -> dict[str, Any]:
-        """Return what there is, for people and programs."""
-        now = time.monotonic_ns()
-        return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
-
-    def _look(self) -> None:
+    def _look_at_uplinks(self) -> None:
         """Follow the uplinks: which are there, and of a relay's their addresses and gateways."""
         changed = self._uplinks.follow()
         for running in self._running:
@@ -166,6 +184,50 @@ class Daemon:
                     if state is not None and state.interface not in self._uplinks.indices:
                         self._move(running, index, None)
                         running.session.paths[index].remote = None  # until it is proven anew
+
+    def _look(self, now: int) -> None:
+        """Follow a proxy's tunnels of which something came that changes them, or of which it is time."""
+        changed, self._changed = self._changed, {}
+        while self._looks and self._looks[0][0] <= now:
+            at, number = heappop(self._looks)
+            running = self._running[number]
+            if at == running.queued:
+                running.queued = _NEVER
+                if running.due <= now:
+                    self._count(running, now)
+                    changed[running] = None
+                else:
+                    self._look_again(running, running.due)
+        for each in changed:
+            self._follow(each, now)
+            silence = each.session.next_silence(now)
+            if silence is None or each.inside is None:
+                each.due = _NEVER  # the programs go on with what they know
+            else:
+                self._look_again(each, min(silence, each.told + _TELL + 1))
+
+    def _look_again(self, running: _Running, at: int) -> None:
+        running.due = at
+        if at < running.queued:
+            running.queued = at
+            heappush(self._looks, (at, running.number))
+
+    def _take(self, request: dict[str, Any]) -> None:
+        """Take what the throttler wants: ``{"classes": {ID: [CLASS, RATE]}}``, of all paths that are to have a class.
+
+        Raises ValueError.
+        """
+        classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
+        if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
+            raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
+        if "classes" in request and classes != self._classes:
+            self._classes = classes
+            self._changed.update((each, None) for each in self._running if not each.is_relay)
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is, for people and programs."""
+        now = time.monotonic_ns()
+        return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
     def _find(self, running: _Running, index: int, interface: str, peer: End) -> None:
         """Find out by what a relay's path leaves now."""
@@ -196,13 +258,29 @@ class Daemon:
                 running.begun[index] = self._begun, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
         running.states[index], running.told = state, 0
+        if not running.is_relay:
+            self._changed[running] = None
+
+    def _count(self, running: _Running, now: int) -> None:
+        running.session.count(self._programs.counters(running.number), now)
 
     def _probe(self, running: _Running, now: int) -> None:
-        for index, message, _ in running.session.due(now):
+        session = running.session
+        probes = [(index, message, SIZE) for index, message, _ in session.due(now)]
+        for index, message, size in (*probes, *session.larger(now)):
             state = running.states[index]
             if state is not None:
-                interface, payload = running.tunnel.paths[index][1], packed(message, running.key)
+                interface, payload = running.tunnel.paths[index][1], packed(message, running.key, size)
                 self._uplinks.send(interface, state.outside, payload, self._cap(running, index)[0])
+        mtu = min((path.sizes.largest for path in session.paths if path.sizes.largest is not None), default=None)
+        if mtu != running.mtu:
+            running.mtu = mtu
+            log.log(
+                logging.INFO if mtu is None or mtu >= MTU else logging.WARNING,
+                "tunnel %s: its narrowest path takes packets of %s bytes; larger ones of its program are lost there",
+                running.tunnel.name,
+                mtu,
+            )
 
     def _read(self, receiver: Receiver) -> None:
         try:
@@ -210,44 +288,87 @@ class Daemon:
         except KernelError as error:
             log.warning("%s", error)
             return
+        self._more = self._more or len(received) == _BATCH
+        counted = set[_Running]()
         for each in received:
+            now = time.monotonic_ns()
+            if now - each.came > _STALE:
+                continue
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
             message = None if running is None else parsed(each.payload, running.key)
             if running is None or message is None:
                 self.refused += 1
                 continue
-            now = time.monotonic_ns()
-            answer, moved = running.session.receive(message, each.ends.remote, now)
+            if not running.is_relay and running not in counted:
+                counted.add(running)
+                self._count(running, now)
+            answer, moved = running.session.receive(message, each.ends.remote, now, each.came)
             if answer is not None:
                 payload = packed(answer, running.key, len(each.payload))
                 class_id, _ = self._cap(running, message.path)
                 self._uplinks.send(receiver.interface, each.ends, payload, class_id)
-            if moved and not running.is_relay:
+            if running.is_relay:
+                continue  # it is followed each turn
+            if moved:
                 self._learn(running, message.path, each.ends, receiver.interface)
+            if self._has_changed(running, message.path, now):
+                self._changed[running] = None
+
+    def _has_changed(self, running: _Running, index: int, now: int) -> bool:
+        """Tell whether the path of a message that just came is another than the programs were told."""
+        state, estimator = running.states[index], running.session.paths[index].estimator
+        if state is None:
+            return False
+        _, most = self._cap(running, index)
+        rate = min(estimator.rate, most) if most else estimator.rate
+        least, before = estimator.delays.least(now), running.leasts[index]
+        return (
+            running.due == _NEVER  # nothing lived until now
+            or not state.alive
+            or least is None
+            or before is None
+            or abs(least - before) > _DELAY
+            or abs(rate - state.rate) > _LEAST_CHANGE * state.rate
+            or abs(max(0, estimator.queue) - state.queue) > _QUEUE
+        )
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
         """A relay's path has this address from now."""
         log.info("tunnel %s: path %d comes from %s", running.tunnel.name, index, ends.remote)
-        version, port = ends.local.address.version, running.tunnel.port
+        version = ends.local.address.version
         try:
-            if running.inside is None:
-                inside = Ends(near_end(port, version), far_end(running.number, port, version))
-                self._network.lead([inside.remote], port)
-                running.inside = inside
-            next_hop, _ = self._network.next_hop(ends.remote.address, interface)
-            self._move(running, index, PathState(ends, index_of(interface), next_hop))
+            if running.inside is None or running.inside.local.address.version != version:
+                self._begin_proxy(running, version)
+            number = index_of(interface)
+            next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
+            self._move(running, index, PathState(ends, number, next_hop))
         except KernelError as error:
             log.warning("tunnel %s: %s", running.tunnel.name, error)
             running.session.paths[index].remote = None  # the next probe tries again
+
+    def _begin_proxy(self, running: _Running, version: int) -> None:
+        """Have the tunnel program's packets led here; the paths of a tunnel have one IP version, that of the newest."""
+        port = running.tunnel.port
+        inside = Ends(near_end(port, version), far_end(running.number, port, version))
+        if version not in self._led:
+            self._network.lead_far_ends(version)
+            self._led.add(version)
+        if running.inside is not None:
+            log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
+            self._programs.forget_inside(running.inside)
+            for index, path in enumerate(running.session.paths):
+                if path.remote is not None and path.remote.address.version != version:
+                    self._move(running, index, None)
+                    path.remote = None
+        running.inside = inside
 
     def _follow(self, running: _Running, now: int) -> None:
         """Tell the programs what has changed of a tunnel."""
         session, inside = running.session, running.inside
         if inside is None:
             return
-        session.count(self._programs.counters(running.number), now)
-        alive, delays = session.alive(now), session.delays()
+        alive, delays = session.alive(now), session.delays(now)
         if not any(alive):
             # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
             alive = [True] * len(alive)
@@ -258,14 +379,15 @@ class Daemon:
             for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
         ]
         after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
-        due = now - running.told > TELL_SECONDS * 1e9
+        due = now - running.told > _TELL
         if due or any(map(_differ, running.states, after)):
             for index, (before, path) in enumerate(zip(running.states, after, strict=True)):
                 if before is not None and path is not None and before.alive is not path.alive:
                     word = "lives" if path.alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.states, running.told = after, now
-            patience = session.patience()
+            running.leasts = [path.estimator.delays.least(now) for path in session.paths]
+            patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
                 try:
@@ -311,6 +433,8 @@ class Daemon:
                     "rate": round(estimator.rate),
                     "delay_ms": round((0 if state is None else state.delay) / 1e6, 1),
                     "queue_ms": round(estimator.queue / 1e6, 1),
+                    "loss": None if estimator.loss is None else round(estimator.loss, 4),
+                    "mtu": path.sizes.largest,
                     "packets_sent": counted.sent_packets,
                     "bytes_sent": counted.sent_bytes,
                     "packets_received": counted.received_packets,
@@ -338,8 +462,8 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
         before.alive is not after.alive
         or before.class_id != after.class_id
         or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
-        or abs(after.delay - before.delay) > 1_000_000
-        or abs(after.queue - before.queue) > 5_000_000
+        or abs(after.delay - before.delay) > _DELAY
+        or abs(after.queue - before.queue) > _QUEUE
     )
 
 
@@ -350,5 +474,7 @@ def serve(settings: Settings) -> None:
     with woken, wakes, daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
+        gc.collect()
+        gc.freeze()  # what a thousand tunnels are need not be looked through again
         notify(READY)
         daemon.run(woken)

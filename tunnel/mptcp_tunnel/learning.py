@@ -9,6 +9,7 @@ joiner there had counted by then, how many the splitter here had sent. No acknow
 - **Rate**: while a queue stands on the path, and most of what stands there is ours, what is delivered is what the path
   can carry. While none stands although the rate that is assumed is used up, the path can carry more: the rate rises by
   :data:`RISE` a sample.
+- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
 - **Life**: nothing heard for :data:`DEAD_SECONDS`.
 """
 
@@ -20,8 +21,10 @@ from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000_000
 DELAY_SECONDS: Final = 30.0
+_DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
 DEAD_SECONDS: Final = 0.3
 """While probes come twenty times a second."""
+_DEAD: Final = round(DEAD_SECONDS * SECOND)
 QUEUE: Final = 5_000_000
 """A message that took so much longer than the fastest found a queue."""
 SPAN: Final = 200_000_000
@@ -37,6 +40,13 @@ FIRST_RATE: Final = 10e6
 """Bits/s, of a path of which nothing is known."""
 LEAST_RATE: Final = 64e3
 MOST_RATE: Final = 10e9
+LONGEST: Final = 10 * SECOND
+"""A delay or a queue beyond that is no path's: the other end tells of it what it likes."""
+
+
+LOSS_SECONDS: Final = 10.0
+LEAST_LOSS_BYTES: Final = 50_000
+"""Of fewer no loss is told: it would be of one or two packets."""
 
 
 class Sample(NamedTuple):
@@ -60,20 +70,25 @@ class DelayEstimator:
     """The least time of a message in the last :data:`DELAY_SECONDS`, by clocks that differ."""
 
     def __init__(self) -> None:
-        self.delay: int | None = None
-        """None while nothing was heard."""
         self._rising: deque[tuple[int, int]] = deque()
         """Those that may become the least, when they were heard first."""
 
     def add(self, time: int, took: int) -> int:
         """Take a message that *took* so long; return by how much that is above the least."""
-        while self._rising and self._rising[-1][1] >= took:
-            self._rising.pop()
-        self._rising.append((time, took))
-        while self._rising[0][0] < time - DELAY_SECONDS * SECOND:
-            self._rising.popleft()
-        self.delay = self._rising[0][1]
-        return took - self.delay
+        rising = self._rising
+        while rising and rising[-1][1] >= took:
+            rising.pop()
+        rising.append((time, took))
+        while rising[0][0] < time - _DELAY_WINDOW:
+            rising.popleft()
+        return took - rising[0][1]
+
+    def least(self, now: int) -> int | None:
+        """Return the least, None where nothing was heard in that time."""
+        rising = self._rising
+        while rising and rising[0][0] < now - _DELAY_WINDOW:
+            rising.popleft()
+        return rising[0][1] if rising else None
 
 
 class PathEstimator:
@@ -91,12 +106,14 @@ class PathEstimator:
         """When that message was sent."""
         self._counts: deque[tuple[Sample, int]] = deque()
         """Samples of the last :data:`SPAN`, each with the queue that its message found."""
+        self._marks: deque[Sample] = deque()
+        """One of each second of the last :data:`LOSS_SECONDS`."""
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than those before."""
         if sample.sent > self._latest:  # a message that repeats an older one says nothing of the path now
             self._latest, self.heard = sample.sent, sample.time
-        self.queue = self.delays.add(sample.time, sample.arrived - sample.sent)
+        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), LONGEST)
         counts = self._counts
         if counts:
             last = counts[-1][0]
@@ -106,7 +123,12 @@ class PathEstimator:
                 or sample.dispatched < last.dispatched
             ):
                 counts.clear()  # one of both ends began anew
+                self._marks.clear()
         counts.append((sample, self.queue))
+        if not self._marks or sample.time - self._marks[-1].time >= SECOND:
+            self._marks.append(sample)
+            while self._marks[0].time < sample.time - LOSS_SECONDS * SECOND:
+                self._marks.popleft()
         while len(counts) > 2 and counts[1][0].counted <= sample.counted - SPAN:
             counts.popleft()
         first = counts[0][0]
@@ -125,17 +147,37 @@ class PathEstimator:
 
     def lives(self, now: int, interval: int) -> bool:
         """Tell whether something was heard lately, where that is to come each *interval*."""
-        patience = max(DEAD_SECONDS * SECOND, 3 * interval)
-        return self.heard is not None and now - self.heard <= patience
+        return self.heard is not None and now < self.silent_at(interval)
+
+    def silent_at(self, interval: int) -> int:
+        """Return from when on it is silent if nothing more is heard; 0 where nothing was."""
+        return 0 if self.heard is None else self.heard + max(_DEAD, 3 * interval) + 1
+
+    def restart_clock(self) -> None:
+        """Forget what was measured by the other end's clock: that began anew."""
+        self.delays = DelayEstimator()
+        self.restart()
 
     def restart(self) -> None:
         """Forget what was delivered: the path was dead meanwhile, or has another address."""
         self._counts.clear()
+        self._marks.clear()
         self.queue = 0
 
+    @property
+    def loss(self) -> float | None:
+        """Return the share of what was sent lately that did not arrive; None where that was little."""
+        if not self._counts:
+            return None
+        first, last = self._marks[0], self._counts[-1][0]
+        dispatched = last.dispatched - first.dispatched
+        if dispatched < LEAST_LOSS_BYTES:
+            return None
+        return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
 
-def differences(estimators: Sequence[DelayEstimator]) -> list[int]:
+
+def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
     """Return by how much each path's delay is above that of the one with the least; 0 where it is not known."""
-    known = [each.delay for each in estimators if each.delay is not None]
-    least = min(known, default=0)
-    return [0 if each.delay is None else each.delay - least for each in estimators]
+    delays = [each.least(now) for each in estimators]
+    least = min((each for each in delays if each is not None), default=0)
+    return [0 if each is None else min(each - least, LONGEST) for each in delays]

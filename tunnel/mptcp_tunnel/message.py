@@ -1,9 +1,10 @@
-"""Hellos and probes: what both ends of a tunnel say to each other on each path. Pure.
+"""Probes and answers: what both ends of a tunnel say to each other on each path. Pure.
 
 A relay sends a probe on each path, the proxy answers each with one of the same size: nobody gets more than he sent.
-Both have the same fields, so that each end learns of each direction. A message counts only with the right HMAC of the
-relay's key, and only if its number is above all that came before on its path: then its sender's address is that of the
-path. Times are nanoseconds of the sender's monotonic clock, which differ from the receiver's by the same on all paths.
+Both have the same fields, so that each end learns of each direction. A message counts only with the right code (a keyed
+BLAKE2s, RFC 7693) of the relay's key. Each carries a token, which its receiver repeats with the time that it came with:
+so is proven that the receiver is at the address to which it was sent (``session.py``). Times are nanoseconds of the
+sender's monotonic clock, which differ from the receiver's by the same on all paths.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from __future__ import annotations
 import enum
 import hmac
 import struct
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Final
+from hashlib import blake2s, sha256
+from typing import Final, NamedTuple
 
 from mptcp_tunnel.model import MAGIC
 
-VERSION: Final = 1
+VERSION: Final = 2
 IDENTIFIER_BYTES: Final = 8
 LEAST_KEY_BYTES: Final = 16
 _MAC_BYTES = 16
-_FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQ")
+_FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
 """Bytes of a message that is not padded."""
 LARGEST: Final = 1472
@@ -35,43 +35,44 @@ class Kind(enum.IntEnum):
     """The proxy's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message. ``heard`` and ``heard_at`` are of the last message that its sender got on this path, 0 without."""
+_KINDS: Final = {each.value: each for each in Kind}
+
+
+class Message(NamedTuple):
+    """One message. ``heard``, ``heard_token`` and ``heard_at`` are of the last one that its sender got on this path."""
 
     kind: Kind
     path: int
-    number: int
-    """Rises with each message of its sender, over restarts as well."""
     sent: int
+    token: int
+    """64 bits that nobody guesses who did not get this message."""
     heard: int
     """Its ``sent``."""
+    heard_token: int
     heard_at: int
     """When it was received."""
     received_bytes: int
     """That the sender's joiner counted on this path."""
 
 
-def identifier(key: bytes) -> bytes:
-    """Return by what a relay is known on the wire: it does not tell the key."""
-    return sha256(b"mptcp-tunnel identifier" + key).digest()[:IDENTIFIER_BYTES]
+class Key:
+    """The secret that both ends of a tunnel share."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.identifier = sha256(b"mptcp-tunnel identifier" + secret).digest()[:IDENTIFIER_BYTES]
+        """By what a relay is known on the wire: it does not tell the secret."""
+        self._key = sha256(b"mptcp-tunnel messages" + secret).digest()
+
+    def code(self, body: bytes) -> bytes:
+        """Return the authentication code of *body*."""
+        return blake2s(body, key=self._key, digest_size=_MAC_BYTES).digest()
 
 
-def packed(message: Message, key: bytes, size: int = SIZE) -> bytes:
+def packed(message: Message, key: Key, size: int = SIZE) -> bytes:
     """Return the message as UDP payload of *size* bytes."""
-    body = _FIELDS.pack(
-        MAGIC,
-        VERSION,
-        message.kind,
-        message.path,
-        identifier(key),
-        message.number,
-        message.sent,
-        message.heard,
-        message.heard_at,
-        message.received_bytes,
-    ) + bytes(size - SIZE)
-    return body + hmac.digest(key, body, "sha256")[:_MAC_BYTES]
+    kind, path, *numbers = message
+    body = _FIELDS.pack(MAGIC, VERSION, kind, path, key.identifier, *numbers) + bytes(size - SIZE)
+    return body + key.code(body)
 
 
 def sender_of(payload: bytes) -> bytes | None:
@@ -81,13 +82,11 @@ def sender_of(payload: bytes) -> bytes | None:
     return payload[4 : 4 + IDENTIFIER_BYTES]
 
 
-def parsed(payload: bytes, key: bytes) -> Message | None:
+def parsed(payload: bytes, key: Key) -> Message | None:
     """Return the message in *payload*, of which :func:`sender_of` is known; None where *key* did not make it."""
-    body, mac = payload[:-_MAC_BYTES], payload[-_MAC_BYTES:]
-    if not hmac.compare_digest(hmac.digest(key, body, "sha256")[:_MAC_BYTES], mac):
+    body = payload[:-_MAC_BYTES]
+    if not hmac.compare_digest(key.code(body), payload[-_MAC_BYTES:]):
         return None
     _, _, kind, path, _, *numbers = _FIELDS.unpack_from(body)
-    try:
-        return Message(Kind(kind), path, *numbers)
-    except ValueError:
-        return None
+    known = _KINDS.get(kind)
+    return None if known is None else Message(known, path, *numbers)

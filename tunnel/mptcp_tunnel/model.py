@@ -12,7 +12,7 @@ MOST_PATHS: Final = 8
 MOST_TUNNELS: Final = 1024
 """Of a host."""
 MAGIC: Final = 0xF4
-"""First byte of probes: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
+"""First byte of probes and answers: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
 
 Address = IPv4Address | IPv6Address
 

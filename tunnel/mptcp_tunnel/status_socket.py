@@ -67,6 +67,11 @@ class StatusSocket:
             with suppress(OSError):
                 self._path.parent.rmdir()
 
+    @property
+    def due(self) -> int | None:
+        """When to :meth:`answer_the_silent`, nanoseconds; None: there are none."""
+        return min((round(until * 1e9) for until, _ in self._waiting.values()), default=None)
+
     def answer_the_silent(self) -> None:
         """Answer those who have been silent for long enough."""
         now = time.monotonic()

@@ -16,6 +16,7 @@ DAMAGED = {
     "packets": examples(4_000),
     "policy": examples(1_200),
     "squid_configuration": examples(400),
+    "tunnel_messages": examples(4_000),
 }
 """So many inputs of each take some three seconds."""
 MOST_BYTES = 2048

@@ -117,7 +117,7 @@ class Frame(NamedTuple):
         return self.size < LIGHT or self.service >> 2 == EXPEDITED
 
     def packed(self, flow: Ends, number: int = 0) -> bytes:
-        """Return the frame, with a *number* where it is of IPv4."""
+        """Return the frame, with its *number*."""
         version = flow.local.address.version
         packet = bytearray(packet_of(flow, bytes(self.size - (14 + 28 if version == 4 else 14 + 48))))
         if version == 4:
@@ -126,6 +126,7 @@ class Frame(NamedTuple):
         else:
             packet[0] |= self.service >> 4
             packet[1] |= self.service << 4 & 0xF0
+            packet[2:4] = number.to_bytes(2, "big")
         return ETHERNET[version] + bytes(packet)
 
 

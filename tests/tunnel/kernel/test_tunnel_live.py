@@ -8,15 +8,18 @@ import os
 import random
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from operator import sub
 from pathlib import Path
 from typing import Any
@@ -27,10 +30,13 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
+from mptcp_tunnel.kernel.packets import Receiver, packet_of
+from mptcp_tunnel.message import Key, Kind, Message, packed
+from mptcp_tunnel.model import End
+from mptcp_tunnel.model import Ends as UdpEnds
 
 pytestmark = pytest.mark.kernel
 PORT = 51820
-PEER = "10.93.9.9"
 TUNSETIFF, IFF_TUN_WITHOUT_INFO = 0x400454CA, 0x1001
 """linux/if_tun.h"""
 UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
@@ -38,10 +44,14 @@ UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
 CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
 """Those that the unit leaves."""
 UDP_SEGMENT = 103
+SO_RCVBUFFORCE = 33
+FAMILIES = ("-4", "-6")
+PEERS = {4: "10.93.9.9", 6: "fd00:93:9::9"}
+PEER = PEERS[4]
 ECHO = f"""\
 import socket
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-    server.bind(("0.0.0.0", {PORT}))
+with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
+    server.bind(("::", {PORT}))
     while True:
         data, address = server.recvfrom(2048)
         server.sendto(data, address)
@@ -53,6 +63,8 @@ class Site:
 
     def __init__(self, relay: LiveNode, proxy: LiveNode) -> None:
         self.relay, self.proxy = relay, proxy
+        self.version = 4
+        """By which the relay comes."""
         self.key = relay.write("tunnel.key", "k" * 32)
         self.key.chmod(0o600)
         self.split = ""
@@ -62,8 +74,9 @@ class Site:
     def settings(self, node: LiveNode) -> Path:
         text = f"status_socket: {self.sockets[node.name]}\n"
         if node is self.relay:
+            peer = End(ip_address(PEERS[self.version]), PORT)
             text += "tunnels:\n  home:\n    port: 51820\n"
-            text += f'    key: {self.key}\n    peer: "{PEER}:{PORT}"\n    paths: {{a: u0, b: u1}}\n    {self.split}\n'
+            text += f'    key: {self.key}\n    peer: "{peer}"\n    paths: {{a: u0, b: u1}}\n    {self.split}\n'
         else:
             text += f"uplinks: [u0, u1]\ntunnels:\n  home: {{port: {PORT}, key: {self.key}}}\n"
         return node.write(f"{node.name}-tunnel.yaml", text)
@@ -85,38 +98,73 @@ class Site:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
 
+    def queued(self, node: LiveNode) -> int:
+        """Return how many packets the resequencer got there."""
+        return int(node.run(["cat", "/proc/net/netfilter/nfnetlink_queue"]).stdout.split()[7])
+
+    @contextmanager
+    def numbers(self, node: LiveNode) -> Iterator[set[int]]:
+        """Have the numbers of the packets that come by the paths meanwhile."""
+        found = set[int]()
+        with node.entered():
+            taps = [socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) for _ in range(2)]
+        for number, tap in enumerate(taps):
+            tap.bind((f"u{number}", 3))
+            tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 20)
+            tap.setblocking(False)
+        yield found
+        for tap in taps:
+            with tap, suppress(BlockingIOError):
+                while True:
+                    data, (_, _, kind, *_) = tap.recvfrom(2048)
+                    if kind == socket.PACKET_HOST and len(data) > 400:
+                        at = 4 if data[0] >> 4 == 4 else 2
+                        found.add(int.from_bytes(data[at : at + 2], "big"))
+
     def alive(self, node: LiveNode) -> list[bool]:
         return [each["alive"] for each in self.paths(node)]
 
     def exchange(self, count: int) -> int:
         """Have the program here send so many packets, twenty at once; return how many came back, each once."""
         came = set()
-        with self.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.bind(("0.0.0.0", PORT))
+        family = socket.AF_INET if self.version == 4 else socket.AF_INET6
+        with self.relay.entered(), socket.socket(family, socket.SOCK_DGRAM) as client:
+            client.bind(("", PORT))
             client.settimeout(0.5)
             for start in range(0, count, 20):
                 for number in range(start, start + 20):
-                    client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEER, PORT))
+                    client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEERS[self.version], PORT))
                 with suppress(TimeoutError):
                     for _ in range(20):
                         came.add(client.recvfrom(2048)[0][1:5])
         return len(came)
 
 
+def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
+    """Return the addresses of a link: the relay's, which ends in *host*, and the proxy's, with their length; of each
+    IP version."""
+    return (
+        (f"10.93.{number}.{host}", f"10.93.{number}.2", 24),
+        (f"fd00:93:{number}::{host}", f"fd00:93:{number}::2", 64),
+    )
+
+
 def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
-    """Have a link of that number between both, with the relay's address ending in *host*."""
-    near, far = f"10.93.{number}.{host}", f"10.93.{number}.2"
+    """Have a link of that number between both, with the relay's addresses ending in *host*."""
     relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
-    for node, address in ((relay, near), (proxy, far)):
-        node.run(["ip", "addr", "add", f"{address}/24", "dev", f"u{number}"])
+    for node, side in ((relay, 0), (proxy, 1)):
         # No address comes later, by itself.
         node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
-    relay.run(["ip", "route", "add", PEER, "via", far, "dev", f"u{number}", "table", str(100 + number)])
-    relay.run(["ip", "rule", "add", "from", near, "lookup", str(100 + number)])
+        for each in sides(number, host):
+            node.run(["ip", "addr", "add", f"{each[side]}/{each[2]}", "dev", f"u{number}", "nodad"])
+    for family, peer, (near, far, _) in zip(FAMILIES, PEERS.values(), sides(number, host), strict=True):
+        relay.run(["ip", "route", "add", peer, "via", far, "dev", f"u{number}", "table", str(100 + number)])
+        relay.run(["ip", family, "rule", "add", "from", near, "lookup", str(100 + number)])
 
 
 def unlink(relay: LiveNode, number: int, host: int = 1) -> None:
-    relay.run(["ip", "rule", "del", "from", f"10.93.{number}.{host}", "lookup", str(100 + number)])
+    for family, (near, _, _) in zip(FAMILIES, sides(number, host), strict=True):
+        relay.run(["ip", family, "rule", "del", "from", near, "lookup", str(100 + number)])
     relay.run(["ip", "link", "del", f"u{number}"])
 
 
@@ -125,12 +173,14 @@ def site(module_testbed: Testbed) -> Iterator[Site]:
     relay, proxy = module_testbed["client"], module_testbed["origin"]
     for number in range(2):
         link(relay, proxy, number)
-    relay.run(["ip", "route", "add", PEER, "via", "10.93.0.2"])
-    proxy.run(["ip", "addr", "add", f"{PEER}/32", "dev", "lo"])
+    for version, peer in PEERS.items():
+        relay.run(["ip", "route", "add", peer, "via", "10.93.0.2" if version == 4 else "fd00:93:0::2"])
+        proxy.run(["ip", "addr", "add", peer, "dev", "lo", "nodad"])
     for node in (relay, proxy):
         wait_until(lambda: node.run(["ip", "link"]).stdout.count("state UP") >= 3, "both links are up")  # noqa: B023
     yield Site(relay, proxy)
-    proxy.run(["ip", "addr", "del", f"{PEER}/32", "dev", "lo"])
+    for length, peer in zip((32, 128), PEERS.values(), strict=True):
+        proxy.run(["ip", "addr", "del", f"{peer}/{length}", "dev", "lo"])
     for number in range(2):
         unlink(relay, number)
 
@@ -163,6 +213,15 @@ def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Call
             wait_until(lambda: min(each["packets_sent"] for each in site.paths(node)) > 100, "both carry something")  # noqa: B023
     for node, state in zip((site.relay, site.proxy), before, strict=True):
         assert differences(state, kernel_state(node)) == []
+
+
+def test_what_a_path_takes_is_found(site: Site) -> None:
+    for node in (site.relay, site.proxy):
+        node.run(["ip", "link", "set", "u1", "mtu", "1430"])
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both are known")
+    for node in (site.relay, site.proxy):
+        node.run(["ip", "link", "set", "u1", "mtu", "1500"])
 
 
 def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site) -> None:
@@ -249,21 +308,103 @@ def test_an_uplink_without_an_ethernet_header(site: Site) -> None:
     link(site.relay, site.proxy, 1)  # as the fixture has it
 
 
-def test_forged_messages_move_nothing(site: Site) -> None:
-    """Of a wrong key, sent again, and plain nonsense, from an address of the attacker's own."""
-    from mptcp_tunnel.message import Kind, Message, packed
+def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> None:
+    """Defect: the program at the proxy had the far end of the first one, to which nothing led any more."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), site.daemon(site.proxy) as proxy:
+        wait_until(partial(site.answers, site.proxy), "the proxy's daemon answers", process=proxy)
+        for site.version in (4, 6, 4):
+            with site.daemon(site.relay) as relay:
+                wait_until(partial(site.answers, site.relay), "the relay's daemon answers", process=relay)
+                wait_until(
+                    lambda: (
+                        [ip_address(each["remote"]).version for each in site.paths(site.proxy)] == 2 * [site.version]
+                    ),
+                    "the relay is known by its new addresses",
+                )
+                wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
+                before = [each["packets_sent"] for each in site.paths(site.proxy)]
+                queued = site.queued(site.proxy)
+                with site.numbers(site.proxy) as numbers:
+                    assert site.exchange(200) >= 195
+                assert site.queued(site.proxy) >= queued + 195, "the resequencer has them"
+                assert len(numbers) >= 150
+                assert max(numbers) - min(numbers) < 250, "each has the next number"
+                wait_until(
+                    lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
+                    "the answers went by the paths",
+                )
+                relay.stop()
+        proxy.stop()
 
-    echo = [sys.executable, "-I", "-c", ECHO]
-    with site.proxy.running(echo), both(site):
+
+def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
+    """Defect: after a stall the answers came to old probes for as long as the backlog was, and paths seemed dead."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (_, proxy):
+        with site.proxy.entered(), closing(Receiver("u0")) as tap:
+            while not (waited := tap.read(1)):
+                site.exchange(20)
+            payload = waited[0].payload
+        with site.relay.entered():
+            copier = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with copier:
+            copier.bind(("10.93.0.1", 6666))
+            copier.settimeout(60)
+            proxy.signal(signal.SIGSTOP)
+            for _ in range(50):
+                copier.sendto(payload, (PEER, PORT))
+            time.sleep(1)  # so long do they wait, at least
+            proxy.signal(signal.SIGCONT)
+            wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
+            copier.sendto(payload, (PEER, PORT))
+            copier.recv(2048)
+            copier.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                copier.recv(2048)
+
+
+def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
+    """Of a wrong key, true ones from another address and in a victim's name, and plain nonsense."""
+    victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
+    to = End(ip_address(PEER), PORT)
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
         before = [each["remote"] for each in site.paths(site.proxy)]
-        with site.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
-            attacker.bind(("10.93.0.1", 6666))
-            for number in range(200):
-                message = Message(Kind.PROBE, number % 9, time.time_ns() + number, 1, 1, 1, 0)
-                attacker.sendto(packed(message, (b"k" if number % 2 else b"x") * 32), (PEER, PORT))
-                attacker.sendto(b"\xf4\x01" + bytes(number), (PEER, PORT))
-        assert site.exchange(100) >= 98
+        site.relay.run(["ip", "addr", "add", f"{victim.address}/24", "dev", "u0"])
+        with site.proxy.entered():
+            tap = Receiver("u0")
+        with site.relay.entered():
+            copier, hears = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+            spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        asked, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
+        with closing(tap), copier, hears, spoofer:
+            copier.bind(attacker)
+            hears.bind((str(victim.address), victim.port))
+            copied = 0
+            while copied < 100:
+                site.exchange(20)
+                waited = tap.read(64)
+                stamps = [each.came for each in waited]
+                assert stamps == sorted(set(stamps)), "each has the time at which it came, none that of reading"
+                for _, payload, _ in waited:
+                    copied += 1
+                    for _ in range(3):
+                        copier.sendto(payload, (PEER, PORT))
+                        spoofer.sendto(packet_of(UdpEnds(victim, to), payload), (PEER, 0))
+                    for each in sockets:
+                        asked[each] += 3 * len(payload)
+            for number in range(2000):
+                message = Message(Kind.PROBE, number % 9, time.monotonic_ns(), 1, 1, 1, 1, 0)
+                copier.sendto(packed(message, Key(b"x" * 32)), (PEER, PORT))
+                copier.sendto(b"\xf4\x02" + bytes(number % 1000), (PEER, PORT))
+            assert site.exchange(100) >= 98
+            for each in sockets:
+                each.setblocking(False)
+                with suppress(BlockingIOError):
+                    while True:
+                        answered[each] += len(each.recv(2048))
+                assert answered[each] <= asked[each], "nobody gets more than was sent in his name"
+        assert answered[hears] > 0, "what was copied is true"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
+        assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
 
 def wireguard(node: LiveNode, private: str, public: str, address: str, more: str = "") -> Any:

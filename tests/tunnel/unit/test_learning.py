@@ -17,6 +17,8 @@ class Link:
         self.rate, self.delay = rate, delay
         self.estimator = PathEstimator()
         self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
+        self.lost = 0.0
+        """Share of what is sent, before the queue."""
         self.others = 0.0
         """What others send on the path, bits/s."""
         self.run(0.5, load=0.0)  # the first probes find the path idle
@@ -27,7 +29,7 @@ class Link:
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
             self.dispatched += load * self.estimator.rate * STEP / SECOND / 8
-            self.queued += load * self.estimator.rate * STEP / SECOND + self.others * STEP / SECOND
+            self.queued += (1 - self.lost) * load * self.estimator.rate * STEP / SECOND + self.others * STEP / SECOND
             carried = min(self.queued, self.rate * STEP / SECOND)
             self.queued = min(self.queued - carried, 0.05 * self.rate)
             self.delivered += carried / 8 * (1 - self.others / (self.others + load * self.estimator.rate + 1))
@@ -72,6 +74,18 @@ def test_a_queue_of_others_does_not_take_the_rate_of_a_path_that_carries_little(
     assert link.estimator.rate > 5e6
 
 
+def test_what_does_not_arrive_is_told() -> None:
+    link = Link(10e6)
+    assert link.estimator.loss is None, "nothing was sent"
+    link.run(12, load=0.5)
+    assert link.estimator.loss == pytest.approx(0, abs=0.005)
+    link.lost = 0.1
+    link.run(12, load=0.5)
+    assert link.estimator.loss == pytest.approx(0.1, abs=0.01)
+    link.run(12, load=0)
+    assert link.estimator.loss is None
+
+
 def test_a_path_is_silent_after_a_while() -> None:
     link = Link(10e6)
     assert not PathEstimator().lives(link.now, STEP)
@@ -101,6 +115,7 @@ def test_the_least_delay_is_of_the_last_while() -> None:
     assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
     assert delays.add(33 * SECOND, 50) == 25, "that of 20 is 31 s old"
     other = DelayEstimator()
-    assert differences([delays, other]) == [0, 0]
-    other.add(SECOND, 125)
-    assert differences([delays, other]) == [0, 100]
+    assert differences([delays, other], 33 * SECOND) == [0, 0]
+    other.add(4 * SECOND, 125)
+    assert differences([delays, other], 33 * SECOND) == [0, 100]
+    assert differences([delays, other], 35 * SECOND) == [0, 0], "of the other nothing is known any more"

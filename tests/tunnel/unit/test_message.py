@@ -1,22 +1,23 @@
-"""Hellos and probes on the wire: only the right key makes one that counts."""
+"""Probes and answers on the wire: only the right key makes one that counts."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_tunnel.message import LARGEST, SIZE, Kind, Message, identifier, packed, parsed, sender_of
+from mptcp_tunnel.message import LARGEST, SIZE, VERSION, Key, Kind, Message, packed, parsed, sender_of
 from mptcp_tunnel.model import MAGIC
 
-KEY, OTHER = b"k" * 32, b"o" * 32
+KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
 _64 = st.integers(0, 2**64 - 1)
 MESSAGES = st.builds(
     Message,
     kind=st.sampled_from(Kind),
     path=st.integers(0, 255),
-    number=_64,
     sent=_64,
+    token=_64,
     heard=_64,
+    heard_token=_64,
     heard_at=_64,
     received_bytes=_64,
 )
@@ -27,7 +28,7 @@ def test_what_is_packed_is_parsed(message: Message, size: int) -> None:
     payload = packed(message, KEY, size)
     assert len(payload) == size
     assert payload[0] == MAGIC
-    assert sender_of(payload) == identifier(KEY)
+    assert sender_of(payload) == KEY.identifier
     assert parsed(payload, KEY) == message
     assert parsed(payload, OTHER) is None
 
@@ -41,12 +42,28 @@ def test_a_changed_byte_makes_it_nobodys(message: Message, data: st.DataObject) 
     assert sender_of(changed) is None or parsed(changed, KEY) is None
 
 
-@given(st.binary(max_size=2 * SIZE))
+@st.composite
+def payloads(draw: st.DrawFn) -> bytes:
+    """Bytes that begin as a message of ours may, with or without the right code."""
+    begin = bytes([MAGIC, draw(st.sampled_from([VERSION, VERSION + 1])), draw(st.integers(0, 3))])
+    size = draw(st.sampled_from([SIZE - 17, SIZE - 16, LARGEST - 16, LARGEST - 15]) | st.integers(0, 2 * SIZE))
+    body = (begin + draw(st.binary()) + KEY.identifier * LARGEST)[:size]
+    return body + (KEY.code(body) if draw(st.booleans()) else b"")
+
+
+@given(payloads())
 def test_any_bytes_are_read(payload: bytes) -> None:
-    if sender_of(payload) is not None:
-        assert parsed(payload, KEY) is None
+    """Whatever has the right code is a message, or of a kind that is not known; all else is nobody's."""
+    sender = sender_of(payload)
+    assert (sender is not None) == (SIZE <= len(payload) <= LARGEST and payload[:2] == bytes([MAGIC, VERSION]))
+    if sender is not None:
+        message = parsed(payload, KEY)
+        right = payload[-16:] == KEY.code(payload[:-16])
+        assert (message is not None) == (right and payload[2] in set(Kind))
+        if message is not None:
+            assert packed(message, KEY, len(payload))[:4] == payload[:4]
 
 
 def test_the_identifier_does_not_tell_the_key() -> None:
-    assert KEY not in packed(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0), KEY)
-    assert identifier(KEY) != identifier(OTHER)
+    assert b"k" * 8 not in packed(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0, 0), KEY)
+    assert KEY.identifier != OTHER.identifier

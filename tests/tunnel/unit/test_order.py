@@ -161,6 +161,7 @@ def test_each_is_released_once_and_in_order_where_nothing_is_lost(
         held_since[number] = now
         held = set(held_since) - set(order.released[before:])
         assert all(now - held_since[each] < PATIENCE for each in held)
+        assert order.expire(now) == (min(held_since[each] for each in held) + PATIENCE if held else 0)
     order.expire(10_000 * MS)
     released = order.released[before:]
     assert sorted(released) == sorted(number for number, _, _ in came)

@@ -5,6 +5,7 @@ All of it is known by its names and numbers: what a killed daemon left is taken 
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +25,8 @@ _PEER_DEVICE: Final = "mptcp-udp-end"
 ADDRESSES: Final = (ip_address("198.18.0.1"), ip_address("fd6d:7074:6370::1"))
 """Of the device: tunnel programs send from there. 198.18.0.0/15 is for tests of network devices (RFC 2544), so that no
 uplink has it; the other is a unique local prefix (RFC 4193) of ours."""
+_FAR_4, _FAR_6 = ip_address("198.18.4.0"), ip_address("fd6d:7074:6370::1:0")
+"""The first of what stands for relays; they are 1,024 at most."""
 TABLE: Final = 7712
 PREFERENCE: Final = 7712
 """Of our rules."""
@@ -32,8 +35,7 @@ MTU: Final = 1500
 
 def far_end(number: int, port: int, version: int) -> End:
     """Return what stands for the other end of a proxy's tunnel *number*, as the tunnel program sees it."""
-    base = ip_address("198.18.4.0") if version == 4 else ip_address("fd6d:7074:6370::1:0")
-    return End(base + number, port)
+    return End((_FAR_4 if version == 4 else _FAR_6) + number, port)
 
 
 def near_end(port: int, version: int) -> End:
@@ -120,6 +122,19 @@ class Network:
             raise KernelError(f"find a route to {to} by {interface}: {reason(error)}") from error
         gateway = found.get("gateway")
         return (to if gateway is None else ip_address(gateway)), source
+
+    def lead_far_ends(self, version: int) -> None:
+        """Have the packets to all that stands for relays go to the device: one rule, however many they are.
+
+        Raises KernelError.
+        """
+        base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        try:
+            self._route.rule("add", table=TABLE, priority=PREFERENCE, family=family, dst=str(base), dst_len=length)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise KernelError(f"lead packets to {base}/{length} to {DEVICE}: {reason(error)}") from error
 
     def _address(self, interface: str, family: int) -> IPv4Address | IPv6Address:
         found = [

@@ -1,7 +1,7 @@
 """Messages as UDP packets that no socket of ours has: they have the tunnel program's port. raw(7), packet(7).
 
 They leave by the uplink that they probe, from its address and the tunnel program's port, so that they keep open what a
-NAT has for the tunnel itself. They come in by a packet socket, with a filter for their first byte.
+NAT has for the tunnel itself. They come in by a packet socket, with a filter for their first two bytes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,33 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_tunnel.message import VERSION
 from mptcp_tunnel.model import MAGIC, End, Ends
 
-_SO_ATTACH_FILTER, _IP_PKTINFO = 26, 8
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
+_TIMESPEC = struct.Struct("@ll")
+_BELIEVED: Final = 10_000_000_000
+"""Nanoseconds that a message may have waited: else the wall clock was set meanwhile."""
 _ETH_P_ALL: Final = 3
 _PACKET_OUTGOING: Final = 4
 _LARGEST: Final = 2048
+_ANCILLARY: Final = socket.CMSG_SPACE(16)
+_ROOM: Final = 2 << 20
+"""Bytes of what waits to be read, as the kernel counts them: a few thousand messages."""
+_FIRST: Final = MAGIC << 8 | VERSION
+"""The first two bytes of a message."""
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
+    (0x30, 0, 0, 0xFFFFF004),  # ldb [SKF_AD_OFF + SKF_AD_PKTTYPE]
+    (0x15, 13, 0, _PACKET_OUTGOING),
     # At the begin is the IP header: a cooked packet socket.
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
@@ -28,12 +43,12 @@ _FILTER: Final = (
     (0x30, 0, 0, 9),  # ldb [9]: protocol
     (0x15, 0, 8, 17),  # UDP
     (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
-    (0x50, 0, 0, 8),  # ldb [x + 8]: first byte of the payload
-    (0x15, 4, 5, MAGIC),
+    (0x48, 0, 0, 8),  # ldh [x + 8]: first bytes of the payload
+    (0x15, 4, 5, _FIRST),
     (0x30, 0, 0, 6),  # ldb [6]: next header
     (0x15, 0, 3, 17),
-    (0x30, 0, 0, 48),
-    (0x15, 0, 1, MAGIC),
+    (0x28, 0, 0, 48),  # ldh
+    (0x15, 0, 1, _FIRST),
     (0x06, 0, 0, 0xFFFF),
     (0x06, 0, 0, 0),
 )
@@ -44,6 +59,8 @@ class Received(NamedTuple):
 
     ends: Ends
     payload: bytes
+    came: int = 0
+    """When the kernel had it, nanoseconds of the monotonic clock: this process may have been late to read it."""
 
 
 class Receiver:
@@ -61,6 +78,8 @@ class Receiver:
         wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
         except OSError as error:
@@ -76,16 +95,29 @@ class Receiver:
     def read(self, limit: int) -> list[Received]:
         """Return what waits, at most *limit*. Raises KernelError where the interface has gone."""
         found: list[Received] = []
+        now = time.monotonic_ns()
+        ahead = time.time_ns() - now
         for _ in range(limit):
             try:
-                data, address = self._socket.recvfrom(_LARGEST)
+                data, told, _, _ = self._socket.recvmsg(_LARGEST, _ANCILLARY)
             except BlockingIOError:
                 break
             except OSError as error:
                 raise KernelError(f"receive on {self.interface}: {error.strerror}") from error
-            if address[2] != _PACKET_OUTGOING and (received := parsed_packet(data)) is not None:
-                found.append(received)
+            if (received := parsed_packet(data)) is not None:
+                found.append(Received(received.ends, received.payload, _time_of(told, ahead, now)))
         return found
+
+
+def _time_of(told: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
+    """Return the time of the kernel's stamp by the monotonic clock, from which the wall clock is *ahead*."""
+    for _, kind, data in told:
+        if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            came: int = seconds * 1_000_000_000 + nanoseconds - ahead
+            if now - _BELIEVED < came <= time.monotonic_ns():
+                return came
+    return now
 
 
 def parsed_packet(data: bytes) -> Received | None:
@@ -93,21 +125,28 @@ def parsed_packet(data: bytes) -> Received | None:
     if len(data) < 28:
         return None
     if data[0] >> 4 == 4:
-        header, length = 4 * (data[0] & 15), int.from_bytes(data[2:4], "big")
-        source, destination, protocol = data[12:16], data[16:20], data[9]
-        if int.from_bytes(data[6:8], "big") & 0x3FFF:
+        header, length = 4 * (data[0] & 15), data[2] << 8 | data[3]
+        addresses, protocol = data[12:20], data[9]
+        if (data[6] << 8 | data[7]) & 0x3FFF:
             return None  # a fragment
+    elif data[0] >> 4 == 6:
+        header, length = 40, 40 + (data[4] << 8 | data[5])
+        addresses, protocol = data[8:40], data[6]
     else:
-        header, length = 40, 40 + int.from_bytes(data[4:6], "big")
-        source, destination, protocol = data[8:24], data[24:40], data[6]
-    udp = data[header : min(length, len(data))]
-    if protocol != socket.IPPROTO_UDP or header < 20 or len(udp) < 9:
         return None
-    source_port, destination_port, size = struct.unpack_from("!HHH", udp)
-    if size != len(udp):
+    udp = data[header:length]
+    if protocol != socket.IPPROTO_UDP or header < 20 or len(udp) < 9 or udp[4] << 8 | udp[5] != len(udp):
         return None
-    ends = Ends(End(ip_address(destination), destination_port), End(ip_address(source), source_port))
-    return Received(ends, udp[8:])
+    return Received(_ends(addresses, udp[:4]), udp[8:])
+
+
+@lru_cache(4096)
+def _ends(addresses: bytes, ports: bytes) -> Ends:
+    """Return the ends, as the receiver sees them, of source and destination in network order."""
+    half = len(addresses) // 2
+    source_port, destination_port = struct.unpack("!HH", ports)
+    local = End(ip_address(addresses[half:]), destination_port)
+    return Ends(local, End(ip_address(addresses[:half]), source_port))
 
 
 class Sender:
@@ -115,7 +154,6 @@ class Sender:
 
     def __init__(self, interface: str) -> None:
         """Raise KernelError where it cannot be opened."""
-        self.interface = interface
         self._sockets: dict[int, socket.socket] = {}
         try:
             for family in (socket.AF_INET, socket.AF_INET6):
@@ -131,21 +169,18 @@ class Sender:
         for each in self._sockets.values():
             each.close()
 
-    def send(self, ends: Ends, payload: bytes, class_id: int = 0) -> bool:
-        """Send *payload* in an HTB class; return whether it left: one that does not is as one that is lost."""
+    def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
+        """Send *payload* in an HTB class; one that does not leave is as one that is lost."""
         packet, source = packet_of(ends, payload), ends.local.address
         # The route is looked up for this source: the header's counts for nothing there.
         if source.version == 4:
             told = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
         else:
             told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
-        try:
+        with suppress(OSError):
             # A probe finds the queue that the tunnel's packets find.
             self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, class_id)
             self._sockets[source.version].sendmsg([packet], [told], 0, (str(ends.remote.address), 0))
-        except OSError:
-            return False
-        return True
 
 
 def packet_of(ends: Ends, payload: bytes) -> bytes:

@@ -81,6 +81,8 @@ class Programs:
         self._route = IPRoute()
         self._device = device
         self._attached: list[tuple[int, int]] = []
+        self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
+        """What was read last of a tunnel, and what it says."""
         self._hooks: set[int] = set()
         """Interfaces whose clsact qdisc is ours."""
         bits = bytearray(1 << 13)
@@ -155,11 +157,20 @@ class Programs:
         """Raises KernelError."""
         self._bpf.delete_batch(self._outside, b"".join(map(packed_ends, ends)))
 
+    def forget_inside(self, ends: Ends) -> None:
+        """Raises KernelError."""
+        self._bpf.delete_batch(self._inside, packed_ends(ends))
+
     def counters(self, number: int) -> tuple[PathCounters, ...]:
         """Return what was counted of each path of a tunnel. Raises KernelError."""
         value = self._bpf.lookup(self.states, _NUMBER.pack(number))
-        found = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
-        return tuple(PathCounters(*each[1:]) for each in found)
+        before = self._counted.get(number)
+        if before is not None and before[0] == value:
+            return before[1]  # as most are of a thousand tunnels
+        counted = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
+        found = tuple(PathCounters(*each[1:]) for each in counted)
+        self._counted[number] = value, found
+        return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
         left = program in self._names(interface, parent)  # by one that was killed

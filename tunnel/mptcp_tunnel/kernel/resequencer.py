@@ -1,11 +1,12 @@
 """The resequencer: a program that holds packets of a netfilter queue until those before them have come.
 
 It is in C (``resequencer/``). Without it, or where it ends, the queue lets packets pass as they come (``bypass``).
-IPv4 alone: the number of a packet is in a field that IPv6 does not have.
+The number of a packet is in IPv4's identification, or in IPv6's flow label.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.kernel.network import DEVICE
 from mptcp_tunnel.model import End
 
+log = logging.getLogger(__name__)
 PROGRAM: Final = Path(__file__).parents[1] / "resequencer/resequencer"
 QUEUE: Final = 7712
 _TABLE: Final = "mptcp_tunnel"
@@ -25,12 +27,12 @@ _NFTABLES: Final = f"""\
 {_NO_TABLE}table inet {_TABLE} {{
   chain resequence {{
     type filter hook prerouting priority raw - 100
-    iifname "{DEVICE}" meta nfproto ipv4 meta l4proto udp queue flags bypass to {QUEUE}
+    iifname "{DEVICE}" meta l4proto udp queue flags bypass to {QUEUE}
   }}
 }}
 """
-_IPTABLES: Final = ("ip", "raw")
-"""The table in which iptables keeps its rules, where it is built on nftables."""
+_IPTABLES: Final = {"iptables": ("ip", "raw"), "ip6tables": ("ip6", "raw")}
+"""By its program, the table in which iptables keeps its rules, where it is built on nftables."""
 _RULES_OF_CHAIN: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
 """Another chain in it, or a rule."""
 _RULE: Final = f"-i {DEVICE} -p udp -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
@@ -45,9 +47,9 @@ class Resequencer:
             self._process = subprocess.Popen([PROGRAM, str(QUEUE)], stdin=subprocess.PIPE, text=True)
         except OSError as error:
             raise KernelError(f"start {PROGRAM}, which ./run makes: {error.strerror}") from error
-        self._undo: tuple[Sequence[str], str] | None = None
-        self._made_table = False
-        """The table of iptables was not there before."""
+        self._undo: list[tuple[Sequence[str], str]] = []
+        self._made_tables: list[tuple[str, str]] = []
+        """Those of iptables that were not there before."""
         try:
             self._lead()
         except KernelError:
@@ -64,36 +66,46 @@ class Resequencer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._undo is not None:
+        for undo in self._undo:
             with suppress(KernelError):
-                _run(*self._undo)
-            if self._made_table and not _RULES_OF_CHAIN.search(_listed()):
+                _run(*undo)
+        for table in self._made_tables:
+            if not _RULES_OF_CHAIN.search(_listed(table)):
                 with suppress(KernelError):
-                    _run(["nft", "delete", "table", *_IPTABLES])
+                    _run(["nft", "delete", "table", *table])
 
     def _lead(self) -> None:
         """Have packets queued: by nftables, or by iptables where this kernel's nftables has no queues."""
         try:
             _run(["nft", "-f", "-"], _NFTABLES)
-            self._undo = ["nft", "-f", "-"], _NO_TABLE
+            self._undo.append((["nft", "-f", "-"], _NO_TABLE))
         except KernelError as refused:
-            chain = ["-t", "raw", "-w"]
-            before = _listed()
-            for program in ("iptables", "iptables-legacy"):
-                remove = [program, *chain, "-D", "PREROUTING", *_RULE]
-                with suppress(KernelError):
-                    _run(remove)  # of one that was killed
-                    before = before if _RULES_OF_CHAIN.search(_listed()) else ""
-                with suppress(KernelError):
-                    _run([program, *chain, "-A", "PREROUTING", *_RULE])
-                    self._undo, self._made_table = (remove, ""), not before
-                    return
-            raise KernelError(f"queue packets that come by {DEVICE}: {refused}") from refused
+            for name, table in _IPTABLES.items():
+                if self._lead_by(name, table):
+                    continue
+                if name == "iptables":
+                    raise KernelError(f"queue packets that come by {DEVICE}: {refused}") from refused
+                log.warning("queue IPv6 packets that come by %s: %s; they pass as they come", DEVICE, refused)
+
+    def _lead_by(self, name: str, table: tuple[str, str]) -> bool:
+        """Have packets queued by iptables; tell whether that is so."""
+        chain = ["-t", "raw", "-w"]
+        before = _listed(table)
+        for program in (name, f"{name}-legacy"):
+            remove = [program, *chain, "-D", "PREROUTING", *_RULE]
+            with suppress(KernelError):
+                _run(remove)  # of one that was killed
+                before = before if _RULES_OF_CHAIN.search(_listed(table)) else ""
+            with suppress(KernelError):
+                _run([program, *chain, "-A", "PREROUTING", *_RULE])
+                self._undo.append((remove, ""))
+                if not before:
+                    self._made_tables.append(table)
+                return True
+        return False
 
     def tell(self, far: End, patience: int) -> None:
         """Have packets of the tunnel with that far end held for *patience* nanoseconds at most. Raises KernelError."""
-        if far.address.version != 4:
-            return
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{far.address} {far.port} {patience // 1000}\n")
@@ -102,9 +114,9 @@ class Resequencer:
             raise KernelError(f"the resequencer has ended: {error.strerror}") from error
 
 
-def _listed() -> str:
+def _listed(table: tuple[str, str]) -> str:
     try:
-        return subprocess.run(["nft", "list", "table", *_IPTABLES], text=True, capture_output=True, check=False).stdout
+        return subprocess.run(["nft", "list", "table", *table], text=True, capture_output=True, check=False).stdout
     except OSError:
         return ""
 

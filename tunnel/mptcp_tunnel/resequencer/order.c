@@ -12,6 +12,27 @@ void order_begin(struct order *order, uint64_t patience)
 {
     memset(order, 0, sizeof(*order));
     order->patience = patience;
+    order->held[HEAD].before = order->held[HEAD].after = HEAD;
+}
+
+/* Hold a packet at its place, as the last that arrived. */
+static void hold(struct order *order, uint16_t place, uint32_t packet, uint64_t now)
+{
+    struct held *head = &order->held[HEAD];
+
+    order->held[place] =
+        (struct held){.arrived = now, .packet = packet, .there = true, .before = head->before, .after = HEAD};
+    order->held[head->before].after = place;
+    head->before = place;
+    order->count++;
+}
+
+static void drop(struct order *order, struct held *held)
+{
+    order->held[held->before].after = held->after;
+    order->held[held->after].before = held->before;
+    held->there = false;
+    order->count--;
 }
 
 /* Go to the number that follows: none is 0. */
@@ -27,8 +48,7 @@ static void release_run(struct order *order, release_fn release, void *context)
     struct held *held;
 
     while ((held = &order->held[order->next % WINDOW])->there) {
-        held->there = false;
-        order->count--;
+        drop(order, held);
         advance(order);
         release(context, held->packet);
     }
@@ -74,8 +94,7 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
     if (distance < 0 || held->there) { /* late, or there already */
         release(context, packet);
     } else {
-        *held = (struct held){.arrived = now, .packet = packet, .there = true};
-        order->count++;
+        hold(order, number % WINDOW, packet, now);
         release_run(order, release, context);
     }
     while (order->count && is_lost(order, now))
@@ -85,16 +104,9 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
 uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context)
 {
     while (order->count) {
-        uint64_t first = UINT64_MAX;
-        uint16_t number = order->next;
-
         /* The longest held need not be the next: each number came when it came. */
-        for (uint16_t left = order->count; left; number++)
-            if (order->held[number % WINDOW].there) {
-                left--;
-                if (order->held[number % WINDOW].arrived < first)
-                    first = order->held[number % WINDOW].arrived;
-            }
+        uint64_t first = order->held[order->held[HEAD].after].arrived;
+
         if (now - first < order->patience)
             return first + order->patience;
         skip(order, release, context);

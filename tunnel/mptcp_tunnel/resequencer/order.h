@@ -11,12 +11,14 @@
 #include <stdint.h>
 
 #define WINDOW 1024 /* numbers that may be held; a packet that is further ahead begins anew */
+#define HEAD WINDOW /* place at which the list of those that are held begins and ends */
 #define PATHS 8
 #define LATELY 1000000000ULL /* ns: a path that carried nothing for so long has no say */
 
 struct held {
     uint64_t arrived;
     uint32_t packet; /* whatever the caller knows it by */
+    uint16_t before, after; /* places of those that arrived then: HEAD at the ends */
     bool there;
 };
 
@@ -29,7 +31,7 @@ struct order {
         uint64_t seen; /* when it carried something last, 0: never */
         uint16_t newest;
     } paths[PATHS];
-    struct held held[WINDOW];
+    struct held held[WINDOW + 1];
 };
 
 /* Called for each packet that is released, in order. */

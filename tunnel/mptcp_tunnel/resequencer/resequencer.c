@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* resequencer QUEUE: releases packets of a netfilter queue in the order of their IPv4 identification. One flow of UDP is
- * one order. On stdin come lines "ADDRESS PORT MICROSECONDS": the ends by which a tunnel is known here (its far end),
+/* resequencer QUEUE: releases packets of a netfilter queue in the order of their numbers: the IPv4 identification, the lower
+ * 16 bits of the IPv6 flow label. One flow of UDP is one order. On stdin come lines "ADDRESS PORT MICROSECONDS": the ends by which a tunnel is known here (its far end),
  * and how long a packet of it may be held. It ends with stdin. nfnetlink_queue of the kernel: linux/netfilter/nfnetlink_queue.h. */
 #include "order.h"
 
@@ -18,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FLOWS 1024
+#define FLOWS 2048
+#define BUCKETS 4096
 #define BATCH 64
 #define MESSAGE 512 /* bytes of one: the kernel copies no more than the headers */
 #define HEADERS 64
@@ -26,14 +27,22 @@
 #define UNORDERED 0 /* number of a packet that waits for no others: programs/tunnel.h */
 #define PATIENCE 50000000ULL /* ns, of a tunnel of which nothing was said */
 
+struct end {
+    uint8_t address[16]; /* IPv4 mapped into IPv6 */
+    uint16_t port; /* network order */
+};
+
 struct flow {
-    uint32_t address; /* of the far end, network order */
-    uint16_t port;
+    struct end end; /* the far one */
+    struct flow *next; /* in its bucket */
+    bool holds; /* it is among those below */
     struct order order;
 };
 
-static struct flow *flows[FLOWS];
+static struct flow *buckets[BUCKETS];
 static unsigned flow_count;
+static struct flow *holding[FLOWS]; /* those that hold something */
+static unsigned holding_count;
 static int netlink;
 static uint16_t queue;
 
@@ -102,21 +111,68 @@ static void release_packet(void *context, uint32_t packet)
     verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
 }
 
-static struct flow *flow_of(uint32_t address, uint16_t port, bool make)
+/* Return the flow with that far end, NULL where there is no room for it. */
+static struct flow *flow_of(const struct end *end)
 {
-    for (unsigned each = 0; each < flow_count; each++)
-        if (flows[each]->address == address && flows[each]->port == port)
-            return flows[each];
-    if (!make || flow_count == FLOWS)
-        return NULL;
-    struct flow *made = calloc(1, sizeof(*made));
+    uint32_t hash = end->port;
+    struct flow **bucket, *flow;
 
-    if (!made)
+    for (unsigned each = 0; each < sizeof(end->address); each++)
+        hash = hash * 31 + end->address[each];
+    bucket = &buckets[hash % BUCKETS];
+    for (flow = *bucket; flow; flow = flow->next)
+        if (flow->end.port == end->port && !memcmp(flow->end.address, end->address, sizeof(end->address)))
+            return flow;
+    if (flow_count == FLOWS || !(flow = calloc(1, sizeof(*flow))))
         return NULL;
-    made->address = address;
-    made->port = port;
-    order_begin(&made->order, PATIENCE);
-    return flows[flow_count++] = made;
+    flow_count++;
+    flow->end = *end;
+    flow->next = *bucket;
+    order_begin(&flow->order, PATIENCE);
+    return *bucket = flow;
+}
+
+static void map_address(struct end *end, const void *address)
+{
+    memset(end->address, 0, 10);
+    memset(end->address + 10, 0xff, 2);
+    memcpy(end->address + 12, address, 4);
+}
+
+/* Return the number of a packet of UDP, and its source; UNORDERED for all else. */
+static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *source)
+{
+    if (bytes >= 28 && packet[0] == 0x45 && packet[9] == IPPROTO_UDP) {
+        map_address(source, packet + 12);
+        memcpy(&source->port, packet + 20, 2);
+        return (uint16_t)(packet[4] << 8 | packet[5]);
+    }
+    if (bytes >= 48 && packet[0] >> 4 == 6 && packet[6] == IPPROTO_UDP) {
+        memcpy(source->address, packet + 8, 16);
+        memcpy(&source->port, packet + 40, 2);
+        return (uint16_t)(packet[2] << 8 | packet[3]);
+    }
+    return UNORDERED;
+}
+
+/* Release what has been held long enough; return when that is due again, 0 where nothing is held. */
+static uint64_t expire_all(uint64_t now)
+{
+    uint64_t due = 0;
+
+    for (unsigned each = 0; each < holding_count;) {
+        uint64_t next = order_expire(&holding[each]->order, now, release_packet, NULL);
+
+        if (!next) {
+            holding[each]->holds = false;
+            holding[each] = holding[--holding_count];
+            continue;
+        }
+        if (!due || next < due)
+            due = next;
+        each++;
+    }
+    return due;
 }
 
 /* Take one packet of the queue in. */
@@ -126,9 +182,10 @@ static void take(const struct nlmsghdr *message, uint64_t now)
     int left = (int)message->nlmsg_len - (int)NLMSG_SPACE(sizeof(struct nfgenmsg));
     const struct nfqnl_msg_packet_hdr *header = NULL;
     const uint8_t *packet = NULL;
-    uint32_t mark = 0, address;
+    uint32_t mark = 0;
     size_t bytes = 0;
-    uint16_t port, number;
+    uint16_t number;
+    struct end source;
     struct flow *flow;
 
     while (left >= (int)NLA_HDRLEN && attribute->nla_len >= NLA_HDRLEN && attribute->nla_len <= left) {
@@ -151,18 +208,17 @@ static void take(const struct nlmsghdr *message, uint64_t now)
     }
     if (!header)
         return;
-    number = packet && bytes >= 28 && packet[0] == 0x45 && packet[9] == IPPROTO_UDP ? packet[4] << 8 | packet[5] : UNORDERED;
-    if (number == UNORDERED) {
+    number = packet ? number_of(packet, bytes, &source) : UNORDERED;
+    flow = number == UNORDERED ? NULL : flow_of(&source);
+    if (!flow) {
         release_packet(NULL, ntohl(header->packet_id));
         return;
     }
-    memcpy(&address, packet + 12, 4);
-    memcpy(&port, packet + 20, 2);
-    flow = flow_of(address, port, true);
-    if (flow)
-        order_take(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);
-    else
-        release_packet(NULL, ntohl(header->packet_id));
+    order_take(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);
+    if (flow->order.count && !flow->holds) {
+        flow->holds = true;
+        holding[holding_count++] = flow;
+    }
 }
 
 static void configure(void)
@@ -208,12 +264,19 @@ static bool told(void)
     used += (size_t)got;
     line[used] = 0;
     while ((end = strchr(line, '\n'))) {
-        struct in_addr parsed;
+        struct end far;
+        struct in_addr four;
         struct flow *flow;
+        bool known;
 
         *end = 0;
-        if (sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3 && inet_aton(address, &parsed) &&
-            (flow = flow_of(parsed.s_addr, htons((uint16_t)port), true)))
+        known = sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3;
+        far.port = htons((uint16_t)port);
+        if (known && inet_pton(AF_INET, address, &four) == 1)
+            map_address(&far, &four);
+        else
+            known = known && inet_pton(AF_INET6, address, far.address) == 1;
+        if (known && (flow = flow_of(&far)))
             flow->order.patience = microseconds * 1000;
         used -= (size_t)(end + 1 - line);
         memmove(line, end + 1, used + 1);
@@ -265,13 +328,7 @@ int main(int count, char **arguments)
                     take(message, now);
             }
         }
-        due = 0;
-        for (unsigned each = 0; each < flow_count; each++) {
-            uint64_t next = order_expire(&flows[each]->order, now, release_packet, NULL);
-
-            if (next && (!due || next < due))
-                due = next;
-        }
+        due = expire_all(now);
         flush_verdicts();
     }
 }

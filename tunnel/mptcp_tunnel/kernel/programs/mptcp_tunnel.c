@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Splits the UDP packets of a tunnel over paths, and joins what comes by them. mptcp_split runs at the egress of the
  * virtual device to which the tunnel's packets are routed, and for what comes out of bundles at the ingress of that
- * device's other end; mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program sees them; outside, as they are on a path. Ends are 18 bytes: an
- * address, IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2), and a port in network order. */
+ * device's other end; mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel
+ * program sees them; outside, as they are on a path. Ends are 18 bytes: an address, IPv4 mapped into IPv6 (RFC 4291,
+ * 2.5.5.2), and a port in network order. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -23,7 +24,7 @@ struct headers {
     struct ends ends;
     __u32 network; /* bytes from the begin */
     __u32 udp;
-    __u32 id; /* of the IPv4 header, host order */
+    __u32 id; /* of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 service; /* DSCP and ECN */
@@ -61,6 +62,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
             return 0;
         __builtin_memcpy(from->address, &ipv6.ip.saddr, sizeof(from->address));
         __builtin_memcpy(to->address, &ipv6.ip.daddr, sizeof(to->address));
+        headers->id = ipv6.ip.flow_lbl[1] << 8 | ipv6.ip.flow_lbl[2];
         headers->ipv6 = 1;
         headers->service = ipv6.ip.priority << 4 | ipv6.ip.flow_lbl[0] >> 4;
         headers->udp = headers->network + sizeof(ipv6.ip);
@@ -91,7 +93,8 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
     return sum + (sum >> 32);
 }
 
-/* Give the packet other ends, and of IPv4 another identification; checksums follow. */
+/* Give the packet other ends and another number, which is the identification of IPv4, and the lower 16 bits of the flow
+ * label of IPv6; checksums follow. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -102,6 +105,7 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     __u32 checksum = headers->udp + __builtin_offsetof(struct udphdr, check);
     __u32 ports_before = from_before->port | (__u32)to_before->port << 16, ports = from->port | (__u32)to->port << 16;
     __u64 sum;
+    __u16 number = NETWORK16(id), number_before = NETWORK16(headers->id);
 
     /* The ports follow upon the addresses. */
     if (headers->ipv6) {
@@ -115,13 +119,16 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
         sum = difference(from_before->address, after.from, 4) + difference(to_before->address, after.to, 4);
         if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), &after, sizeof(after), 0))
             return -1;
+        if (number != number_before &&
+            store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, flow_lbl) + 1, &number,
+                        sizeof(number), BPF_F_RECOMPUTE_CSUM))
+            return -1;
     } else {
         struct {
             __u32 from, to;
             __u16 ports[2];
         } after = {from->address[3], to->address[3], {from->port, to->port}};
         __u32 at = headers->network + __builtin_offsetof(struct iphdr, check), numbers;
-        __u16 number = NETWORK16(id), number_before = NETWORK16(headers->id);
 
         sum = difference(&from_before->address[3], &after.from, 1) + difference(&to_before->address[3], &after.to, 1);
         numbers = folded(sum + (__u16)~number_before + number);
@@ -269,7 +276,7 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
     __asm__("" : "+r"(port)); /* the verifier does not see the bound that a change of byte order gives */
     port &= 0xffff;
     if (headers->first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
-        return TC_ACT_SHOT; /* a probe: the daemon has had its copy */
+        return TC_ACT_SHOT; /* a probe or an answer: the daemon has had its copy */
     if (!place)
         return TC_ACT_OK;
     chosen = place->path;

@@ -19,7 +19,7 @@
 #endif
 
 #define MOST_PATHS 8
-#define MAGIC 0xf4                /* first byte of probes: neither WireGuard's nor OpenVPN's */
+#define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
 #define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
 #define COPY 0x4d540000           /* in cb[1] of a copy; the path that has the first one is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */

@@ -1,0 +1,123 @@
+"""Fuzz target: what both ends of a tunnel make of messages that are true, repeated, of a mad relay, or nonsense."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
+from mptcp_tunnel.learning import LEAST_RATE, LONGEST, MOST_RATE, SECOND
+from mptcp_tunnel.message import LARGEST, SIZE, Key, Kind, Message, packed, parsed, sender_of
+from mptcp_tunnel.model import MAGIC, MOST_PATHS, End, Ends, PathCounters
+from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
+
+KEY = Key(b"fuzz" * 8)
+PROXY = End(ip_address("203.0.113.5"), 51820)
+RELAYS = [End(ip_address(f"198.51.100.{number}"), 51820) for number in range(1, 5)]
+"""From which the relay itself sends."""
+OTHERS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
+PATHS = 3
+
+
+class Tunnel:
+    """A relay and a proxy, and all that was sent."""
+
+    def __init__(self) -> None:
+        # Of this process alone: no input has learned it from an earlier one.
+        self.relay = Session(Kind.PROBE, [PROXY] * PATHS, os.urandom(16))
+        self.proxy = Session(Kind.ANSWER, [None] * MOST_PATHS, os.urandom(16))
+        self.now, self.bytes = 100 * SECOND, 0
+        self.seen: list[bytes] = []
+
+    def step(self, kind: int, value: int, data: bytes) -> None:
+        match kind % 6:
+            case 0:  # the relay probes, from one address or another
+                probes = [(index, message, SIZE + value * 4) for index, message, _ in self.relay.due(self.now)]
+                for index, message, size in (*probes, *self.relay.larger(self.now)):
+                    payload = packed(message, KEY, size)
+                    self.seen = [*self.seen[-9:], payload]
+                    answer = self.at_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
+                    if answer is not None and not value & 128:
+                        self.relay.receive(self.read(answer), PROXY, self.now + value)
+            case 1:  # somebody sends again what was sent
+                if self.seen:
+                    payload = self.seen[value % len(self.seen)]
+                    self.at_proxy(payload, OTHERS[value % len(OTHERS)])
+                    assert self.relay.receive(self.read(payload), PROXY, self.now) == (None, False)
+            case 2:  # a packet of any bytes
+                received = parsed_packet(data)
+                if received is not None:
+                    assert received.payload in data
+                    self.at_proxy(received.payload, received.ends.remote)
+            case 3:  # a payload of any bytes, whose code may be right
+                payload = bytes([MAGIC, 2, 1]) + data
+                self.at_proxy(payload + KEY.code(payload) if value & 1 else payload, OTHERS[value % len(OTHERS)])
+            case 4:
+                self.now += value * value * (SECOND // 1000)
+            case _:
+                self.bytes += value << 8
+                counted = [PathCounters(value, self.bytes, value, self.bytes)] * PATHS
+                (self.relay if value & 1 else self.proxy).count(counted, self.now)
+
+    def mad(self, value: int, data: bytes) -> None:
+        """Have a relay send whatever numbers it likes, with the token that it got: it has the key."""
+        index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
+        path = self.relay.paths[index % PATHS]
+        numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
+        told = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
+        self.at_proxy(packed(told, KEY), RELAYS[index % PATHS])
+
+    def read(self, payload: bytes) -> Message:
+        message = parsed(payload, KEY)
+        assert message is not None
+        return message
+
+    def at_proxy(self, payload: bytes, source: End) -> bytes | None:
+        """Have the proxy's host take a payload; return its answer."""
+        if sender_of(payload) != KEY.identifier:
+            return None
+        assert SIZE <= len(payload) <= LARGEST
+        message = parsed(payload, KEY)
+        if message is None:
+            return None
+        answer, moved = self.proxy.receive(message, source, self.now)
+        assert not moved or source in RELAYS, "an address that the relay never had"
+        if answer is None:
+            return None
+        sent = packed(answer, KEY, len(payload))
+        packet_of(Ends(PROXY, source), sent)
+        assert self.read(sent) == answer
+        return sent
+
+    def holds(self) -> None:
+        for session in (self.relay, self.proxy):
+            assert all(0 <= each <= LONGEST for each in session.delays(self.now))
+            assert PATIENCE <= session.patience(self.now) <= LONGEST + PATIENCE
+            silence = session.next_silence(self.now)
+            assert silence is None or silence > self.now
+            assert (silence is not None) == any(session.alive(self.now))
+            for path in session.paths:
+                assert LEAST_RATE <= path.estimator.rate <= MOST_RATE
+                assert 0 <= path.estimator.queue <= LONGEST
+                assert len(path.dispatched) <= DISPATCHES
+        assert all(path.remote is None or path.remote in RELAYS for path in self.proxy.paths)
+
+
+def tunnel_messages(data: bytes) -> None:
+    """Steps, each behind three octets: what it is, a value, and how many octets belong to it."""
+    tunnel = Tunnel()
+    for kind, value, part in _steps(data):
+        if kind & 64:
+            tunnel.mad(value, part)
+        else:
+            tunnel.step(kind, value, part)
+        tunnel.holds()
+
+
+def _steps(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at + 3 <= len(data):
+        kind, value, size = data[at : at + 3]
+        yield kind, value, data[at + 3 : at + 3 + size]
+        at += 3 + size

@@ -1,0 +1,54 @@
+"""How large a packet a path takes: the largest that was answered, whatever else is lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mptcp_tunnel.learning import SECOND
+from mptcp_tunnel.sizes import AGAIN, SIZES, SizeSearch
+
+STEP = SECOND // 20
+
+
+def search(sizes: SizeSearch, takes: int, now: int, lost: float = 0.0) -> int:
+    """Search once, over a path that takes packets up to *takes* bytes; return how many bytes were sent."""
+    rng, sent, waiting = random.Random(1), 0, list[int]()
+    for _ in range(200):
+        now += STEP
+        for each in waiting:
+            assert sizes.answered(each)
+        size = sizes.next(now)
+        sent += size or 0
+        waiting = [now] if size is not None and size <= takes and rng.random() >= lost else []
+    return sent
+
+
+@pytest.mark.parametrize("takes", [*SIZES, 1450, 9000])
+def test_the_largest_that_passes_is_found(takes: int) -> None:
+    sizes = SizeSearch()
+    assert search(sizes, takes, SECOND) < 50_000
+    assert sizes.largest == max(each for each in SIZES if each <= takes)
+
+
+def test_a_path_that_becomes_narrower_is_found_out_and_a_dead_one_changes_nothing() -> None:
+    sizes = SizeSearch()
+    search(sizes, 1500, SECOND)
+    assert search(sizes, 1400, 20 * SECOND) == 0, "not so soon"
+    search(sizes, 0, AGAIN + 20 * SECOND)
+    assert sizes.largest == 1500
+    search(sizes, 1400, AGAIN + 60 * SECOND)
+    assert sizes.largest == 1400
+
+
+def test_some_loss_hides_no_size() -> None:
+    sizes = SizeSearch()
+    search(sizes, 1500, SECOND, lost=0.2)
+    assert sizes.largest == 1500
+
+
+def test_other_messages_are_not_counted() -> None:
+    sizes = SizeSearch()
+    assert sizes.next(SECOND) is not None
+    assert not sizes.answered(SECOND + 1)
