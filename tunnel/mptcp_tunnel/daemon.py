@@ -28,7 +28,7 @@ from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.message import SIZE, Key, Kind, packed, parsed, sender_of
-from mptcp_tunnel.model import MOST_PATHS, End, Ends, PathCounters, PathState
+from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathCounters, PathState
 from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
 from mptcp_tunnel.status_socket import StatusSocket
@@ -394,7 +394,11 @@ class Daemon:
                     self._resequencer.tell(inside.remote, patience)
                 except KernelError as error:
                     log.warning("%s; packets pass as they come", error)
-            self._programs.set_tunnel(running.number, inside, after, running.tunnel.split)
+            split = running.tunnel.split
+            # While a rate is being found, a queue that seems long may be none.
+            known = all(path.estimator.known for path, lives in zip(session.paths, alive, strict=True) if lives)
+            queue = split.queue + max(delays) if known and split.mode is not Mode.WEIGHTS else 0
+            self._programs.set_tunnel(running.number, inside, after, split, queue)
 
     def _cap(self, running: _Running, index: int) -> tuple[int, int]:
         """Return class and bound of a path's packets."""

@@ -34,6 +34,8 @@ DRAIN: Final = 0.97
 OURS: Final = 0.7
 """Of the rate that is assumed: so much carried, the queue is taken to be ours."""
 RISE: Final = 1.05
+FIRST_RISE: Final = 1.25
+"""Until the path was found to be full once."""
 BUSY: Final = 0.9
 """Of the rate that is assumed: a path that carries more of it is limited by the splitter."""
 FIRST_RATE: Final = 10e6
@@ -97,6 +99,8 @@ class PathEstimator:
     def __init__(self, rate: float = FIRST_RATE) -> None:
         self.rate = rate
         """Bits/s that the path is taken to carry."""
+        self.known = False
+        """It was found to be full once."""
         self.delays = DelayEstimator()
         self.queue = 0
         """By how much the last one took longer."""
@@ -140,9 +144,9 @@ class PathEstimator:
         if min(queue for _, queue in counts) > QUEUE:
             # The queue of others says nothing of what the path would carry of ours.
             if carried > OURS * self.rate or dispatched > carried / DRAIN:
-                self.rate = DRAIN * carried
-        elif carried > BUSY * self.rate:
-            self.rate *= RISE
+                self.rate, self.known = DRAIN * carried, True
+        elif carried > BUSY * self.rate and self.queue <= QUEUE:
+            self.rate *= RISE if self.known else FIRST_RISE
         self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)
 
     def lives(self, now: int, interval: int) -> bool:

@@ -56,6 +56,8 @@ class Split:
     """Nanoseconds: of SPILL, what a longer path's delay counts at most; of ORDER, what a queue may hold."""
     weights: tuple[int, ...] = ()
     """Of WEIGHTS, by path; 1 of one that is not in it."""
+    queue: int = 30_000_000
+    """Nanoseconds that packets may wait on a path before others are dropped; 0: any."""
     duplicate: bool = False
     """Packets that are light, or marked as expedited, go by two paths."""
 

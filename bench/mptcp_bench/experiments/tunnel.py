@@ -29,7 +29,7 @@ from .aims import aims_table
 from .attempts import Attempts
 from .findings import Findings
 from .tables import new_table
-from .tunnel_bed import Bed, beds, check, running, transfers, variants
+from .tunnel_bed import Bed, beds, check, running, transfers
 from .tunnel_cells import CONTROLS, OPTIONS, Cell, PathPair, Plan, plan
 from .tunnel_judging import CALLS, CHANGES, Measured, aims, goodput
 
@@ -47,8 +47,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need(
         "root", "mptcp", "mptcp-pm", "tbf", "nfqueue", "apache2", "curl", "mptcpize", "openvpn", "openssl", "ss", "gcc"
     )
-    there = variants()
-    work = Work(console, seed, chosen, there, Attempts(console))
+    work = Work(console, seed, chosen, Attempts(console))
     for cell in chosen.cells():
         work.downloads(cell)
     for part in chosen.parts:
@@ -58,7 +57,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     asked = aims(work.measured, cells, chosen.parts, changes)
     tables = [table_of(work.measured, cells), *other_tables(work.measured), aims_table("Tunnel", asked)]
     notes = [f"outer TCP of OpenVPN over Multipath TCP is sent by {_default_control()}, this host's default"]
-    notes += [] if "weights" in there else ["50/50 is left out: this version has no mode of that kind"]
     found = Findings(tuple(tables), asdict(work.measured), aims=tuple(asked), notes=tuple(notes))
     return work.attempts.judged(found)
 
@@ -74,7 +72,6 @@ class Work:
     console: Console
     seed: int
     plan: Plan
-    variants: Sequence[str]
     attempts: Attempts
     measured: Measured = field(default_factory=Measured)
 
@@ -89,7 +86,7 @@ class Work:
             self.attempts.keeping(cell.name, self.measured),
             beds(cell.over, self.seed, cell.controls, seconds) as found,
         ):
-            for number, variant in self.plan.turns(cell.part, self.variants):
+            for number, variant in self.plan.turns(cell.part):
                 once = partial(transfers, found, cell.name, variant, LIMIT * seconds)
                 got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
                 self.measured.transfers += got or []

@@ -12,7 +12,6 @@ from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_lab.testbed.tunnel import PORT, Tunnel, tunnel
-from mptcp_tunnel.settings import TunnelSection
 
 from .devices import DEVICES
 from .tunnel_cells import PATHS, VARIANTS, PathPair
@@ -24,19 +23,11 @@ NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
 CHECK = 1.5
 """Seconds after which it is looked up how a download is sent."""
 SPLIT = ("ours", "weights")
-MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights"}}
-WEIGHTS: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"weights": dict.fromkeys(PATHS, 50)}}
-"""What the settings of both ends have of each variant, and those of the relay beside that."""
+MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights", "weights": [50] * len(PATHS)}}
+"""What the settings of both ends have of each variant."""
 EVEN = 0.45
 """Of the packets that each path has at least when they are split 50/50."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
-
-
-def variants() -> tuple[str, ...]:
-    """Return those that this version has."""
-    known = TunnelSection.model_fields.keys()
-    there = {"weights": {*MODE["weights"], *WEIGHTS["weights"]} <= known}
-    return tuple(each for each in VARIANTS if there.get(each, True))
 
 
 @dataclass(slots=True)
@@ -147,7 +138,7 @@ def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
         if variant in SPLIT:
             mode, over = MODE[variant], dict(zip(PATHS, DEVICES, strict=True))
             for bed in found:
-                one = tunnel(bed.client, bed.proxy, over, settings={**mode, **WEIGHTS[variant]}, there=mode, wait=False)
+                one = tunnel(bed.client, bed.proxy, over, settings=mode, there=mode, wait=False)
                 tunnels.append(scope.enter_context(one))
             for each in tunnels:
                 each.wait()

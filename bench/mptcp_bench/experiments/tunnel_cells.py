@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
@@ -102,10 +102,10 @@ class Plan:
             return self.runs
         return QUICK_RUNS if self.quick else MANY_RUNS if part == "goodput" else RUNS
 
-    def turns(self, part: str, variants: Sequence[str]) -> Iterator[tuple[int, str]]:
+    def turns(self, part: str) -> Iterator[tuple[int, str]]:
         """Yield rounds and variants of a cell of *part*, in their order."""
         for number in range(self.runs_of(part)):
-            for variant in variants:
+            for variant in VARIANTS:
                 if number < PEER_RUNS[part].get(variant, self.runs_of(part)):
                     yield number, variant
 

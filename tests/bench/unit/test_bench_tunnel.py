@@ -97,9 +97,9 @@ def test_what_is_chosen_is_planned() -> None:
     chosen = plan({"cells": "loss,silence"}, quick=False)
     assert [cell.part for cell in chosen.cells()] == ["loss"] * 4
     assert [plan({}, quick=False).runs_of(part) for part in ("goodput", "loss")] == [5, 3]
-    turns = list(plan({}, quick=False).turns("rates", ("alone", "ours", "mptcp")))
-    assert turns[:5] == [(0, "alone"), (0, "ours"), (0, "mptcp"), (1, "alone"), (1, "ours")], "variants take turns"
-    assert len(turns) == 7
+    turns = list(plan({}, quick=False).turns("rates"))
+    assert turns[:5] == [(0, "alone"), (0, "ours"), (0, "weights"), (0, "mptcp"), (1, "alone")], "variants take turns"
+    assert len(turns) == 8
     assert [plan({"runs": "2"}, quick=True).runs_of(part) for part in ("goodput", "loss")] == [2, 2]
     assert [cell.part for cell in plan({}, quick=True).cells()] == ["goodput", "rates", "loss"]
 

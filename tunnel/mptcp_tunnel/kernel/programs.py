@@ -30,7 +30,7 @@ _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
 _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
-_TUNNEL = struct.Struct(f"={2 * _END.size}sQQII{MOST_PATHS * _PATH.size}s")
+_TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MOST_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
 """What is counted of a path; before that, when its virtual queue is empty."""
 STATE_HEAD = struct.Struct("=QQ")
@@ -137,14 +137,16 @@ class Programs:
         has_header = link["ifi_type"] in _WITH_ETHERNET
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
-    def set_tunnel(self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split) -> None:
-        """Tell the splitter of a tunnel. Raises KernelError."""
+    def set_tunnel(
+        self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, queue: int = 0
+    ) -> None:
+        """Tell the splitter of a tunnel. *queue* is what a path's may hold, nanoseconds; 0: any. Raises KernelError."""
         packed = b"".join(
             bytes(_PATH.size) if path is None else _packed_path(path, split.share(index))
             for index, path in enumerate(paths)
         )
         now = time.monotonic_ns()
-        value = _TUNNEL.pack(packed_ends(inside), split.spill, now, split.mode, split.duplicate, packed)
+        value = _TUNNEL.pack(packed_ends(inside), split.spill, queue, now, split.mode, split.duplicate, packed)
         self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 

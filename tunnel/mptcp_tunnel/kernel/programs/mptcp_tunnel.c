@@ -198,6 +198,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     }
     chosen = load->packet->cb[0];
     if (chosen < MOST_PATHS) {
+        if (tunnel->queue && !load->light && least_done > now + tunnel->queue && time - tunnel->probed < SILENT)
+            return MOST_PATHS;
         state->paths[chosen].next_free = least_done;
         if (tunnel->mode == MODE_WEIGHTS)
             state->clock = least;

@@ -74,6 +74,7 @@ struct path {
 struct tunnel {
     struct ends inside;
     __u64 tau;       /* ns */
+    __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: any */
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon said this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* light packets go by two paths */
