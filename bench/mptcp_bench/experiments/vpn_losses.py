@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 
 from rich.console import Console
 
@@ -42,7 +43,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     for number in range(runs):
         name = f"round {number + 1}"
         console.print(name, style="dim", highlight=False)
-        found += attempts.of(lambda seed=seed + number, number=number: measured(seed, number), name) or []  # type: ignore[misc]
+        with Testbed(paths(_emulated()), seed=seed + number) as testbed:
+            once = partial(measured, testbed, number)
+            found += attempts.of(once, name, check=testbed.check_emulation) or []
     claims, aims = loss_claims(found), loss_aims(found, runs)
     head = ("1 - k", "the paper", "one way, %", "of pings, %", "bursts of one or two, %")
     table = new_table("Losses", head, head[:2])
@@ -55,18 +58,19 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return attempts.judged(Findings(tables, {"losses": [asdict(each) for each in found]}, aims=tuple(aims)))
 
 
-def measured(seed: int, number: int) -> list[Lost]:
+def _emulated() -> list[EmulatedPath]:
+    """Return one path of each loss."""
+    directions = {loss: Direction(FAST, 500, loss=loss_of(loss)) for loss in GOOD_LOSS}
+    return [EmulatedPath(loss, one, one) for loss, one in directions.items()]
+
+
+def measured(testbed: Testbed, number: int) -> list[Lost]:
     """Send packets in both directions of one path of each loss."""
-    emulated = []
-    for loss in GOOD_LOSS:
-        one = Direction(FAST, 500, loss=loss_of(loss))
-        emulated.append(EmulatedPath(loss, one, one))
     found = []
-    with Testbed(paths(emulated), seed=seed) as testbed:
-        for loss, end in ends(testbed).items():
-            gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]
-            down, up = (len(each) / PACKETS for each in gone)
-            lengths = [length for each in gone for length in bursts(each)]
-            short = sum(length <= 2 for length in lengths) / max(1, len(lengths))
-            found.append(Lost(loss, number, (down + up) / 2, 1 - (1 - down) * (1 - up), short))
+    for loss, end in ends(testbed).items():
+        gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]
+        down, up = (len(each) / PACKETS for each in gone)
+        lengths = [length for each in gone for length in bursts(each)]
+        short = sum(length <= 2 for length in lengths) / max(1, len(lengths))
+        found.append(Lost(loss, number, (down + up) / 2, 1 - (1 - down) * (1 - up), short))
     return found
