@@ -397,7 +397,8 @@ class Daemon:
             split = running.tunnel.split
             # While a rate is being found, a queue that seems long may be none.
             known = all(path.estimator.known for path, lives in zip(session.paths, alive, strict=True) if lives)
-            queue = split.queue + max(delays) if known and split.mode is not Mode.WEIGHTS else 0
+            bounded = known and split.queue and split.mode is not Mode.WEIGHTS
+            queue = split.queue + max(delays) if bounded else 0
             self._programs.set_tunnel(running.number, inside, after, split, queue)
 
     def _cap(self, running: _Running, index: int) -> tuple[int, int]:

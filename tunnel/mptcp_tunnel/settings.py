@@ -84,6 +84,11 @@ class TunnelSection(Section):
         description="Milliseconds. Mode spill: how much of a path's additional delay counts, 10 if not given; mode "
         "order: how long a path's queue may be before the next path is used, 30 if not given.",
     )
+    queue_ms: Annotated[int, between(0, 1000)] = Field(
+        default=30,
+        description="Milliseconds, beside the paths' difference of delay, that a packet may wait on a path; one that "
+        "would wait longer is dropped, so that calls and games stay quick beside a download. 0: as long as it is.",
+    )
     weights: list[Annotated[int, between(1, 1000)]] = Field(
         default=[],
         description="Mode weights: the paths' shares of the bytes, in the order of the relay's file.",
@@ -188,7 +193,8 @@ def load_settings(text: str, source: str) -> Settings:
 def _split(section: TunnelSection) -> Split:
     mode = MODES[section.mode]
     spill = mode.spill if section.spill_ms is None else section.spill_ms * 1_000_000
-    return replace(mode, spill=spill, weights=tuple(section.weights), duplicate=section.duplicate)
+    queue = section.queue_ms * 1_000_000
+    return replace(mode, spill=spill, queue=queue, weights=tuple(section.weights), duplicate=section.duplicate)
 
 
 def read_settings(path: Path) -> Settings:

@@ -131,7 +131,7 @@ class Frame(NamedTuple):
 
 
 def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int) -> int | None:
-    """Return by which path a frame goes at *now*."""
+    """Return by which path a frame goes at *now*; None where it is dropped."""
     size = frame.size
     costs = dict[int, float]()
     for index, path in enumerate(paths):
@@ -148,7 +148,11 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
             late = wait + path.delay + path.queue
             done = wait + took(split, index, path, size) + min(path.delay, split.spill)
             costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > path.room else 0)
-    return min(costs, key=lambda index: (costs[index], index), default=None)
+    best = min(costs, key=lambda index: (costs[index], index), default=None)
+    if best is not None and split.queue and not frame.is_light:
+        wait = max(0, queues.next_free[best] - now)
+        return best if wait + took(split, best, paths[best], size) <= split.queue else None
+    return best
 
 
 def took(split: Split, index: int, path: PathState, size: int) -> int:
@@ -175,13 +179,15 @@ def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> Non
     random = Random(seed)
     split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
     paths = [drawn_path(random, version, number) for number in range(random.randint(1, MOST_PATHS))]
-    split = replace(split, weights=tuple(random.choices(range(1, 1001), k=4)), duplicate=random.random() < 0.5)
+    queue = 0 if split.mode is Mode.WEIGHTS else random.choice([0, 10, 100]) * MS
+    weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
+    split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
     inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
     said = time.monotonic_ns()
     with mock.patch("time.monotonic_ns", return_value=said - (6000 * MS if daemon_is_gone else 0)):
-        kernel.programs.set_tunnel(0, inside, paths, split)
+        kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
     if daemon_is_gone:
-        paths = [replace(each, alive=True) for each in paths]
+        paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
     for _ in range(40):
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         frame = Frame(size, service, random.randrange(MOST_PATHS) if random.random() < 0.25 else None)
@@ -200,8 +206,9 @@ def one_packet(
     end = time.monotonic_ns()
     after = kernel.remembered()
     possible = {chosen(split, paths, before, frame, start + (end - start) * part // 16) for part in range(17)}
-    if possible == {None}:
+    if possible == {None} or (None in possible and result == DROPPED):
         assert result == DROPPED
+        assert after == before
         return
     packet = parsed_packet(out[14:])
     assert result == REDIRECTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptcp_tunnel.learning import SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import QUEUE, RISE, SECOND, DelayEstimator, PathEstimator, Sample, differences
 
 STEP = SECOND // 20
 MS = SECOND // 1000
@@ -46,6 +46,27 @@ class Link:
 @pytest.mark.parametrize("rate", [1e6, 5e6, 10e6, 30e6, 100e6])
 def test_the_rate_of_a_path_is_found(rate: float) -> None:
     assert Link(rate).run(10) == pytest.approx(rate, rel=0.1)
+
+
+def test_a_fast_path_is_found_soon_and_is_known_to_be_full_then() -> None:
+    """Defect: it took as many seconds as a page takes."""
+    link = Link(100e6)
+    assert not link.estimator.known
+    assert link.run(2) > 80e6
+    assert link.estimator.known
+
+
+def test_the_rate_does_not_rise_while_a_queue_stands() -> None:
+    link = Link(10e6)
+    link.run(5)
+    queues = []
+    for _ in range(100):
+        before = link.estimator.rate
+        link.run(0.05)
+        if link.estimator.rate == pytest.approx(RISE * before, rel=1e-9):
+            queues.append(link.estimator.queue)
+    assert queues
+    assert max(queues) <= QUEUE
 
 
 def test_a_rate_that_falls_and_rises_is_followed() -> None:
