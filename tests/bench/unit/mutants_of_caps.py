@@ -237,7 +237,7 @@ STARVATION = Judge(
     {
         "dead throttler": starved(first=20),
         "the wrong path is capped": starved(first=20, second=1),
-        "the capped path starves": starved(first=0.9),
+        "the capped path starves": starved(first=0.5),
         "second path unused": starved(second=0),
         "emulator off": starved(second=1000),
         "fallback to TCP": starved(first=20, second=0),

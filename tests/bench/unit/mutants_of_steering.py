@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mutants import Judge, Load, constant, series
 
 from mptcp_bench.experiments import steering_modes_judging as modes
 from mptcp_bench.experiments import steering_outages_judging as outages
+from mptcp_bench.experiments import steering_overflow
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.steering import KINDS
 from mptcp_bench.experiments.steering_cells import Cell
 from mptcp_bench.experiments.steering_modes_judging import AFTER, EVENT, WARM, Measured
 from mptcp_bench.experiments.steering_outages_judging import Outcome
+from mptcp_lab.testbed.recorder import Sample
 
 Loads = tuple[Load, Load]
 """Mbit/s over Ethernet and Wi-Fi."""
@@ -108,9 +111,33 @@ def slower_once(during: float) -> Sequence[Aim]:
     return outages.aims([*runs, *[(CELL.unsteered, replace(GOOD, flips=0))] * 2], [CELL, CELL.unsteered], RUNS)
 
 
+OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
+
+
+def overflowing(first: float, later: float, opened: float, closed: float) -> steering_overflow.Outcome:
+    """Return what is read from a download of 30 Mbit/s over paths of 15 and 60, of 7 after 14 s."""
+    octets = {"eth0": 0.0, "wlan0": 0.0}
+    samples = []
+    for tick in range(220):
+        time = tick / 10
+        samples.append(Sample(time, {device: int(carried) for device, carried in octets.items()}))
+        octets["eth0"] += (first if time < 14 else 7) * 1e5 / 8
+        octets["wlan0"] += later * 1e5 / 8 if opened <= time < 14 + closed else 0
+    return steering_overflow.outcome(OVERFLOW, samples, 14.0)
+
+
+def overflowed(*outcome_of: float) -> list[Aim]:
+    """Return the aims of one such download, of none without any."""
+    return steering_overflow.aims({OVERFLOW: [overflowing(*outcome_of)] if outcome_of else []}, 1)
+
+
 STEERING = Judge(
-    lambda: [*steered()(), *in_outages(), *in_outages(cell=UPLOAD)],
+    lambda: [*steered()(), *in_outages(), *in_outages(cell=UPLOAD), *overflowed(14.6, 15, 1, 2)],
     {
+        "overflow: the later path carries nearly all": partial(overflowed, 2.5, 27, 1, 2),
+        "overflow: the later path is opened late": partial(overflowed, 14.6, 15, 4, 2),
+        "overflow: it is closed late": partial(overflowed, 14.6, 15, 1, 9),
+        "overflow: nothing measured": overflowed,
         "modes: dead throttler": steered(UNSTEERED),
         "modes: the other path is preferred": steered(
             {

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 from mutants import constant, late, series
-from mutants_of_steering import END, SOUND
+from mutants_of_steering import END, SOUND, overflowed
 from rich.console import Console
 
-from mptcp_bench.experiments import steering, steering_overflow
+from mptcp_bench.experiments import steering
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.steering_cells import MODES, NONE, Cell, cells
@@ -222,21 +222,6 @@ def test_a_download_under_a_mode_that_fails_loses_nothing_else(monkeypatch: pyte
         steering.run(Console(quiet=True), 1, True, {"part": "modes", "kind": kinds[0]})
 
 
-def overflowing(first: float, later: float, opened: float, closed: float) -> steering_overflow.Outcome:
-    """Return what is read from a download of 30 Mbit/s over paths of 15 and 60, of 7 after 14 s."""
-    octets = {"eth0": 0.0, "wlan0": 0.0}
-    samples = []
-    for tick in range(220):
-        time = tick / 10
-        samples.append(Sample(time, {device: int(carried) for device, carried in octets.items()}))
-        octets["eth0"] += (first if time < 14 else 7) * 1e5 / 8
-        octets["wlan0"] += later * 1e5 / 8 if opened <= time < 14 + closed else 0
-    return steering_overflow.outcome(OVERFLOW, samples, 14.0)
-
-
-OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
-
-
 @pytest.mark.parametrize(
     ("outcome_of", "wrong"),
     [
@@ -248,6 +233,4 @@ OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
     ],
 )
 def test_where_the_overflow_went(outcome_of: tuple[float, float, float, float], wrong: list[str]) -> None:
-    asked = steering_overflow.aims({OVERFLOW: [overflowing(*outcome_of)]}, 1)
-    assert [each.split(": ")[1] for each in missed(asked)] == wrong
-    assert len(missed(steering_overflow.aims({OVERFLOW: []}, 1))) == 1
+    assert [each.split(": ")[1] for each in missed(overflowed(*outcome_of))] == wrong
