@@ -216,12 +216,12 @@ PAGES = Judge(
 )
 
 SECOND = PathLoad("b", "10.77.2.2", 20 * MBIT)
-FIRST = PathLoad("a", "10.77.1.2", 20 * MBIT, 1 * MBIT)
+FIRST = PathLoad("a", "10.77.1.2", 20 * MBIT, 2 * MBIT)
 PLANNED = (("three", "cap"), ("three", "link"))
 
 
-def starved(first: float = 1, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
-    """Judge paths that carry so many Mbit/s, of which the first has a cap of 1; both have links of 20."""
+def starved(first: float = 2, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
+    """Judge paths that carry so many Mbit/s, of which the first has a cap of 2; both have links of 20."""
 
     def judged() -> Sequence[Aim]:
         samples = series({"a": constant(first), "b": constant(second)}, 10)
@@ -237,7 +237,7 @@ STARVATION = Judge(
     {
         "dead throttler": starved(first=20),
         "the wrong path is capped": starved(first=20, second=1),
-        "the capped path starves": starved(first=0.5),
+        "the capped path starves": starved(first=1),
         "second path unused": starved(second=0),
         "emulator off": starved(second=1000),
         "fallback to TCP": starved(first=20, second=0),
