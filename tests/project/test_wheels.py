@@ -10,7 +10,15 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PRODUCT = {"mptcp_common", "mptcp_console", "mptcp_portal", "mptcp_proxy", "mptcp_throttler", "mptcp_tunnel"}
+PRODUCT = {
+    "mptcp_common",
+    "mptcp_console",
+    "mptcp_gateway",
+    "mptcp_portal",
+    "mptcp_proxy",
+    "mptcp_throttler",
+    "mptcp_tunnel",
+}
 BENCH = {"mptcp_bench", "mptcp_lab"}
 
 

@@ -60,7 +60,7 @@ def parse(body: bytes) -> KernelSubflow | None:
             sacked=sacked,
         ),
         made_backup=bool(flags & 0x20),
-        data_sequence=int.from_bytes(mptcp[4], "little"),
+        data_sequence=int.from_bytes(mptcp[4][:8], "little"),
     )
 
 
