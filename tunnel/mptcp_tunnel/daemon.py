@@ -251,7 +251,7 @@ class Daemon:
         """A path is as *state* says from now; None: there is none."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
-            self._programs.forget_outside([before.outside])
+            self._programs.forget_outside(before.outside, (running.number, index))
         if state is not None:
             if before is None or before.outside != state.outside:
                 self._begun = max(self._begun + 1, time.time_ns())

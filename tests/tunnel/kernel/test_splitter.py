@@ -264,6 +264,22 @@ def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: 
     assert kernel.run(JOINER, came) == (REDIRECTED, joined)
 
 
+def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
+    """Defect: what the second one had left was what the first one had got."""
+    tunnel = 9
+    first, second = (ends(4, number, 4590) for number in (11, 12))
+    kernel.programs.set_tunnel(tunnel, ends(4, 13, 51820), [], Split())
+    kernel.programs.set_outside({first: (tunnel, 0), second: (tunnel, 1)})
+    for path, before, after in ((0, first, second), (1, second, first)):
+        kernel.programs.forget_outside(before, (tunnel, path))
+        kernel.programs.set_outside({after: (tunnel, path)})
+    for came in (first, second, second):
+        assert kernel.run(JOINER, Frame(1000).packed(Ends(came.remote, came.local), 7))[0] == REDIRECTED
+    assert [each.received_packets for each in kernel.programs.counters(tunnel)[:2]] == [2, 1]
+    kernel.programs.forget_outside(first, (tunnel, 1))
+    assert kernel.run(JOINER, Frame(1000).packed(Ends(first.remote, first.local), 7))[0] != REDIRECTED
+
+
 def test_a_map_that_is_not_as_the_programs_have_it_is_refused() -> None:
     bpf = Bpf()
     table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)

@@ -83,6 +83,8 @@ class Programs:
         self._attached: list[tuple[int, int]] = []
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """What was read last of a tunnel, and what it says."""
+        self._places: dict[Ends, tuple[int, int]] = {}
+        """What the joiner knows."""
         self._hooks: set[int] = set()
         """Interfaces whose clsact qdisc is ours."""
         bits = bytearray(1 << 13)
@@ -154,10 +156,13 @@ class Programs:
         """Tell the joiner whose packets come from where: tunnel and path by their ends. Raises KernelError."""
         keys = b"".join(map(packed_ends, places))
         self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
+        self._places |= places
 
-    def forget_outside(self, ends: Iterable[Ends]) -> None:
-        """Raises KernelError."""
-        self._bpf.delete_batch(self._outside, b"".join(map(packed_ends, ends)))
+    def forget_outside(self, ends: Ends, place: tuple[int, int]) -> None:
+        """Have nothing come from there for a path, unless another one has these ends now. Raises KernelError."""
+        if self._places.get(ends) == place:
+            del self._places[ends]
+            self._bpf.delete_batch(self._outside, packed_ends(ends))
 
     def forget_inside(self, ends: Ends) -> None:
         """Raises KernelError."""
