@@ -74,6 +74,8 @@ class _Running:
         """What the programs were told last."""
         self.leasts: list[int | None] = [None] * count
         """Each path's least delay then, by clocks that differ."""
+        self.lives = [False] * count
+        """Of which paths something was heard lately, as was said last. A path may be used though it is silent."""
         self.told = 0
         self.troubles: dict[int, str] = {}
         """Of paths, by index: why a relay's is not there."""
@@ -326,6 +328,7 @@ class Daemon:
         return (
             running.due == _NEVER  # nothing lived until now
             or not state.alive
+            or not running.lives[index]
             or least is None
             or before is None
             or abs(least - before) > _DELAY
@@ -369,6 +372,12 @@ class Daemon:
         if inside is None:
             return
         alive, delays = session.alive(now), session.delays(now)
+        if alive != running.lives:
+            for index, (before, lives) in enumerate(zip(running.lives, alive, strict=True)):
+                if before is not lives and running.states[index] is not None:
+                    word = "lives" if lives else "is silent"
+                    log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
+            running.lives = alive
         if not any(alive):
             # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
             alive = [True] * len(alive)
@@ -381,10 +390,6 @@ class Daemon:
         after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
         due = now - running.told > _TELL
         if due or any(map(_differ, running.states, after)):
-            for index, (before, path) in enumerate(zip(running.states, after, strict=True)):
-                if before is not None and path is not None and before.alive is not path.alive:
-                    word = "lives" if path.alive else "is silent"
-                    log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.states, running.told = after, now
             running.leasts = [path.estimator.delays.least(now) for path in session.paths]
             patience = session.patience(now)
@@ -413,7 +418,7 @@ class Daemon:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
 
     def _shown(self, running: _Running, now: int) -> dict[str, Any]:
-        paths = []
+        paths, alive = [], running.session.alive(now)
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
                 continue
@@ -432,7 +437,7 @@ class Daemon:
                     "remote_port": None if ends is None else ends.remote.port,
                     "interface": None if state is None else _name_of(state.interface),
                     "class": 0 if state is None else state.class_id,
-                    "alive": state is not None and state.alive,
+                    "alive": state is not None and alive[index],
                     "silent_s": None if heard is None else round((now - heard) / 1e9, 3),
                     "trouble": running.troubles.get(index, ""),
                     "rate": round(estimator.rate),

@@ -353,6 +353,7 @@ def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
             for _ in range(50):
                 copier.sendto(payload, (PEER, PORT))
             time.sleep(1)  # so long do they wait, at least
+            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay says that it hears nobody")
             proxy.signal(signal.SIGCONT)
             wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
             copier.sendto(payload, (PEER, PORT))
