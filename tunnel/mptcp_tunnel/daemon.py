@@ -202,11 +202,9 @@ class Daemon:
                     self._look_again(running, running.due)
         for each in changed:
             self._follow(each, now)
-            silence = each.session.next_silence(now)
-            if silence is None or each.inside is None:
-                each.due = _NEVER  # the programs go on with what they know
-            else:
-                self._look_again(each, min(silence, each.told + _TELL + 1))
+            if each.inside is not None:
+                silence = each.session.next_silence(now)
+                self._look_again(each, min(_NEVER if silence is None else silence, each.told + _TELL + 1))
 
     def _look_again(self, running: _Running, at: int) -> None:
         running.due = at
@@ -326,8 +324,7 @@ class Daemon:
         rate = min(estimator.rate, most) if most else estimator.rate
         least, before = estimator.delays.least(now), running.leasts[index]
         return (
-            running.due == _NEVER  # nothing lived until now
-            or not state.alive
+            not state.alive
             or not running.lives[index]
             or least is None
             or before is None
@@ -378,9 +375,7 @@ class Daemon:
                     word = "lives" if lives else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.lives = alive
-        if not any(alive):
-            # Nobody is heard: the other end's daemon may be gone, and the paths as good as ever.
-            alive = [True] * len(alive)
+        alive = session.used(now, [each is not None for each in running.states])
         after: list[PathState | None] = [
             None
             if state is None

@@ -70,6 +70,8 @@ class Session:
         """When the tunnel carried something last."""
         self._woken = 0
         """When it did after it had been idle."""
+        self._due_then = IDLE_PROBE
+        """After how long a path was to be heard again when one was heard last."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
         """Take what the programs counted of each path."""
@@ -129,6 +131,7 @@ class Session:
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
         path.incoming.add(now, took)
+        self._due_then = self._expected(now)
         dispatched = path.dispatched.get(message.heard)
         moved = path.remote != source
         if moved:
@@ -144,6 +147,21 @@ class Session:
         """Tell of each path whether it lives."""
         expected = self._expected(now)
         return [path.remote is not None and path.estimator.lives(now, expected) for path in self.paths]
+
+    def used(self, now: int, there: Sequence[bool]) -> list[bool]:
+        """Tell by which paths packets go: of those that are *there*, those that live.
+
+        Where none does, those that did when something was heard last: the other end's daemon may be gone, and they as
+        good as ever. Of a tunnel of which nothing was heard at all, every one.
+        """
+        alive = [each and exists for each, exists in zip(self.alive(now), there, strict=True)]
+        if any(alive):
+            return alive
+        times = [path.estimator.heard for path, exists in zip(self.paths, there, strict=True) if exists]
+        newest = max((each for each in times if each is not None), default=None)
+        if newest is None:
+            return [True] * len(alive)
+        return [path.remote is not None and path.estimator.lives(newest, self._due_then) for path in self.paths]
 
     def next_silence(self, now: int) -> int | None:
         """Return when the first of the paths that live is silent if nothing is heard of it; None where none lives."""

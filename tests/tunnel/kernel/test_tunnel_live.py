@@ -247,6 +247,19 @@ def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
         wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
 
 
+def test_a_dead_path_is_not_used_though_nothing_is_heard_of_the_other(site: Site) -> None:
+    """Defect: where the relay's daemon was gone, the proxy's told the programs no more; after 5 s they used all."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, _), site.proxy.link_down("u1"):
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
+        relay.kill()
+        wait_until(lambda: site.paths(site.proxy)[0]["silent_s"] > 6, "the other is silent for long")
+        before = [each["packets_sent"] for each in site.paths(site.proxy)]
+        site.exchange(200)
+        wait_until(lambda: site.paths(site.proxy)[0]["packets_sent"] > before[0], "packets go by that one")
+        assert site.alive(site.proxy) == [False, False]
+        assert site.paths(site.proxy)[1]["packets_sent"] == before[1]
+
+
 def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
     """With another address at the relay; at the proxy, too, it is another device."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):

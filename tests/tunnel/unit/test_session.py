@@ -155,6 +155,35 @@ class TwoPaths:
         return [each // MS for each in (*found, self.proxy.patience(back))]
 
 
+def test_a_path_that_was_dead_before_the_others_fell_silent_is_not_used() -> None:
+    """Defect: with every path silent, as in a pause of the other end's daemon, packets went by the dead one, too."""
+    paths, there = TwoPaths(), [True, True]
+    assert paths.relay.used(paths.now, there) == [True, True], "nobody was ever heard"
+    for _ in range(4):
+        paths.exchange()
+    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, True], "both fell silent at once"
+    paths.dead = {1}
+    for _ in range(4):
+        paths.exchange()
+    for later in (200 * MS, 60 * SECOND):
+        assert paths.relay.used(paths.now + later, there) == [True, False]
+        assert paths.relay.used(paths.now + later, [False, True])[1], "there is no other"
+    paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
+    assert paths.relay.used(paths.now + 61 * SECOND, there) == [True, False], "nor when the tunnel wakes"
+    paths = TwoPaths()
+    for _ in range(6):
+        paths.exchange()
+        paths.relay.count([PathCounters(paths.now, 100, 0, 0)], paths.now)
+    paths.dead = {1}
+    paths.now -= IDLE_PROBE // 2
+    paths.exchange()
+    paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
+    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], "it was to be heard often then"
+    paths.dead = set()
+    paths.exchange()
+    assert paths.relay.used(paths.now + 200 * MS, there) == [True, True]
+
+
 def test_differences_of_delays_are_found_though_the_clocks_differ() -> None:
     paths = TwoPaths()
     for _ in range(4):
