@@ -30,7 +30,7 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
-from mptcp_tunnel.kernel.packets import Receiver, packet_of
+from mptcp_tunnel.kernel.packets import Receiver, Sender, packet_of
 from mptcp_tunnel.message import Key, Kind, Message, packed
 from mptcp_tunnel.model import End
 from mptcp_tunnel.model import Ends as UdpEnds
@@ -374,6 +374,22 @@ def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
             copier.setblocking(False)
             with pytest.raises(BlockingIOError):
                 copier.recv(2048)
+
+
+@pytest.mark.parametrize("class_id", [0, 0x4D500001, 0x80010001, 0xFFFFFFFE])
+def test_messages_leave_in_any_class_and_are_not_taken_for_what_comes(site: Site, class_id: int) -> None:
+    with site.relay.entered(), closing(Sender("u0")) as sender, closing(Receiver("u0")) as own:
+        with site.proxy.entered(), closing(Receiver("u0")) as receiver:
+            to = UdpEnds(End(ip_address("10.93.0.1"), 4000), End(ip_address("10.93.0.2"), 4000))
+            for classed in (class_id, class_id, 0):
+                sender.send(to, b"\xf4\x02" + classed.to_bytes(4, "big"), classed)
+            tap = select.poll()
+            came = list[bytes]()
+            tap.register(receiver, select.POLLIN)
+            while len(came) < 3 and tap.poll(5000):
+                came += [each.payload[2:] for each in receiver.read(9)]
+        assert came == [each.to_bytes(4, "big") for each in (class_id, class_id, 0)]
+        assert own.read(9) == []
 
 
 def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:

@@ -20,12 +20,12 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.message import VERSION
 from mptcp_tunnel.model import MAGIC, End, Ends
 
+_SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
 _TIMESPEC = struct.Struct("@ll")
 _BELIEVED: Final = 10_000_000_000
 """Nanoseconds that a message may have waited: else the wall clock was set meanwhile."""
 _ETH_P_ALL: Final = 3
-_PACKET_OUTGOING: Final = 4
 _LARGEST: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
 _ROOM: Final = 2 << 20
@@ -34,8 +34,6 @@ _FIRST: Final = MAGIC << 8 | VERSION
 """The first two bytes of a message."""
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
-    (0x30, 0, 0, 0xFFFFF004),  # ldb [SKF_AD_OFF + SKF_AD_PKTTYPE]
-    (0x15, 13, 0, _PACKET_OUTGOING),
     # At the begin is the IP header: a cooked packet socket.
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
@@ -77,6 +75,8 @@ class Receiver:
         self._program = ctypes.create_string_buffer(program, len(program))
         wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
         try:
+            # Else the kernel would copy each packet that leaves, for the filter to refuse.
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -155,6 +155,8 @@ class Sender:
     def __init__(self, interface: str) -> None:
         """Raise KernelError where it cannot be opened."""
         self._sockets: dict[int, socket.socket] = {}
+        self._classes = {4: 0, 6: 0}
+        """In which the packets of each socket leave."""
         try:
             for family in (socket.AF_INET, socket.AF_INET6):
                 opened = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -178,8 +180,11 @@ class Sender:
         else:
             told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         with suppress(OSError):
-            # A probe finds the queue that the tunnel's packets find.
-            self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, class_id)
+            if class_id != self._classes[source.version]:
+                # A probe finds the queue that the tunnel's packets find. From 8000:0 on a handle is no int of C.
+                packed = struct.pack("=I", class_id)
+                self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, packed)
+                self._classes[source.version] = class_id
             self._sockets[source.version].sendmsg([packet], [told], 0, (str(ends.remote.address), 0))
 
 
