@@ -1,6 +1,6 @@
 """The socket at which the daemon answers: a line of JSON may ask for something first, and the status follows.
 
-Who says nothing for :data:`PATIENCE_SECONDS`, or ends his side, gets the status alone.
+Who says nothing more for :data:`PATIENCE_SECONDS`, or ends his side, gets the status alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 0.1
 LARGEST_REQUEST: Final = 1 << 20
 """Bytes."""
-_ANSWER_SECONDS: Final = 0.5
-"""In which a client has to read the answer."""
+ANSWER_SECONDS: Final = 5.0
+"""In which a client has to read a piece of the answer."""
+_NOT_UNDERSTOOD: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Request = dict[str, Any]
 
 
@@ -36,12 +37,14 @@ class StatusSocket:
     def __init__(
         self, path: Path, selector: selectors.BaseSelector, take: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
-        """Listen at *path*; its directory is made if need be. *take* raises ValueError for what it does not
-        understand. Raises KernelError."""
+        """Listen at *path*; its directory is made if need be. *take* raises what JSON of another form
+        leads to where it does not understand. Raises KernelError."""
         self._path, self._selector, self._take, self._status = path, selector, take, status
         self._made = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
-        """Until when their request is waited for, and what has come of it."""
+        """Until when more of their request is waited for, and what has come of it."""
+        self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
+        """Until when they are to read more of the answer, and what is left of it."""
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -59,7 +62,7 @@ class StatusSocket:
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        for client in self._waiting:
+        for client in (*self._waiting, *self._answered):
             client.close()
         self._listening.close()
         self._path.unlink(missing_ok=True)
@@ -70,13 +73,16 @@ class StatusSocket:
     @property
     def due(self) -> int | None:
         """When to :meth:`answer_the_silent`, nanoseconds; None: there are none."""
-        return min((round(until * 1e9) for until, _ in self._waiting.values()), default=None)
+        times = (until for until, _ in (*self._waiting.values(), *self._answered.values()))
+        return min((round(until * 1e9) for until in times), default=None)
 
     def answer_the_silent(self) -> None:
-        """Answer those who have been silent for long enough."""
+        """Answer those who have been silent for long enough, and leave those who read nothing."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
-            self._answer(client)
+            self._read(client)  # what came while the daemon did something else
+        for client in [each for each, (until, _) in self._answered.items() if until <= now]:
+            self._leave(client)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -89,20 +95,39 @@ class StatusSocket:
         request = self._waiting[client][1]
         try:
             came = client.recv(1 << 16)
-        except OSError:
+        except OSError:  # nothing, too
             came = b""
         request += came
         if not came or came.endswith(b"\n") or len(request) > LARGEST_REQUEST:
             self._answer(client)
+        else:
+            self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, request
 
     def _answer(self, client: socket.socket) -> None:
         _, request = self._waiting.pop(client)
+        if request.strip():
+            try:
+                self._take(json.loads(request))
+            except _NOT_UNDERSTOOD as error:
+                log.warning("a request that is not understood: %s", error)
+        answer = json.dumps(self._status()).encode() + b"\n"
+        self._answered[client] = time.monotonic() + ANSWER_SECONDS, memoryview(answer)
+        self._selector.modify(client, selectors.EVENT_WRITE, partial(self._write, client))
+
+    def _write(self, client: socket.socket) -> None:
+        _, left = self._answered[client]
+        try:
+            left = left[client.send(left) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            left = left[:0]
+        if left:
+            self._answered[client] = time.monotonic() + ANSWER_SECONDS, left
+        else:
+            self._leave(client)
+
+    def _leave(self, client: socket.socket) -> None:
+        del self._answered[client]
         self._selector.unregister(client)
-        with client, suppress(OSError):
-            if request.strip():
-                try:
-                    self._take(json.loads(request))
-                except (ValueError, TypeError, AttributeError, KeyError) as error:
-                    log.warning("a request that is not understood: %s", error)
-            client.settimeout(_ANSWER_SECONDS)
-            client.sendall(json.dumps(self._status()).encode() + b"\n")
+        client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import selectors
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +13,20 @@ from typing import Any
 
 import pytest
 
-from mptcp_tunnel.status_socket import StatusSocket
+from mptcp_tunnel.status_socket import ANSWER_SECONDS, PATIENCE_SECONDS, StatusSocket
 
 
 class Daemon:
     def __init__(self, path: Path) -> None:
         self.selector = selectors.DefaultSelector()
         self.taken: list[Any] = []
-        self.socket = StatusSocket(path, self.selector, self.take, lambda: {"taken": len(self.taken)})
+        self.more = ""
+        self.socket = StatusSocket(
+            path, self.selector, self.take, lambda: {"taken": len(self.taken), "more": self.more}
+        )
 
     def take(self, request: dict[str, Any]) -> None:
-        self.taken.append(request["classes"])
+        self.taken.append({each: [int(value[0]), int(value[1])] for each, value in request["classes"].items()})
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0.01):
@@ -43,7 +47,7 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
     while True:
         daemon.turn()
         try:
-            piece = client.recv(4096)
+            piece = client.recv(1 << 20)
         except BlockingIOError:
             continue
         if not piece:
@@ -59,6 +63,9 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
         ([b'{"classes": ', b"{}}", b"\n"], [{}]),
         ([b"[]\n"], []),
         ([b"{nonsense\n"], []),
+        ([b"[" * 100_000 + b"\n"], []),
+        ([b'{"classes": {"7": []}}\n'], []),
+        ([b'{"classes": {"7": [1e999, 1]}}\n'], []),
         ([b"x" * (1 << 20), b"y" * 100], []),
     ],
 )
@@ -78,7 +85,7 @@ def test_whoever_asks_is_answered_and_what_is_wanted_is_taken_first(
                 except BrokenPipeError:
                     break
                 daemon.turn()
-        assert answer(daemon, client) == {"taken": len(taken)}
+        assert answer(daemon, client)["taken"] == len(taken)
     assert daemon.taken == taken
     daemon.socket.close()
     assert not path.parent.exists()
@@ -88,6 +95,38 @@ def test_one_who_is_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "socket")
     with asking(tmp_path / "socket") as silent, asking(tmp_path / "socket") as other:
         other.send(b'{"classes": {}}\n')
-        assert answer(daemon, other) == {"taken": 1}
-        assert answer(daemon, silent) == {"taken": 1}
+        assert answer(daemon, other)["taken"] == 1
+        assert answer(daemon, silent)["taken"] == 1
+    daemon.socket.close()
+
+
+def test_one_who_reads_nothing_keeps_nobody_waiting_and_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the daemon waited until he had read, and probed nothing meanwhile."""
+    daemon = Daemon(tmp_path / "socket")
+    daemon.more = "x" * (8 << 20)
+    with asking(tmp_path / "socket") as deaf, asking(tmp_path / "socket") as other:
+        for client in (deaf, other):
+            client.send(b'{"classes": {}}\n')
+        assert answer(daemon, other)["taken"] == 2
+        later = time.monotonic() + ANSWER_SECONDS
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        daemon.turn()
+        assert daemon.socket.due is None
+    assert len(daemon.selector.get_map()) == 1
+    daemon.socket.close()
+
+
+def test_a_request_that_comes_slowly_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    daemon = Daemon(tmp_path / "socket")
+    with asking(tmp_path / "socket") as client:
+        for piece in (b'{"clas', b'ses"', b": {}", b"}\n"):
+            client.send(piece)
+            for _ in range(3):
+                daemon.turn()
+            now += 0.9 * PATIENCE_SECONDS
+        assert answer(daemon, client)["taken"] == 1
     daemon.socket.close()
