@@ -56,8 +56,11 @@ paths = st.lists(
     max_size=3,
     unique_by=lambda each: each["number"],
 )
+OF_RELAY = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
 answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
-    lambda given: {"tunnels": [{"name": name, "paths": each} for name, each in given.items()]}
+    lambda given: {
+        "tunnels": [OF_RELAY, *({"name": name, "role": "proxy", "paths": each} for name, each in given.items())]
+    }
 )
 broken = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
 TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
@@ -96,7 +99,7 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
 
 
 def _shown(answer: dict[str, Any]) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
-    for tunnel in answer["tunnels"]:
+    for tunnel in answer["tunnels"][1:]:
         for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
             if path["local_port"] == PORT and path["silent_s"] is not None and path["silent_s"] < GONE_SECONDS:
                 yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])

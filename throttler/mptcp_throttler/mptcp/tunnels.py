@@ -79,6 +79,8 @@ class TunnelTable:
 
     def _found(self, answer: Mapping[str, Any], now: float) -> Iterator[tuple[FourTuple, TunnelPath]]:
         for tunnel in answer["tunnels"]:
+            if tunnel.get("role") == "relay":
+                continue  # its far end is what the policy's host is to others
             name = str(tunnel["name"])
             for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
                 local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
