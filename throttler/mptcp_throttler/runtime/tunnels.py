@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ ASK_SECONDS: Final = 1.0
 REST_SECONDS: Final = 0.02
 """Between two requests."""
 ANSWER_SECONDS: Final = 2.0
+REMEMBERED: Final = 1 << 16
 NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
 
 Ask = Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
@@ -56,7 +57,8 @@ class Tunnels(Component):
         self.classes: Mapping[int, ClassSpec] = {}
         """By minor number, of the planner of downloads."""
         self._began = time.time_ns()
-        self._known: set[int] = set()
+        self._ever: dict[int, None] = {}
+        """Paths that were known once, by their numbers: the newest :data:`REMEMBERED`."""
         self._said: set[tuple[str, int]] = set()
         """Of which tunnels it was told that they are left alone."""
         self._heard = time.monotonic()
@@ -147,6 +149,7 @@ class Tunnels(Component):
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket
+        before = {path.number for path in self.table.paths.values()}
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 events = self.table.take(await self._ask(socket, request), time.monotonic())
@@ -160,18 +163,23 @@ class Tunnels(Component):
         if self._refused:
             log.info("tunnels: %s answers", socket)
         self._refused, self._heard = "", now
-        self._count_from_here()
+        self._count_from_here(before)
         for name, port in self.table.strangers - self._said:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)
         self._said |= self.table.strangers
         return events
 
-    def _count_from_here(self) -> None:
-        """What a path carried before this daemon began counts nowhere, unless the ledger knows it."""
+    def _count_from_here(self, before: Set[int]) -> None:
+        """What a path carried before this daemon began, or until it comes back, counts nowhere, unless the ledger knows
+        it still. *before*: the numbers of those that were there."""
         for path in self.table.paths.values():
-            if path.number < self._began and path.number not in self._known:
+            if path.number in before:
+                continue
+            if path.number < self._began or path.number in self._ever:
                 self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
-        self._known = {path.number for path in self.table.paths.values()}
+            self._ever[path.number] = None
+        while len(self._ever) > REMEMBERED:
+            del self._ever[next(iter(self._ever))]
 
 
 class _SocketsAndPaths(KernelSockets):
