@@ -227,6 +227,9 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         """Return what there is, for people and programs."""
         now = time.monotonic_ns()
+        for each in self._running:
+            if not each.is_relay:
+                self._count(each, now)  # of a relay it is done each turn
         return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
     def _find(self, running: _Running, index: int, interface: str, peer: End) -> None:

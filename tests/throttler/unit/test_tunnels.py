@@ -42,7 +42,7 @@ paths = st.lists(
         {
             "path": st.just("p"),
             "number": st.integers(0, 2),
-            "id": st.integers(1, 5),
+            "id": st.integers(1, 2),
             "local": st.just("10.77.0.1"),
             "local_port": st.sampled_from((PORT, PORT, PORT, 4000)),
             "remote": st.sampled_from(("10.1.0.1", "10.2.0.1", "fd77::1")),
@@ -50,17 +50,27 @@ paths = st.lists(
             "interface": st.sampled_from(("w0", None)),
             "class": st.just(0),
             "silent_s": st.sampled_from((None, 0.0, 1.0, 11.0)),
-            "bytes_sent": st.integers(0, 100),
-            "bytes_received": st.integers(0, 100),
+            "bytes_sent": st.integers(0, 2),
+            "bytes_received": st.integers(0, 2),
         }
     ),
     max_size=3,
     unique_by=lambda each: each["number"],
 )
+
+
+def numbered(name: str, paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """No two paths have the same number."""
+    return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
+
+
 OF_RELAY = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
 answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     lambda given: {
-        "tunnels": [OF_RELAY, *({"name": name, "role": "proxy", "paths": each} for name, each in given.items())]
+        "tunnels": [
+            OF_RELAY,
+            *({"name": name, "role": "proxy", "paths": numbered(name, each)} for name, each in given.items()),
+        ]
     }
 )
 broken = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
@@ -73,6 +83,7 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT], TrackerLimits(idle_timeout=15.0)), 100.0
     tracker.resync([TCP], now)
     last: dict[FourTuple, tuple[str, int]] = {}
+    lived: dict[int, tuple[tuple[int, int], float]] = {}
     for step, seconds in steps:
         now += seconds
         events = tracker.expire(now)
@@ -84,7 +95,8 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
             except ValueError:
                 told = []
             else:
-                last = dict(_shown(step))
+                lived = dict(_lived(step, lived, now))
+                last = dict(_shown(step, lived, now))
             events += [each for event in told for each in tracker.kernel_event(event)]
             if tracker.wants_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
@@ -99,10 +111,25 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
         assert len(there) == len({name for name, _ in last.values()}), "each tunnel is one connection"
 
 
-def _shown(answer: dict[str, Any]) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
+def _lived(
+    answer: dict[str, Any], before: dict[int, tuple[tuple[int, int], float]], now: float
+) -> Iterator[tuple[int, tuple[tuple[int, int], float]]]:
+    """Yield of each path what it had carried, and when it lived last."""
+    for tunnel in answer["tunnels"][1:]:
+        for path in tunnel["paths"]:
+            if path["local_port"] == PORT:
+                carried, last = before.get(path["id"], (None, 0.0))
+                times = [last, 0.0 if path["silent_s"] is None else now - path["silent_s"]]
+                now_carried = path["bytes_sent"], path["bytes_received"]
+                yield path["id"], (now_carried, now if carried not in (None, now_carried) else max(times))
+
+
+def _shown(
+    answer: dict[str, Any], lived: dict[int, tuple[tuple[int, int], float]], now: float
+) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
     for tunnel in answer["tunnels"][1:]:
         for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
-            if path["local_port"] == PORT and path["silent_s"] is not None and path["silent_s"] < GONE_SECONDS:
+            if path["local_port"] == PORT and now - lived[path["id"]][1] < GONE_SECONDS:
                 yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])
 
 

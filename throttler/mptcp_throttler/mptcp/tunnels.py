@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import LARGEST_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
 GONE_SECONDS: Final = 10.0
-"""A path of which the tunnel's daemon has heard nothing for so long has ended."""
+"""A path of which the tunnel's daemon has heard nothing for so long, and which carried nothing, has ended."""
 FIRST_COOKIE: Final = 1 << 62
 """The kernel counts sockets from 1."""
 
@@ -39,6 +39,14 @@ class TunnelPath:
         return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
 
 
+class _Sign(NamedTuple):
+    """The last sign of life of a path."""
+
+    counters: tuple[int, int]
+    """Bytes that it had sent and received."""
+    at: float
+
+
 @dataclass(slots=True)
 class TunnelTable:
     """The paths of the tunnels with these local *ports*."""
@@ -50,6 +58,8 @@ class TunnelTable:
     strangers: set[tuple[str, int]] = field(default_factory=set)
     """Tunnels at other ports, which are left alone: name and port."""
     _tokens: dict[str, int] = field(default_factory=dict)
+    _signs: dict[int, _Sign] = field(default_factory=dict)
+    """By path's number."""
     _latest: int = LARGEST_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
@@ -57,11 +67,12 @@ class TunnelTable:
 
         Raises ValueError, with nothing changed, where the answer is not understood.
         """
+        signs: dict[int, _Sign] = {}
         try:
-            found = dict(self._found(answer, now))
+            found = dict(self._found(answer, now, signs))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"what the tunnels' daemon says is not understood: {error!r}") from error
-        before, self.paths = self.paths, found
+        before, self.paths, self._signs = self.paths, found, signs
         events: list[KernelEvent] = []
         for four_tuple, path in before.items():
             if not path.is_same(found.get(four_tuple)):
@@ -77,7 +88,9 @@ class TunnelTable:
                 events.append(KernelEvent(now, kind, socket.token, four_tuple, remote_id=socket.remote_id))
         return events
 
-    def _found(self, answer: Mapping[str, Any], now: float) -> Iterator[tuple[FourTuple, TunnelPath]]:
+    def _found(
+        self, answer: Mapping[str, Any], now: float, signs: dict[int, _Sign]
+    ) -> Iterator[tuple[FourTuple, TunnelPath]]:
         for tunnel in answer["tunnels"]:
             if tunnel.get("role") == "relay":
                 continue  # its far end is what the policy's host is to others
@@ -87,8 +100,20 @@ class TunnelTable:
                 four_tuple = FourTuple(local, int(path["local_port"]), remote, int(path["remote_port"]))
                 if four_tuple.local_port not in self.ports:
                     self.strangers.add((name, four_tuple.local_port))
-                elif path["silent_s"] is not None and path["silent_s"] < GONE_SECONDS:
+                    continue
+                number = int(path["id"])
+                signs[number] = self._sign(number, path, now)
+                if now - signs[number].at < GONE_SECONDS:
                     yield four_tuple, self._path(name, path, four_tuple, now)
+
+    def _sign(self, number: int, path: Mapping[str, Any], now: float) -> _Sign:
+        """Return when a path was heard of or carried something: the relay's daemon may be gone, and its packets not."""
+        counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
+        heard = float("-inf") if silent is None else now - float(silent)
+        before = self._signs.get(number)
+        if before is None:
+            return _Sign(counters, heard)
+        return _Sign(counters, max(heard, before.at) if counters == before.counters else now)
 
     def _path(self, tunnel: str, path: Mapping[str, Any], four_tuple: FourTuple, now: float) -> TunnelPath:
         number, begun = int(path["number"]), int(path["id"])
