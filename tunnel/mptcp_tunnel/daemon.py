@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
+from mptcp_tunnel.kernel.alone import alone
 from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
@@ -479,7 +480,7 @@ def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError for a key that cannot be read."""
     daemon = Daemon(settings)
     woken, wakes = socket.socketpair()
-    with woken, wakes, daemon.opened():
+    with woken, wakes, alone(), daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
         gc.collect()

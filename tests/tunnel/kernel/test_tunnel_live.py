@@ -237,6 +237,25 @@ def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site
         assert differences(state, kernel_state(node)) == []
 
 
+def test_a_second_daemon_touches_nothing(site: Site) -> None:
+    """Defect: it removed the device of the first one, and took its status socket."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        before = kernel_state(site.relay)
+        settings = site.settings(site.relay)
+        other = settings.with_name("other-tunnel.yaml")
+        other.write_text(settings.read_text().replace("-tunnel.sock", "-other.sock"))
+        for each in (settings, other):
+            with site.relay.running(
+                [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(each)]
+            ) as second:
+                assert second.wait(20) != 0
+                assert "already" in second.output()
+                assert second.output().count("\n") == 1
+        assert differences(before, kernel_state(site.relay)) == []
+        assert site.alive(site.relay) == [True, True]
+        assert site.exchange(100) >= 98
+
+
 def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
     echo = [sys.executable, "-I", "-c", ECHO]
     with site.proxy.running(echo), both(site):

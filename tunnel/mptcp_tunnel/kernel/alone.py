@@ -1,0 +1,52 @@
+"""One daemon in a network namespace: a second one would remove the device and the rules of the first.
+
+What is held is an abstract address of unix(7), of which each network namespace has its own, and which ends with its
+holder. Anybody may take one: it counts where root, or this user, has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mptcp_common.kernel_error import KernelError
+
+log = logging.getLogger(__name__)
+_ADDRESS: Final = "\0mptcp-tunnel"
+_CREDENTIALS = struct.Struct("=iII")
+"""``struct ucred``: process, user, group."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the network namespace. Raises KernelError where another daemon does."""
+    with socket.socket(socket.AF_UNIX) as held:
+        try:
+            held.bind(_ADDRESS)
+            held.listen(4096)  # nobody accepts: so often may others ask
+        except OSError as error:
+            process, user = _holder()
+            if user in (0, os.geteuid()):
+                raise KernelError(f"it runs already in this network namespace: process {process}") from error
+            log.warning("the address @%s is taken by no mptcp-tunnel; a second one would not be noticed", _ADDRESS[1:])
+        yield
+
+
+def _holder() -> tuple[int, int | None]:
+    """Return process and user of who listens at the address; no user where nobody does."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_ADDRESS)
+        except BlockingIOError:
+            return 0, 0  # so many ask already
+        except OSError:
+            return 0, None
+        found = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(found)
+    return process, user
