@@ -44,6 +44,8 @@ _TELL: Final = 2_000_000_000
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
 _UPLINKS: Final = 1_000_000_000
 """Between two looks at uplinks, their addresses and gateways."""
+_MEND: Final = 10_000_000_000
+"""Between two looks at what others may have removed."""
 _PAUSE: Final = 0.004
 """Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
 itself. When each came, the kernel tells."""
@@ -115,6 +117,7 @@ class Daemon:
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
         """HTB class of a path, and the most that it lets through, bits/s, 0 for no bound: as the throttler says."""
+        self._device = 0
         self._begun = 0
         self.refused = 0
         """Messages with a wrong code or an unknown sender."""
@@ -126,10 +129,10 @@ class Daemon:
         with ExitStack() as scope:
             scope.callback(self._network.close)
             scope.callback(self._network.remove)
-            device, address = self._network.make()
+            self._device, address = self._network.make()
             self._routes = Routes()
             scope.callback(self._routes.close)
-            self._programs = Programs(device, address, {each.tunnel.port for each in self._running})
+            self._programs = Programs(self._device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
             self._programs.attach_splitter()
             self._uplinks = Uplinks(settings.uplinks, self._programs, self._selector, self._read)
@@ -141,13 +144,13 @@ class Daemon:
             for each in self._running:
                 if each.tunnel.peer is not None:
                     each.inside = Ends(near_end(each.tunnel.port, each.tunnel.peer.address.version), each.tunnel.peer)
-                    self._network.lead([each.tunnel.peer], each.tunnel.port)
+                    self._network.lead(each.tunnel.peer, each.tunnel.port)
             yield
 
     def run(self, stop: socket.socket) -> None:
-        """Probe, and keep the programs told, until something can be read from *stop*."""
+        """Probe, and keep the programs told, until something can be read from *stop*. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
-        turn = looked = time.monotonic_ns()
+        turn = looked = mended = time.monotonic_ns()
         self._look_at_uplinks()
         while True:
             due = min(looked + _UPLINKS, turn if self._relays else _NEVER, *(each for each, _ in self._looks[:1]))
@@ -161,6 +164,9 @@ class Daemon:
             if now >= looked + _UPLINKS:
                 looked = now
                 self._look_at_uplinks()
+                if now >= mended + _MEND:
+                    mended = now
+                    self._mend()
                 if self._is_watched:
                     tell("mptcp-tunnel", WATCHDOG)
             self._answering.answer_the_silent()
@@ -174,6 +180,15 @@ class Daemon:
             if not self._relays and not self._more:
                 time.sleep(_PAUSE)
             self._more = False
+
+    def _mend(self) -> None:
+        """Put back what others have removed. Raises KernelError where that cannot be done: a start makes all anew."""
+        self._network.mend(self._device)
+        self._programs.mend()
+        if self._resequencer.mend():
+            for running in self._running:
+                running.patience = running.told = 0
+                self._changed[running] = None
 
     def _look_at_uplinks(self) -> None:
         """Follow the uplinks: which are there, and of a relay's their addresses and gateways."""

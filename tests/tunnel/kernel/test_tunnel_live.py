@@ -48,6 +48,7 @@ SO_RCVBUFFORCE = 33
 FAMILIES = ("-4", "-6")
 PEERS = {4: "10.93.9.9", 6: "fd00:93:9::9"}
 PEER = PEERS[4]
+QUEUES = "/proc/net/netfilter/nfnetlink_queue"
 ECHO = f"""\
 import socket
 with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
@@ -100,7 +101,7 @@ class Site:
 
     def queued(self, node: LiveNode) -> int:
         """Return how many packets the resequencer got there."""
-        return int(node.run(["cat", "/proc/net/netfilter/nfnetlink_queue"]).stdout.split()[7])
+        return int(node.run(["cat", QUEUES]).stdout.split()[7])
 
     @contextmanager
     def numbers(self, node: LiveNode) -> Iterator[set[int]]:
@@ -254,6 +255,27 @@ def test_a_second_daemon_touches_nothing(site: Site) -> None:
         assert differences(before, kernel_state(site.relay)) == []
         assert site.alive(site.relay) == [True, True]
         assert site.exchange(100) >= 98
+
+
+def test_what_others_remove_is_put_back(site: Site) -> None:
+    """As systemd-networkd does with rules that it does not know, and a firewall that is loaded anew with tables."""
+    states = [kernel_state(node) for node in (site.relay, site.proxy)]
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        before = kernel_state(site.relay)
+        for family in FAMILIES:
+            site.relay.run(["ip", family, "rule", "flush", "pref", "7712"])
+            site.relay.run(["ip", family, "route", "flush", "table", "7712"])
+        site.relay.run(["tc", "qdisc", "del", "dev", "mptcp-udp", "clsact"])
+        site.relay.run(["tc", "filter", "del", "dev", "u0", "ingress"])
+        site.relay.run(["sh", "-c", "nft delete table inet mptcp_tunnel || iptables -t raw -F PREROUTING"])
+        (number,) = re.findall(r"^\s*7712\s+(\d+)", site.relay.run(["cat", QUEUES]).stdout, re.M)
+        os.kill(int(number), signal.SIGKILL)
+        wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all is there again", timeout=30)
+        wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "so is the resequencer", timeout=30)
+        assert site.exchange(200) >= 195
+        assert site.queued(site.relay) > 0
+    for node, state in zip((site.relay, site.proxy), states, strict=True):
+        assert differences(state, kernel_state(node)) == []
 
 
 def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Hashable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -56,6 +56,7 @@ class Network:
 
     def __init__(self) -> None:
         self._route = IPRoute()
+        self._rules: dict[Hashable, dict[str, Any]] = {}
 
     def close(self) -> None:
         self._route.close()
@@ -70,12 +71,7 @@ class Network:
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
             # Bundles of packets (UDP GSO) are taken apart before they get to its other end.
             self._route.link("set", index=index, gso_max_segs=1)
-            self._route.link("set", index=index, state="up")
-            self._route.link("set", index=other, state="up")
-            for address in ADDRESSES:
-                length = 32 if address.version == 4 else 128
-                self._route.addr("add", index=index, address=str(address), prefixlen=length, flags=_IFA_F_NODAD)
-                self._route_to(index, None, address)
+            self._settle(index, other)
         except NetlinkError as error:
             raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
         # Packets are joined into it from other devices: any reverse path to their senders is enough (RFC 3704).
@@ -83,24 +79,17 @@ class Network:
             Path(f"/proc/sys/net/ipv4/conf/{DEVICE}/rp_filter").write_text("2", encoding="ascii")
         return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
 
-    def lead(self, ends: Iterable[End], port: int) -> None:
-        """Have the UDP packets from *port* to these ends go to the device. Raises KernelError."""
-        for end in ends:
-            family = socket.AF_INET if end.address.version == 4 else socket.AF_INET6
-            try:
-                self._route.rule(
-                    "add",
-                    table=TABLE,
-                    priority=PREFERENCE,
-                    family=family,
-                    dst=str(end.address),
-                    dst_len=end.address.max_prefixlen,
-                    ip_proto=socket.IPPROTO_UDP,
-                    sport_range=f"{port}:{port}",
-                    dport_range=f"{end.port}:{end.port}",
-                )
-            except NetlinkError as error:
-                raise KernelError(f"lead packets to {end.address} to {DEVICE}: {reason(error)}") from error
+    def lead(self, end: End, port: int) -> None:
+        """Have the UDP packets from *port* to this end go to the device. Raises KernelError."""
+        self._rules[end, port] = {
+            "family": socket.AF_INET if end.address.version == 4 else socket.AF_INET6,
+            "dst": str(end.address),
+            "dst_len": end.address.max_prefixlen,
+            "ip_proto": socket.IPPROTO_UDP,
+            "sport_range": f"{port}:{port}",
+            "dport_range": f"{end.port}:{end.port}",
+        }
+        self._add(self._rules[end, port])
 
     def remove(self) -> None:
         """Remove the device with its routes, and the rules."""
@@ -130,11 +119,42 @@ class Network:
         """
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
+        self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
+        self._add(self._rules[version])
+
+    def mend(self, index: int) -> None:
+        """Put back what others removed of the device *index*: systemd-networkd does so with rules and routes of others.
+
+        Raises KernelError where that cannot be done.
+        """
+        if index_of(DEVICE) != index:
+            raise KernelError(f"{DEVICE} is another device now")
         try:
-            self._route.rule("add", table=TABLE, priority=PREFERENCE, family=family, dst=str(base), dst_len=length)
+            self._settle(index, index_of(_PEER_DEVICE))
+        except NetlinkError as error:
+            raise KernelError(f"mend the device {DEVICE}: {reason(error)}") from error
+        for rule in self._rules.values():
+            self._add(rule)
+
+    def _settle(self, index: int, other: int) -> None:
+        """Have addresses and routes. Raises NetlinkError."""
+        for each in (index, other):
+            self._route.link("set", index=each, state="up")
+        for address in ADDRESSES:
+            length = 32 if address.version == 4 else 128
+            try:
+                self._route.addr("add", index=index, address=str(address), prefixlen=length, flags=_IFA_F_NODAD)
+            except NetlinkError as error:
+                if error.code != errno.EEXIST:
+                    raise
+            self._route_to(index, None, address)
+
+    def _add(self, rule: dict[str, Any]) -> None:
+        try:
+            self._route.rule("add", table=TABLE, priority=PREFERENCE, **rule)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
-                raise KernelError(f"lead packets to {base}/{length} to {DEVICE}: {reason(error)}") from error
+                raise KernelError(f"lead packets to {rule['dst']} to {DEVICE}: {reason(error)}") from error
 
     def _address(self, interface: str, family: int) -> IPv4Address | IPv6Address:
         found = [

@@ -6,6 +6,7 @@ The structures are those of ``programs/tunnel.h``; of those in maps the loader c
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import struct
 import time
@@ -22,6 +23,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, Address, End, Ends, PathCounters, PathState, Split
 
+log = logging.getLogger(__name__)
 PROGRAMS: Final = Path(__file__).parent / "programs"
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT: Final = 10
@@ -80,7 +82,7 @@ class Programs:
         self._bpf = Bpf()
         self._route = IPRoute()
         self._device = device
-        self._attached: list[tuple[int, int]] = []
+        self._attached: dict[tuple[int, int], str] = {}
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """What was read last of a tunnel, and what it says."""
         self._places: dict[Ends, tuple[int, int]] = {}
@@ -139,6 +141,18 @@ class Programs:
         has_header = link["ifi_type"] in _WITH_ETHERNET
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
+    def mend(self) -> None:
+        """Attach again what others have taken from devices that are there. Raises KernelError."""
+        for (interface, parent), program in list(self._attached.items()):
+            try:
+                socket.if_indextoname(interface)
+            except OSError:
+                del self._attached[interface, parent]
+                continue
+            if program not in self._names(interface, parent):
+                log.warning("the program %s is not at interface %s any more: attached again", program, interface)
+                self._attach(interface, parent, program)
+
     def set_tunnel(
         self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, queue: int = 0
     ) -> None:
@@ -193,7 +207,7 @@ class Programs:
         self._command(
             "add-filter", interface, parent, fd=self.codes[program], name=program, direct_action=True, classid=1
         )
-        self._attached.append((interface, parent))
+        self._attached[interface, parent] = program
 
     def _names(self, interface: int, parent: int) -> list[str]:
         """Return the names of the programs that are attached there."""

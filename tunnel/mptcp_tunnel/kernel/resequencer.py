@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 PROGRAM: Final = Path(__file__).parents[1] / "resequencer/resequencer"
 QUEUE: Final = 7712
 _TABLE: Final = "mptcp_tunnel"
+_CHAIN: Final = "resequence"
 _NO_TABLE: Final = f"table inet {_TABLE}\ndelete table inet {_TABLE}\n"
 _NFTABLES: Final = f"""\
 {_NO_TABLE}table inet {_TABLE} {{
-  chain resequence {{
+  chain {_CHAIN} {{
     type filter hook prerouting priority raw - 100
     iifname "{DEVICE}" meta l4proto udp queue flags bypass to {QUEUE}
   }}
@@ -43,11 +44,10 @@ class Resequencer:
 
     def __init__(self) -> None:
         """Raise KernelError where one of them cannot be had."""
-        try:
-            self._process = subprocess.Popen([PROGRAM, str(QUEUE)], stdin=subprocess.PIPE, text=True)
-        except OSError as error:
-            raise KernelError(f"start {PROGRAM}, which ./run makes: {error.strerror}") from error
+        self._process = _started()
         self._undo: list[tuple[Sequence[str], str]] = []
+        self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
+        """Of each, what tells whether it is there, and what makes it: a command and what it reads."""
         self._made_tables: list[tuple[str, str]] = []
         """Those of iptables that were not there before."""
         try:
@@ -58,14 +58,7 @@ class Resequencer:
 
     def close(self) -> None:
         """End the program and remove the rule."""
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended
-            self._process.stdin.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end()
         for undo in self._undo:
             with suppress(KernelError):
                 _run(*undo)
@@ -74,11 +67,39 @@ class Resequencer:
                 with suppress(KernelError):
                     _run(["nft", "delete", "table", *table])
 
+    def mend(self) -> bool:
+        """Put back rules that others removed, and start the program again where it has ended; tell whether it had: it
+        knows of no tunnel then. Raises KernelError where that cannot be done."""
+        for there, make, text in self._rules:
+            try:
+                _run(there)
+            except KernelError as error:
+                log.warning("packets were not queued any more: %s; they are again", error)
+                _run(make, text)
+        if self._process.poll() is None:
+            return False
+        log.warning("the resequencer has ended with %s: started again", self._process.returncode)
+        self._end()
+        self._process = _started()
+        return True
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended
+            self._process.stdin.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
     def _lead(self) -> None:
         """Have packets queued: by nftables, or by iptables where this kernel's nftables has no queues."""
         try:
             _run(["nft", "-f", "-"], _NFTABLES)
             self._undo.append((["nft", "-f", "-"], _NO_TABLE))
+            there = ["nft", "list", "chain", "inet", _TABLE, _CHAIN]
+            self._rules.append((there, ["nft", "-f", "-"], _NFTABLES))
         except KernelError as refused:
             for name, table in _IPTABLES.items():
                 if self._lead_by(name, table):
@@ -97,8 +118,10 @@ class Resequencer:
                 _run(remove)  # of one that was killed
                 before = before if _RULES_OF_CHAIN.search(_listed(table)) else ""
             with suppress(KernelError):
-                _run([program, *chain, "-A", "PREROUTING", *_RULE])
+                add, there = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
+                _run(add)
                 self._undo.append((remove, ""))
+                self._rules.append((there, add, ""))
                 if not before:
                     self._made_tables.append(table)
                 return True
@@ -112,6 +135,13 @@ class Resequencer:
             self._process.stdin.flush()
         except OSError as error:
             raise KernelError(f"the resequencer has ended: {error.strerror}") from error
+
+
+def _started() -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen([PROGRAM, str(QUEUE)], stdin=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise KernelError(f"start {PROGRAM}, which ./run makes: {error.strerror}") from error
 
 
 def _listed(table: tuple[str, str]) -> str:
