@@ -121,9 +121,9 @@ class Session:
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # sent before, or twice
         path.repeated = message.heard
-        path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         if path.sizes.answered(message.heard):
-            return None, False  # it took longer for its size
+            return None, False  # it took longer for its size: neither end may take that for a queue
+        path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         took = came - message.sent
         least = path.incoming.least(now)
         if least is not None and abs(took - least) > LONGEST:  # the clock of a host that began anew did so

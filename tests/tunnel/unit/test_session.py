@@ -256,6 +256,7 @@ def test_what_size_a_path_takes_is_found_and_its_delay_is_none_of_the_larger_pro
                 answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
                 assert answer is not None
                 ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
+        assert ends.proxy.paths[0].estimator.queue == 0, "nor is the queue of the way back"
     assert ends.relay.paths[0].sizes.largest == 1440
     assert ends.relay.paths[0].estimator.queue == 0
 
