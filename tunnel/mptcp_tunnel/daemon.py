@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -44,6 +44,8 @@ _TELL: Final = 2_000_000_000
 """The programs are told so often, changed or not: they fall back to every path after five of silence."""
 _UPLINKS: Final = 1_000_000_000
 """Between two looks at uplinks, their addresses and gateways."""
+_TENTHS: Final = 10
+"""Of a proxy's tunnels, one of which is looked at each second: a thousand questions at once take too long."""
 _MEND: Final = 10_000_000_000
 """Between two looks at what others may have removed."""
 _PAUSE: Final = 0.004
@@ -117,7 +119,7 @@ class Daemon:
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
         """HTB class of a path, and the most that it lets through, bits/s, 0 for no bound: as the throttler says."""
-        self._device = 0
+        self._device = self._tenth = 0
         self._begun = 0
         self.refused = 0
         """Messages with a wrong code or an unknown sender."""
@@ -164,6 +166,7 @@ class Daemon:
             if now >= looked + _UPLINKS:
                 looked = now
                 self._look_at_uplinks()
+                self._follow_gateways()
                 if now >= mended + _MEND:
                     mended = now
                     self._mend()
@@ -221,6 +224,21 @@ class Daemon:
             if each.inside is not None:
                 silence = each.session.next_silence(now)
                 self._look_again(each, min(_NEVER if silence is None else silence, each.told + _TELL + 1))
+
+    def _follow_gateways(self) -> None:
+        """Ask by which gateways the paths of a tenth of a proxy's tunnels leave now."""
+        self._tenth = (self._tenth + 1) % _TENTHS
+        for running in self._running[self._tenth :: _TENTHS]:
+            for index, state in enumerate(running.states):
+                if running.is_relay or state is None:
+                    continue
+                (local, remote), interface = state.outside, state.interface
+                with suppress(KernelError):  # no route for now: the one that was known may come back
+                    next_hop = self._routes.next_hop(remote.address, local.address, interface)
+                    if next_hop != state.next_hop:
+                        name = f"tunnel {running.tunnel.name}: path {index}"
+                        log.info("%s leaves by %s", name, next_hop)
+                        self._move(running, index, replace(state, next_hop=next_hop))
 
     def _look_again(self, running: _Running, at: int) -> None:
         running.due = at
@@ -381,6 +399,7 @@ class Daemon:
                     self._move(running, index, None)
                     path.remote = None
         running.inside = inside
+        running.patience = 0  # the resequencer knows nothing of these ends
 
     def _follow(self, running: _Running, now: int) -> None:
         """Tell the programs what has changed of a tunnel."""

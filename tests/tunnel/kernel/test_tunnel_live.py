@@ -322,6 +322,27 @@ def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
         link(site.relay, site.proxy, 1)  # as the fixture has it
 
 
+def test_a_proxy_follows_a_change_of_its_gateway(site: Site) -> None:
+    """Defect: it asked for the way to a relay only when the relay moved."""
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+        # Neither end asks, for who asks says where he is.
+        for node, other, neighbour in ((site.proxy, site.relay, "10.93.1.9"), (site.relay, site.proxy, "10.93.1.2")):
+            address = other.run(["cat", "/sys/class/net/u1/address"]).stdout.strip()
+            node.run(["ip", "neigh", "replace", neighbour, "dev", "u1", "nud", "permanent", "lladdr", address])
+        site.proxy.run(["ip", "route", "add", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
+        site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])  # nobody says where the old one is
+        site.proxy.run(["ip", "neigh", "flush", "to", "10.93.1.1"])
+        wait_until(lambda: site.exchange(40) == 40, "packets go by the new one", timeout=30)
+        before = [each["packets_sent"] for each in site.paths(site.proxy)]
+        assert site.exchange(200) >= 195
+        after = [each["packets_sent"] for each in site.paths(site.proxy)]
+        assert min(map(sub, after, before)) > 20, "both paths carry them"
+        site.proxy.run(["ip", "route", "del", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
+        for node, neighbour in ((site.proxy, "10.93.1.9"), (site.relay, "10.93.1.2")):
+            node.run(["ip", "neigh", "del", neighbour, "dev", "u1"])
+        site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=0"])
+
+
 @contextmanager
 def bare_ip_link(site: Site) -> Iterator[None]:
     """Have u1 without an Ethernet header, as PPP and many mobile modems are: two TUN devices, and a thread between."""
