@@ -25,6 +25,7 @@ struct headers {
     __u32 network; /* bytes from the begin */
     __u32 udp;
     __u32 id; /* of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
+    __u16 fragment; /* of the IPv4 header: its bits; network order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 service; /* DSCP and ECN */
@@ -54,6 +55,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
         from->address[3] = ipv4.ip.saddr;
         to->address[3] = ipv4.ip.daddr;
         headers->id = NETWORK16(ipv4.ip.id);
+        headers->fragment = ipv4.ip.frag_off;
         headers->service = ipv4.ip.tos;
         headers->udp = headers->network + sizeof(ipv4.ip);
         udp = &ipv4.udp;
@@ -94,7 +96,12 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
 }
 
 /* Give the packet other ends and another number, which is the identification of IPv4, and the lower 16 bits of the flow
- * label of IPv6; checksums follow. */
+ * label of IPv6; checksums follow. A packet of IPv4 that leaves is not to be fragmented: pieces of two packets with the
+ * same number would be taken for one (RFC 6864).
+ *
+ * Where the device has summed the whole packet (CHECKSUM_COMPLETE), that sum is to follow: of IPv4 the header's checksum
+ * makes up for the addresses. Of IPv6 nothing does in the header, so that storing them changes the sum, and
+ * l4_csum_replace, told of a pseudo header, changes it back for UDP's. Ports and UDP's checksum make up for each other. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -107,17 +114,17 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     __u64 sum;
     __u16 number = NETWORK16(id), number_before = NETWORK16(headers->id);
 
-    /* The ports follow upon the addresses. */
     if (headers->ipv6) {
         struct {
             __u32 from[4], to[4];
-            __u16 ports[2];
-        } after = {.ports = {from->port, to->port}};
+        } after;
 
         __builtin_memcpy(after.from, from->address, sizeof(after.from));
         __builtin_memcpy(after.to, to->address, sizeof(after.to));
         sum = difference(from_before->address, after.from, 4) + difference(to_before->address, after.to, 4);
-        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), &after, sizeof(after), 0))
+        if (store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, saddr), &after, sizeof(after),
+                        BPF_F_RECOMPUTE_CSUM) ||
+            (ports != ports_before && store_bytes(packet, headers->udp, &ports, sizeof(ports), 0)))
             return -1;
         if (number != number_before &&
             store_bytes(packet, headers->network + __builtin_offsetof(struct ipv6hdr, flow_lbl) + 1, &number,
@@ -126,17 +133,19 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     } else {
         struct {
             __u32 from, to;
-            __u16 ports[2];
+            __u16 ports[2]; /* they follow upon the addresses */
         } after = {from->address[3], to->address[3], {from->port, to->port}};
         __u32 at = headers->network + __builtin_offsetof(struct iphdr, check), numbers;
+        __u16 fragment = headers->incoming ? headers->fragment : headers->fragment | NETWORK16(DONT_FRAGMENT);
+        __u16 words[2] = {number, fragment};
 
         sum = difference(&from_before->address[3], &after.from, 1) + difference(&to_before->address[3], &after.to, 1);
-        numbers = folded(sum + (__u16)~number_before + number);
+        numbers = folded(sum + (__u16)~number_before + number + (__u16)~headers->fragment + fragment);
         if (replace_network_checksum(packet, at, 0, numbers, 0) ||
             store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, saddr), &after, sizeof(after), 0))
             return -1;
-        if (number != number_before &&
-            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, id), &number, sizeof(number), 0))
+        if ((number != number_before || fragment != headers->fragment) &&
+            store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, id), words, sizeof(words), 0))
             return -1;
     }
     if (replace_transport_checksum(packet, checksum, 0, folded(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))

@@ -25,6 +25,7 @@
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
 #define LIGHT 300                 /* bytes: a smaller packet is light */
 #define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the byte that has been the type of service: light, too */
+#define DONT_FRAGMENT 0x4000      /* in the IPv4 header, beside the fragment's offset */
 #define UNORDERED 0               /* number of a light packet: it is not to wait for others */
 #define NO_ROOM (1ULL << 62)
 #define SILENT 5000000000ULL      /* ns without the daemon's word, after which each path counts as alive */
