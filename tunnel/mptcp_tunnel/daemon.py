@@ -281,7 +281,7 @@ class Daemon:
         if before is None or _way(before) != _way(after):
             running.troubles.pop(index, None)
             log.info("%s leaves from %s by %s", name, source, next_hop)
-            running.session.paths[index].estimator.restart()
+            running.session.restart(index)
             self._move(running, index, after)
 
     def _move(self, running: _Running, index: int, state: PathState | None) -> None:
@@ -310,10 +310,10 @@ class Daemon:
                 interface, payload = running.tunnel.paths[index][1], packed(message, running.key, size)
                 self._uplinks.send(interface, state.outside, payload, self._cap(running, index)[0])
         mtu = min((path.sizes.largest for path in session.paths if path.sizes.largest is not None), default=None)
-        if mtu != running.mtu:
+        if mtu is not None and mtu != running.mtu:
             running.mtu = mtu
             log.log(
-                logging.INFO if mtu is None or mtu >= MTU else logging.WARNING,
+                logging.INFO if mtu >= MTU else logging.WARNING,
                 "tunnel %s: its narrowest path takes packets of %s bytes; larger ones of its program are lost there",
                 running.tunnel.name,
                 mtu,

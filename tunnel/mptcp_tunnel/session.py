@@ -103,6 +103,12 @@ class Session:
                 headers = 28 if path.remote.address.version == 4 else 48
                 yield index, self._message(index, path.remote, sent), size - headers
 
+    def restart(self, index: int) -> None:
+        """Forget what was learned of the way of a path: it has another one."""
+        path = self.paths[index]
+        path.estimator.restart_clock()
+        path.incoming, path.sizes = DelayEstimator(), SizeSearch()
+
     def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
         """Take a message whose code is right, which *came* a moment ago, None for now.
 
@@ -130,14 +136,15 @@ class Session:
             for each in self.paths:  # the difference of the clocks is that of all paths
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
+        moved = path.remote != source
+        if moved:
+            self.restart(message.path)
         path.incoming.add(now, took)
         self._due_then = self._expected(now)
         dispatched = path.dispatched.get(message.heard)
-        moved = path.remote != source
         if moved:
             path.remote, dispatched = source, path.counters.sent_bytes
             path.dispatched.clear()
-            path.estimator.restart()
         if dispatched is not None:
             arrived, counted, delivered = message.heard_at, message.sent, message.received_bytes
             path.estimator.observe(Sample(now, message.heard, arrived, counted, delivered, dispatched))

@@ -276,6 +276,21 @@ def test_a_message_that_is_read_late_has_found_no_queue() -> None:
     assert ends.proxy.paths[0].estimator.queue == 0
 
 
+@pytest.mark.parametrize("host", ["relay", "proxy"])
+def test_a_longer_way_is_no_queue(host: str) -> None:
+    """Defect: after another uplink, or another address, what it took longer was a queue for 30 s."""
+    ends, longer = Ends(), 70
+    for _ in range(3):
+        ends.exchange()
+    ends.relay.restart(0)
+    for _ in range(3):
+        answer, _ = ends.at_proxy(ends.probe(), RELAY._replace(port=40002), (20 + longer) * MS)
+        assert answer is not None
+        ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
+    assert ends.proxy.paths[0].remote == RELAY._replace(port=40002)
+    assert (ends.relay if host == "relay" else ends.proxy).paths[0].estimator.queue == 0
+
+
 def test_when_a_path_will_be_silent_is_known() -> None:
     ends = Ends()
     assert ends.relay.next_silence(ends.now) is None
