@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -29,7 +29,7 @@ from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.message import SIZE, Key, Kind, packed, parsed, sender_of
-from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathCounters, PathState
+from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, Mode, PathCounters, PathState
 from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
 from mptcp_tunnel.status_socket import StatusSocket
@@ -196,10 +196,11 @@ class Daemon:
     def _look_at_uplinks(self) -> None:
         """Follow the uplinks: which are there, and of a relay's their addresses and gateways."""
         changed = self._uplinks.follow()
+        addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
             if running.tunnel.peer is not None:
                 for index, (_, interface) in enumerate(running.tunnel.paths):
-                    self._find(running, index, interface, running.tunnel.peer)
+                    self._find(running, index, interface, running.tunnel.peer, addresses)
             elif changed:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
@@ -266,11 +267,13 @@ class Daemon:
                 self._count(each, now)  # of a relay it is done each turn
         return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
-    def _find(self, running: _Running, index: int, interface: str, peer: End) -> None:
+    def _find(
+        self, running: _Running, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
+    ) -> None:
         """Find out by what a relay's path leaves now."""
         before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
         try:
-            next_hop, source = self._network.next_hop(peer.address, interface)
+            next_hop, source = self._routes.way(peer.address, interface, addresses)
             after = PathState(Ends(End(source, running.tunnel.port), peer), index_of(interface), next_hop, alive=False)
         except KernelError as error:
             if before is not None or running.troubles.get(index) != str(error):

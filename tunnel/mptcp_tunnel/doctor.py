@@ -11,7 +11,8 @@ from typing import Any
 from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
-from mptcp_tunnel.kernel.network import Network, index_of
+from mptcp_tunnel.kernel.network import index_of
+from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.kernel.trial import missing
 from mptcp_tunnel.settings import Settings, Tunnel
 
@@ -27,13 +28,13 @@ def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[F
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
     if not lacking:
         yield ok("kernel", "it has virtual devices, BPF programs at clsact and netfilter queues")
-    with closing(Network()) as network:
+    with closing(Routes()) as routes:
         of_paths = {interface for each in settings.tunnels for _, interface in each.paths}
         for name in settings.uplinks:
             if name not in of_paths:
                 yield uplink(name)
         for tunnel in settings.tunnels:
-            yield from _ways(network, tunnel)
+            yield from _ways(routes, tunnel)
             yield program(tunnel, _bound_ports())
     yield from running(settings.tunnels, status)
 
@@ -52,13 +53,13 @@ def uplink(name: str) -> Finding:
     return ok(check, "it is there")
 
 
-def _ways(network: Network, tunnel: Tunnel) -> Iterator[Finding]:
+def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
     """Check by what each path of a relay leaves."""
     for name, interface in tunnel.paths:
         check = f"tunnel {tunnel.name}: path {name}"
         assert tunnel.peer is not None
         try:
-            next_hop, source = network.next_hop(tunnel.peer.address, interface)
+            next_hop, source = routes.way(tunnel.peer.address, interface, routes.addresses())
         except KernelError as error:
             yield fail(
                 check,

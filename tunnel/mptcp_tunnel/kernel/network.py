@@ -9,7 +9,7 @@ import errno
 import socket
 from collections.abc import Hashable
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,18 +100,6 @@ class Network:
             if found := self._route.link_lookup(ifname=DEVICE):
                 self._route.link("del", index=found[0])
 
-    def next_hop(self, to: Address, interface: str) -> tuple[Address, Address]:
-        """Return by which gateway *to* is reached from *interface*, itself where it is on the link, and from which
-        address. Raises KernelError."""
-        family = socket.AF_INET if to.version == 4 else socket.AF_INET6
-        source = self._address(interface, family)
-        try:
-            (found,) = self._route.route("get", dst=str(to), oif=index_of(interface), family=family, src=str(source))
-        except NetlinkError as error:
-            raise KernelError(f"find a route to {to} by {interface}: {reason(error)}") from error
-        gateway = found.get("gateway")
-        return (to if gateway is None else ip_address(gateway)), source
-
     def lead_far_ends(self, version: int) -> None:
         """Have the packets to all that stands for relays go to the device: one rule, however many they are.
 
@@ -155,16 +143,6 @@ class Network:
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise KernelError(f"lead packets to {rule['dst']} to {DEVICE}: {reason(error)}") from error
-
-    def _address(self, interface: str, family: int) -> IPv4Address | IPv6Address:
-        found = [
-            ip_address(each.get("local") or each.get("address"))
-            for each in self._route.get_addr(index=index_of(interface), family=family)
-        ]
-        wanted = [each for each in found if not each.is_link_local]
-        if not wanted:
-            raise KernelError(f"{interface} has no address of IPv{4 if family == socket.AF_INET else 6}")
-        return wanted[0]
 
     def _route_to(self, index: int, to: Address | None, source: Address) -> None:
         family = socket.AF_INET if source.version == 4 else socket.AF_INET6

@@ -1,4 +1,4 @@
-"""By which gateway an address is reached. rtnetlink(7).
+"""By which gateway an address is reached, and which addresses are here. rtnetlink(7).
 
 A thousand relays may come at once, each by two or three addresses, and pyroute2 takes milliseconds for a question.
 """
@@ -8,19 +8,23 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_tunnel.kernel.network import index_of
 from mptcp_tunnel.model import Address
 
-_ERROR, _GET_ROUTE, _REQUEST = 2, 26, 1
+_REQUEST, _MULTI, _DUMP = 1, 2, 0x300
+_ERROR, _DONE, _GET_ADDRESS, _GET_ROUTE = 2, 3, 22, 26
 _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=BBBBBBBBI")
+_INTERFACE_ADDRESS = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _DESTINATION, _SOURCE, _INTERFACE, _GATEWAY, _VIA = 1, 2, 4, 5, 18
-_LARGEST: Final = 1 << 14
+_ADDRESS, _LOCAL = 1, 2
+_LARGEST: Final = 1 << 16
 
 
 class Routes:
@@ -28,6 +32,8 @@ class Routes:
 
     def __init__(self) -> None:
         """Raises KernelError."""
+        self._number = 0
+        """Of the last question."""
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
             self._socket.settimeout(1.0)
@@ -52,20 +58,61 @@ class Routes:
         ):
             body += _ATTRIBUTE.pack(4 + len(value), kind) + value
         try:
-            self._socket.send(_HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, 0, 0) + body)
-            answer = self._socket.recv(_LARGEST)
+            (answer,) = self._ask(_GET_ROUTE, _REQUEST, body)
         except OSError as error:
-            raise KernelError(f"ask for a route to {to}: {error.strerror or error}") from error
-        if _HEADER.unpack_from(answer)[1] == _ERROR:
-            (code,) = struct.unpack_from("=i", answer, _HEADER.size)
-            raise KernelError(f"find a route to {to} from {source}: {os.strerror(-code)}")
-        found = dict(_attributes(answer))
+            raise KernelError(f"find a route to {to} from {source}: {error.strerror or error}") from error
+        found = dict(_attributes(answer[_ROUTE.size :]))
         gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]  # RFC 5549: after its family
         return ip_address(gateway) if gateway else to
 
+    def addresses(self) -> dict[int, list[Address]]:
+        """Return the addresses of each interface, by its number. Raises KernelError."""
+        found: dict[int, list[Address]] = {}
+        try:
+            answers = self._ask(_GET_ADDRESS, _REQUEST | _DUMP, _INTERFACE_ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+        except OSError as error:
+            raise KernelError(f"list the addresses: {error.strerror or error}") from error
+        for each in answers:
+            *_, interface = _INTERFACE_ADDRESS.unpack_from(each)
+            attributes = dict(_attributes(each[_INTERFACE_ADDRESS.size :]))
+            packed = attributes.get(_LOCAL) or attributes.get(_ADDRESS)
+            if packed:
+                found.setdefault(interface, []).append(ip_address(packed))
+        return found
+
+    def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
+        """Return by which gateway *to* is reached from an interface, itself where it is on the link, and from which of
+        the *addresses*. Raises KernelError."""
+        index = index_of(interface)
+        there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
+        if not there:
+            raise KernelError(f"{interface} has no address of IPv{to.version}")
+        return self.next_hop(to, there[0], index), there[0]
+
+    def _ask(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        """Return what the kernel answers, without headers. Raises OSError."""
+        self._number = self._number % 0xFFFFFFFF + 1
+        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._number, 0) + body)
+        found: list[bytes] = []
+        while True:
+            answer = self._socket.recv(_LARGEST)
+            while len(answer) >= _HEADER.size:
+                length, kind, flags, number, _ = _HEADER.unpack_from(answer)
+                message, answer = answer[_HEADER.size : length], answer[max(_HEADER.size, length + 3 & ~3) :]
+                if number != self._number:
+                    continue  # to a question that was given up
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR:
+                    (code,) = struct.unpack_from("=i", message)
+                    raise OSError(-code, os.strerror(-code))
+                found.append(message)
+                if not flags & _MULTI:
+                    return found
+
 
 def _attributes(answer: bytes) -> Iterator[tuple[int, bytes]]:
-    at = _HEADER.size + _ROUTE.size
+    at = 0
     while at + 4 <= len(answer):
         length, kind = _ATTRIBUTE.unpack_from(answer, at)
         if length < 4:
