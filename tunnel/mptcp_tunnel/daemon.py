@@ -83,7 +83,7 @@ class _Running:
         """Of which paths something was heard lately, as was said last. A path may be used though it is silent."""
         self.told = 0
         self.troubles: dict[int, str] = {}
-        """Of paths, by index: why a relay's is not there."""
+        """Of paths, by index: why one is not there."""
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
         self.mtu: int | None = None
@@ -375,7 +375,7 @@ class Daemon:
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
         """A relay's path has this address from now."""
-        log.info("tunnel %s: path %d comes from %s", running.tunnel.name, index, ends.remote)
+        name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
         try:
             if running.inside is None or running.inside.local.address.version != version:
@@ -383,8 +383,12 @@ class Daemon:
             number = index_of(interface)
             next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
             self._move(running, index, PathState(ends, number, next_hop))
+            running.troubles.pop(index, None)
+            log.info("%s comes from %s", name, ends.remote)
         except KernelError as error:
-            log.warning("tunnel %s: %s", running.tunnel.name, error)
+            if running.troubles.get(index) != str(error):  # once, however often it is tried again
+                running.troubles[index] = str(error)
+                log.warning("%s: %s", name, error)
             running.session.paths[index].remote = None  # the next probe tries again
 
     def _begin_proxy(self, running: _Running, version: int) -> None:
