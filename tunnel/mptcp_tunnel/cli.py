@@ -6,10 +6,8 @@ import argparse
 import json
 import logging
 import os
-import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
@@ -17,6 +15,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.status_client import ask
 from mptcp_tunnel.settings import DEFAULT_SETTINGS, Settings, read_key, read_settings
 
 
@@ -92,24 +91,14 @@ def _doctor(options: argparse.Namespace) -> int:
 
     settings = _checked(options)
     try:
-        status = _asked(settings)
+        status = ask(settings.status_socket, {})
     except OSError:
         status = None
     return printed(tuple(examined(settings, status)), as_json=options.json)
 
 
-def _asked(settings: Settings) -> dict[str, Any]:
-    """Return what the daemon answers. Raises OSError."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(5)
-        client.connect(str(settings.status_socket))
-        with client.makefile("rb") as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
-
-
 def _status(options: argparse.Namespace) -> int:
-    status = _asked(read_settings(options.config))
+    status = ask(read_settings(options.config).status_socket, {})
     if options.json:
         print(json.dumps(status, indent=1))
         return DONE
@@ -123,6 +112,8 @@ def _status(options: argparse.Namespace) -> int:
                 f"  {path['path']:<10} {'lives ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "
                 f"delay +{path['delay_ms']:.1f} ms, queue {path['queue_ms']:.1f} ms, "
                 f"{path['packets_sent']} packets sent, {path['packets_received']} received"
+                + (f", loss {100 * path['loss']:.1f} %" if path["loss"] is not None else "")
+                + (f", mtu {path['mtu']}" if path["mtu"] else "")
             )
     return DONE
 

@@ -28,7 +28,7 @@ from mptcp_common.fields import (
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document
+from mptcp_common.yaml_document import parse_document, text_of
 from mptcp_tunnel.message import LEAST_KEY_BYTES
 from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, End, Mode, Split
 
@@ -199,14 +199,7 @@ def _split(section: TunnelSection) -> Split:
 
 def read_settings(path: Path) -> Settings:
     """Return the settings in the file *path*; raise DocumentError, also for a file that cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        why = f"cannot be read: {error.strerror or error}"
-        raise DocumentError([Problem(str(path), 0, 0, "", None, why)]) from error
-    except UnicodeDecodeError as error:
-        raise DocumentError([Problem(str(path), 0, 0, "", None, "is not text in UTF-8")]) from error
-    return load_settings(text, str(path))
+    return load_settings(text_of(path), str(path))
 
 
 def read_key(path: Path) -> bytes:

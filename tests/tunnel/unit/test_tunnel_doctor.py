@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,35 @@ def test_what_the_daemon_says_of_paths(tunnel: Tunnel, said: dict[str, Any] | No
 def test_who_has_the_port(tunnel: Tunnel) -> None:
     assert doctor.program(tunnel, {51820}).status is Status.OK
     assert doctor.program(tunnel, {1194}).status is Status.WARN
+
+
+@pytest.mark.parametrize("answer", [b"", b'{"tunnels": [{"na', b"[" * 100_000, b"[]"])
+def test_half_an_answer_of_the_daemon_is_none(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "missing", dict)
+    (tmp_path / "k").write_bytes(b"k" * 32)
+    (tmp_path / "k").chmod(0o600)
+    settings = tmp_path / "tunnel.yaml"
+    settings.write_text(f"status_socket: {tmp_path}/s\n" + TEXT.replace("/k", str(tmp_path / "k")))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+
+        def serve() -> None:
+            for _ in range(2):
+                client, _address = listening.accept()
+                with client:
+                    client.recv(4096)
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        main(["doctor", "--json", "--config", str(settings)])
+        assert "it does not answer" in capsys.readouterr().out
+        assert main(["status", "--config", str(settings)]) == 1
+        assert "Traceback" not in capsys.readouterr().err
+        thread.join()
 
 
 @pytest.mark.parametrize("feature", NEEDS)
