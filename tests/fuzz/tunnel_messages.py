@@ -33,7 +33,7 @@ class Tunnel:
     def step(self, kind: int, value: int, data: bytes) -> None:
         match kind % 6:
             case 0:  # the relay probes, from one address or another
-                probes = [(index, message, SIZE + value * 4) for index, message, _ in self.relay.due(self.now)]
+                probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due(self.now)]
                 for index, message, size in (*probes, *self.relay.larger(self.now)):
                     payload = packed(message, KEY, size)
                     self.seen = [*self.seen[-9:], payload]

@@ -306,7 +306,7 @@ class Daemon:
 
     def _probe(self, running: _Running, now: int) -> None:
         session = running.session
-        probes = [(index, message, SIZE) for index, message, _ in session.due(now)]
+        probes = [(index, message, SIZE) for index, message in session.due(now)]
         for index, message, size in (*probes, *session.larger(now)):
             state = running.states[index]
             if state is not None:

@@ -82,8 +82,6 @@ class PathState:
     """Bits/s."""
     delay: int = 0
     """Nanoseconds beyond that of the path with the least."""
-    room: int = 100_000_000
-    """Nanoseconds that its virtual queue may hold."""
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
     class_id: int = 0

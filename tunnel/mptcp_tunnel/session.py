@@ -85,12 +85,12 @@ class Session:
             for path in self.paths:
                 path.due = min(path.due, now + PROBE)
 
-    def due(self, now: int) -> Iterator[tuple[int, Message, End]]:
-        """Yield the probes that are due: path, message, and where it goes."""
+    def due(self, now: int) -> Iterator[tuple[int, Message]]:
+        """Yield the probes that are due: path and message."""
         for index, path in enumerate(self.paths):
             if path.remote is not None and path.due <= now:
                 path.due = now + self.interval(now)
-                yield index, self._message(index, path.remote, now), path.remote
+                yield index, self._message(index, path.remote, now)
 
     def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
         """Yield the probes that find out how large a packet may be: path, message, and its bytes of payload.

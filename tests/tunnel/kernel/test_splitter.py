@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.kernel.packets import checksum, packet_of, parsed_packet
-from mptcp_tunnel.kernel.programs import JOINER, PATH_STATE, PROGRAMS, SPLITTER, STATE_HEAD, Programs
+from mptcp_tunnel.kernel.programs import JOINER, PATH_STATE, PROGRAMS, ROOM, SPLITTER, STATE_HEAD, Programs
 from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathState, Split
 from mptcp_tunnel.settings import MODES
 
@@ -159,7 +159,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         else:
             late = wait + path.delay + path.queue
             done = wait + took(split, index, path, size) + min(path.delay, split.spill)
-            costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > path.room else 0)
+            costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
         wait = max(0, queues.next_free[best] - now)
@@ -181,7 +181,6 @@ def drawn_path(random: Random, version: int, number: int) -> PathState:
         alive=random.random() < 0.75,
         rate=random.choice([64e3, 1e6, 5e6, 10e6, 1e8, 1e10]),
         delay=random.randrange(0, 120 * MS),
-        room=random.choice([100 * MS, 20 * MS]),
         queue=random.randrange(0, 60 * MS),
     )
 

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 PROGRAMS: Final = Path(__file__).parent / "programs"
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT: Final = 10
+ROOM: Final = 100_000_000
+"""Nanoseconds that a path's virtual queue may hold before every other path is better."""
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
@@ -67,7 +69,7 @@ def _packed_hop(next_hop: Address) -> bytes:
 def _packed_path(path: PathState, share: float | None) -> bytes:
     """*share* of the bytes that goes by the path; None: by its rate."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
-    numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, path.room, path.queue
+    numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, ROOM, path.queue
     return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
 
 
