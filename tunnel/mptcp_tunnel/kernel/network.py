@@ -1,6 +1,6 @@
 """The virtual device, and the routes that lead a tunnel's packets there. rtnetlink(7).
 
-All of it is known by its names and numbers: what a killed daemon left is taken over, and what stays behind is removed.
+All of it is known by its names and numbers: what a killed daemon left is removed, and made anew.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Network:
         self._route.close()
 
     def make(self) -> tuple[int, bytes]:
-        """Make the device, or take it over; return its index and MAC address. Raises KernelError."""
+        """Remove what a killed daemon left, make the device, return its index and MAC address. Raises KernelError."""
         self.remove()
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
