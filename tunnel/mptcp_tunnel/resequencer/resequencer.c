@@ -310,13 +310,13 @@ int main(int count, char **arguments)
         struct pollfd waits[] = {{.fd = netlink, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
         uint64_t now = now_ns();
         struct timespec pause = {0};
+        bool ended;
 
         if (due > now)
             pause = (struct timespec){(time_t)((due - now) / 1000000000), (long)((due - now) % 1000000000)};
         if (ppoll(waits, 2, due ? &pause : NULL, NULL) < 0 && errno != EINTR)
             fail("poll");
-        if (waits[1].revents && told())
-            return 0;
+        ended = waits[1].revents && told();
         now = now_ns();
         if (waits[0].revents) {
             int got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
@@ -328,7 +328,10 @@ int main(int count, char **arguments)
                     take(message, now);
             }
         }
-        due = expire_all(now);
+        /* What is in the queue when it goes, the kernel drops. */
+        due = expire_all(ended ? UINT64_MAX : now);
         flush_verdicts();
+        if (ended)
+            return 0;
     }
 }
