@@ -14,6 +14,7 @@ from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.kernel_error import KernelError
+from mptcp_gateway.plan import MOST_ENDPOINTS
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 
 DIRECTORY: Final = Path("/run/mptcp-gateway")
@@ -63,7 +64,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    read_settings(options.config)
+    settings = read_settings(options.config)
+    for uplink, device in settings.uplinks.items():
+        if not Path("/sys/class/net", device).exists():
+            print(f"{options.config}: uplinks.{uplink}: there is no device {device} now", file=sys.stderr)
     print(f"{options.config}: no errors")
     return DONE
 
@@ -79,12 +83,17 @@ def _status(options: argparse.Namespace) -> int:
     else:
         for uplink in found["uplinks"]:
             ways = [each for each in found["ways"] if each["uplink"] == uplink]
-            if not ways:
+            twins = [each for each in found["same_address"] if each["uplink"] == uplink]
+            for each in twins:
+                print(f"{uplink:<10} IPv{each['version']}: not used: uplink {each['as']} has the same address")
+            if not ways and not twins:
                 print(f"{uplink:<10} not there: no device that is up, address or default route")
             for each in ways:
                 begins = ", connections begin here" if each["begins_here"] else ""
                 rtt = f", {each['rtt_ms']} ms" if each["rtt_ms"] else ""
                 why = f" ({each['reason']})" if each["reason"] else ""
+                if each["verdict"] == "good" and not each["endpoint"]:
+                    begins += f", no endpoint: the kernel has {MOST_ENDPOINTS} at most"
                 lasts = f"{each['verdict']} for {each['for_seconds']} s"
                 print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{begins}")
     return DONE if any(each["verdict"] == "good" for each in found["ways"]) else FAILED

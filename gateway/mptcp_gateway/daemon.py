@@ -2,7 +2,7 @@
 
 notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                     ▲ │
-                          outcomes ─┘ └─▶ trials, each in a thread
+                          outcomes ─┘ └─▶ trials, each in a thread, to the addresses that the resolver knows
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ import queue
 import selectors
 import signal
 import socket
+import struct
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, status, tell
-from mptcp_gateway.health import HealthWatch
+from mptcp_gateway.health import Health, HealthWatch
 from mptcp_gateway.kernel.before import Before
 from mptcp_gateway.kernel.network import Network, retransmitting
+from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.trial import tried
-from mptcp_gateway.model import Access, Outcome, Verdict, Way
-from mptcp_gateway.plan import MOST_UPLINKS, Objects, best, planned
+from mptcp_gateway.model import Access, Goal, Outcome, Verdict, Way
+from mptcp_gateway.plan import Objects, apart, best, planned
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -40,14 +44,19 @@ LOOK_SECONDS: Final = 10.0
 TELL_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
 """After a notice: addresses and routes come in several."""
-_GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
-"""Links, addresses and routes of both versions (linux/rtnetlink.h)."""
+_GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400
+"""Links, addresses and routes of both versions, rules of IPv4 (linux/rtnetlink.h)."""
+_RULES_OF_IPV6: Final = 19
+"""RTNLGRP_IPV6_RULE, which has no bit of its own."""
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
+_HEADER: Final = struct.Struct("=IHHII")
+"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port of whom asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
     way: Way
-    access: Access
+    life: int
     outcome: Outcome
 
 
@@ -55,39 +64,49 @@ class Daemon:
     """One host's."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory* is where what is to be put back is noted, and the status. Raises KernelError."""
+        """*directory* is where what is to be put back is noted, and the status. Raises KernelError and OSError."""
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
         self._network = Network()
         self._before = Before(directory / "before.json")
         self._health = HealthWatch()
+        self._twins: dict[Way, str] = {}
+        """Ways whose address an earlier uplink has."""
         self._outcomes: queue.SimpleQueue[_Tried] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._notices = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._notices.bind((0, _GROUPS))
+        with suppress(OSError):  # without IPv6
+            self._notices.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
         self._notices.setblocking(False)
         self._woken, self._wakes = socket.socketpair()
         self._woken.setblocking(False)
         self._wakes.setblocking(False)
-        self._trials = ThreadPoolExecutor(2 * MOST_UPLINKS, "trial")
-        self._failed = ""
-        """The last error that was logged."""
+        self._resolver = Resolver(settings.parents, self.wake)
+        self._goals: tuple[Goal, ...] = ()
+        self._answered: dict[int, Goal] = {}
+        """By version of IP, which address of a parent has answered last."""
+        self._ports: set[int] = set()
+        """Local ones of trials that go on."""
+        self._failed: dict[str, set[str]] = {}
+        """Errors that are logged, by what was done."""
         self._bests: dict[int, Way | None] = {}
+        self._planned = Objects()
         self._told = 0.0
         self.ending = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have sysctls and limits set; at the end all is as it was before. Raises KernelError."""
+        """Have sysctls and limits set; at the end all is as it was before."""
         with ExitStack() as scope:
             for each in (self._network, self._notices, self._woken, self._wakes, self._selector):
                 scope.callback(each.close)
-            scope.callback(self._trials.shutdown, wait=False, cancel_futures=True)
             for each in (self._notices, self._woken):
                 self._selector.register(each, selectors.EVENT_READ)
             scope.callback(self._leave)
-            self._before.prepare(self._settings.uplinks)
+            self._attempt("prepare", self._before.prepare)
+            self._resolver.start()
             yield
 
     def wake(self, *, ending: bool = False) -> None:
@@ -100,89 +119,127 @@ class Daemon:
         """Look after the uplinks until it is told to end."""
         looked = -LOOK_SECONDS
         while not self.ending:
-            woken = {key.fileobj for key, _ in self._selector.select(TURN_SECONDS)}
-            if self._notices in woken:
+            self._selector.select(TURN_SECONDS)
+            heard = _heard(self._notices, self._network.port)
+            if heard:
                 time.sleep(_SETTLE_SECONDS)
-            for each in (self._notices, self._woken):
-                _drain(each)
+                _heard(self._notices, self._network.port)
+            _drain(self._woken)
             now = time.monotonic()
-            try:
-                if self._notices in woken or now - looked >= LOOK_SECONDS:
-                    looked = now
-                    self._look(now)
-                self._turn(now)
-            except KernelError as error:
-                if str(error) != self._failed:
-                    log.error("%s", error)
-                self._failed, looked = str(error), -LOOK_SECONDS
-                time.sleep(TURN_SECONDS)
-            else:
-                self._failed = ""
+            if heard or now - looked >= LOOK_SECONDS:
+                # What cannot be told now is asked for again soon.
+                looked = now if self._attempt("look", partial(self._look, now)) else now - LOOK_SECONDS + TELL_SECONDS
+            self._attempt("turn", partial(self._turn, now))
             tell("mptcp-gateway", WATCHDOG)
+
+    def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
+        """Do it, and log what was refused unless that was so the last time; return whether nothing was."""
+        try:
+            failed = set(do() or ())
+        except (KernelError, OSError) as error:
+            failed = {reason(error)}
+        for text in failed - self._failed.get(name, set()):
+            log.error("%s", text)
+        self._failed[name] = failed
+        return not failed
 
     def _look(self, now: float) -> None:
         """See which ways there are. Raises KernelError."""
-        found, before = self._network.found(self._settings.uplinks), self._health.ways.copy()
+        before = self._health.found
+        found, self._twins = apart(self._order, self._network.found(self._settings.uplinks, before))
         self._health.follow(found, now)
-        for way in before.keys() - found.keys():
+        after = self._health.found
+        for way in before.keys() - after.keys():
             log.warning("uplink %s has no IPv%d any more", *way)
-        for way in found.keys() - before.keys():
-            log.info("uplink %s has IPv%d: %s by %s", *way, found[way].address, found[way].gateway or found[way].device)
+        for way in after.keys() - before.keys():
+            log.info("uplink %s has IPv%d: %s by %s", *way, after[way].address, after[way].gateway or after[way].device)
+        self._attempt("rp_filter", lambda: self._before.loosen((each.device, each.index) for each in after.values()))
         self._apply()
 
     def _turn(self, now: float) -> None:
-        """Take the outcomes of trials, and begin those that are due. Raises KernelError."""
+        """Take the outcomes of trials, and begin those that are due."""
         health = self._health
-        health.suspect(retransmitting(each.access.address for each in health.ways.values()), now)
+        addresses = [each.address for way, each in health.found.items() if health.verdicts[way] is not Verdict.DEAD]
+        if addresses:
+            health.suspect(retransmitting(addresses, (each.address for each in self._goals), self._ports), now)
         changed = False
         while not self._outcomes.empty():
             each = self._outcomes.get()
-            if health.take(each.way, each.access, each.outcome, now):
+            if each.outcome.goal is not None:
+                self._answered[each.way.version] = each.outcome.goal
+            if health.take(each.way, each.life, each.outcome, now):
                 changed = True
-                level = logging.INFO if each.outcome.verdict is Verdict.GOOD else logging.WARNING
-                why = f": {each.outcome.reason}" if each.outcome.reason else ""
-                log.log(level, "uplink %s, IPv%d: %s%s", *each.way, each.outcome.verdict.value, why)
+                self._say(each.way, health.ways[each.way])
+        for way in health.judge(now):
+            changed = True
+            self._say(way, health.ways[way])
+        if self._goals != self._resolver.goals:
+            self._goals, changed = self._resolver.goals, True
         if changed:
             self._apply()
-        for way in health.due(now):
-            self._trials.submit(self._try, way, health.ways[way].access)
+        for way in health.due(now, {each.address.version for each in self._goals}):
+            self._try(way, health.ways[way])
         if changed or now - self._told >= TELL_SECONDS:
             self._told = now
-            self._tell(now)
+            self._attempt("status", lambda: self._tell(now))
+
+    @staticmethod
+    def _say(way: Way, health: Health) -> None:
+        level = logging.INFO if health.verdict is Verdict.GOOD else logging.WARNING
+        log.log(
+            level, "uplink %s, IPv%d: %s%s", *way, health.verdict.value, f": {health.reason}" if health.reason else ""
+        )
 
     def _apply(self) -> None:
-        """Bring the kernel in line. Raises KernelError."""
-        verdicts = self._health.verdicts
-        found = {way: each.access for way, each in self._health.ways.items()}
-        wanted = planned(self._order, found, verdicts)
-        self._network.apply(wanted)
-        self._before.have_endpoints(wanted.endpoints, frozenset(self._settings.uplinks.values()))
+        """Bring the kernel in line; each thing that it refuses is left out."""
+        verdicts, found = self._health.verdicts, self._health.found
+        wanted = self._planned = planned(self._order, found, verdicts, (each.address for each in self._goals))
+        addresses = {each.address for each in found.values()}
+        self._attempt("routes", lambda: self._network.apply(wanted))
+        self._attempt("endpoints", lambda: self._before.have_endpoints(wanted.endpoints, addresses))
         bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in bests.items():
             if chosen != self._bests.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
         self._bests = bests
 
-    def _try(self, way: Way, access: Access) -> None:
-        outcome = tried(access, self._settings.parents)
-        self._outcomes.put(_Tried(way, access, outcome))
-        self.wake()
+    def _try(self, way: Way, health: Health) -> None:
+        answered = self._answered.get(way.version)
+        goals = sorted(self._goals, key=lambda each: each != answered)
+        life, access, timeout = health.life, health.access, health.timeout
+
+        def trial() -> None:
+            self._outcomes.put(_Tried(way, life, self._outcome(access, goals, timeout)))
+            self.wake()
+
+        try:
+            # No end waits for it.
+            threading.Thread(target=trial, name="trial", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
+
+    def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float) -> Outcome:
+        try:
+            return tried(access, goals, timeout, self._ports)
+        except Exception as error:  # whatever it is, the way is tried again
+            return Outcome(Verdict.DEAD, reason=reason(error))
 
     def _leave(self) -> None:
-        try:
-            self._network.apply(Objects())
-        except KernelError as error:
-            log.error("%s", error)
-        self._before.restore()
-        (self._directory / "status.json").unlink(missing_ok=True)
+        # Endpoints first: the kernel tells the other end while packets still have a route.
+        self._attempt("restore", self._before.restore)
+        self._attempt("leave", lambda: self._network.apply(Objects()))
+        self._attempt("status", lambda: (self._directory / "status.json").unlink(missing_ok=True))
 
     def _tell(self, now: float) -> None:
-        """Leave the status in its file."""
+        """Leave the status in its file. Raises OSError."""
+        endpoints = {each.address for each in self._planned.endpoints}
+        versions = {each.address.version for each in self._goals}
         ways = []
         for uplink, device in self._settings.uplinks.items():
             for version in (4, 6):
                 health = self._health.ways.get(Way(uplink, version))
                 if health is not None:
+                    unknown = "" if version in versions else f"no parent has a known address of IPv{version}"
                     ways.append(
                         {
                             "uplink": uplink,
@@ -193,18 +250,38 @@ class Daemon:
                             "verdict": health.verdict.value,
                             "for_seconds": round(now - health.since),
                             "rtt_ms": round(health.rtt * 1e3, 1),
-                            "reason": health.reason,
+                            "reason": health.reason or unknown,
                             "begins_here": self._bests.get(version) == Way(uplink, version),
+                            "endpoint": health.access.address in endpoints,
                         }
                     )
-        found: dict[str, Any] = {"uplinks": list(self._order), "ways": ways}
+        twins = [{"uplink": way.uplink, "version": way.version, "as": first} for way, first in self._twins.items()]
+        found: dict[str, Any] = {"uplinks": list(self._order), "ways": ways, "same_address": twins}
         temporary = self._directory / "status.new"
         temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        temporary.chmod(0o644)
         temporary.replace(self._directory / "status.json")
 
 
+def _heard(notices: socket.socket, own: int) -> bool:
+    """Take the notices that there are; return whether something changed that the port *own* did not ask for."""
+    heard = False
+    while True:
+        try:
+            data = notices.recv(65536)
+        except BlockingIOError:
+            return heard
+        except OSError:  # ENOBUFS: some were lost
+            return True
+        at = 0
+        while at + _HEADER.size <= len(data):
+            length, *_, port = _HEADER.unpack_from(data, at)
+            heard = heard or port != own
+            at += max(_HEADER.size, length + 3 & ~3)
+
+
 def _drain(of: socket.socket) -> None:
-    with suppress(OSError):  # nothing is left, or notices were lost: what there is, is looked at
+    with suppress(BlockingIOError):
         while of.recv(65536):
             pass
 
@@ -212,8 +289,8 @@ def _drain(of: socket.socket) -> None:
 def serve(settings: Settings, directory: Path) -> None:
     """Run until SIGTERM or SIGINT. Raises KernelError and OSError."""
     daemon = Daemon(settings, directory)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: daemon.wake(ending=True))
     with daemon.opened():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: daemon.wake(ending=True))
         tell("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
         daemon.run()

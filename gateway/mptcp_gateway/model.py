@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple
 
@@ -30,6 +30,17 @@ class Access:
     """That the address belongs to; None where it is alone, as with PPP."""
     gateway: Address | None
     """None: on a device to one other host."""
+    others: tuple[Address, ...] = field(default=(), compare=False)
+    """The device's other global addresses: deprecated ones, temporary ones."""
+    carrier: bool = field(default=True, compare=False)
+    """False: the link is down, and the address is still there."""
+
+
+class Goal(NamedTuple):
+    """Where a parent is reached."""
+
+    address: Address
+    port: int
 
 
 class Verdict(enum.Enum):
@@ -52,3 +63,7 @@ class Outcome:
     """Seconds until the connection stood."""
     reason: str = ""
     """Why there was no answer."""
+    refused: bool = False
+    """The parent has refused the connection: the way is alive, and whether the parent serves is not known."""
+    goal: Goal | None = None
+    """Which answered."""

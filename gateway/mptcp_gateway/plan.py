@@ -1,8 +1,9 @@
 """What the kernel is to have for the uplinks that there are. Pure.
 
-- Each way has a routing table, and packets from its address use it: a subflow leaves by its own uplink.
-- What has no address yet, as a new connection, leaves by the first way that is good, in the order of the uplinks. The
-  tables of others are looked up before, less their default routes: local networks stay where they are.
+- Each way has a routing table, and packets from its addresses use it, unless they go to a local network: a subflow
+  leaves by its own uplink.
+- What goes to a parent and has no address yet, as a new connection, leaves by the first way that is good, in the order
+  of the uplinks. All other packets of the host go where they went before.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. It is none while
   the way is dead: then the kernel closes the subflows there and tells the other end, which sends elsewhere at once; and
   it opens new ones on all living connections when the way is back.
@@ -10,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,8 @@ BEST_TABLE: Final = 7720
 FIRST_TABLE: Final = 7721
 """Of the first uplink; the others follow."""
 MOST_UPLINKS: Final = 8
+MOST_ENDPOINTS: Final = 8
+"""That the kernel has (MPTCP_PM_ADDR_MAX)."""
 TABLES: Final = range(BEST_TABLE, FIRST_TABLE + MOST_UPLINKS)
 LOCAL_PRIORITY: Final = 7721
 OWN_PRIORITY: Final = 7722
@@ -45,11 +48,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; *source* None: of every packet. *local*: default routes do not count."""
+    """One rule, for packets from an address or to one; None: any. *local*: default routes do not count."""
 
     priority: int
     version: int
     source: Address | None
+    to: Address | None
     table: int
     local: bool = False
 
@@ -69,27 +73,64 @@ class Objects:
     endpoints: frozenset[Endpoint] = frozenset()
 
 
+def apart(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
+    """Return the ways in their order without those whose address an earlier one has, and of these, which has it.
+
+    No rule could tell the packets of both.
+    """
+    kept: dict[Way, Access] = {}
+    twins: dict[Way, str] = {}
+    of: dict[Address, str] = {}
+    for way in in_order(order, found):
+        address = found[way].address
+        if address in of:
+            twins[way] = of[address]
+        else:
+            of[address], kept[way] = way.uplink, found[way]
+    return kept, twins
+
+
+def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
+    return sorted(ways, key=lambda way: (order.index(way.uplink), way.version))
+
+
 def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) -> Way | None:
     """Return the way on which connections begin; None where there is none of that version."""
     ways = [way for uplink in order if (way := Way(uplink, version)) in verdicts]
     return min(ways, key=lambda way: _PREFERRED.index(verdicts[way]), default=None)
 
 
-def planned(order: Sequence[str], found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict]) -> Objects:
-    """Return what there is to be. *order*: of the uplinks, the first is preferred."""
+def planned(
+    order: Sequence[str],
+    found: Mapping[Way, Access],
+    verdicts: Mapping[Way, Verdict],
+    parents: Iterable[Address],
+) -> Objects:
+    """Return what there is to be.
+
+    *order*: of the uplinks, the first is preferred. *parents*: addresses of theirs that are known. Of endpoints there
+    are as many as the kernel takes, those of the first uplinks.
+    """
     routes: set[Route] = set()
     rules: set[Rule] = set()
-    for way, access in found.items():
-        table = FIRST_TABLE + order.index(way.uplink)
+    sources: set[Address] = set()
+    for way in in_order(order, found):
+        access, table = found[way], FIRST_TABLE + order.index(way.uplink)
         routes.update(_routes(table, access))
-        rules.add(Rule(OWN_PRIORITY, way.version, access.address, table))
-    for version in (4, 6):
-        chosen = best(order, verdicts, version)
+        for source in {access.address, *access.others} - sources:
+            rules.add(Rule(LOCAL_PRIORITY, way.version, source, None, MAIN, local=True))
+            rules.add(Rule(OWN_PRIORITY, way.version, source, None, table))
+            sources.add(source)
+    bests = {version: best(order, verdicts, version) for version in (4, 6)}
+    for chosen in bests.values():
         if chosen is not None and chosen in found:
             routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.to is None)
-            rules.add(Rule(LOCAL_PRIORITY, version, None, MAIN, local=True))
-            rules.add(Rule(BEST_PRIORITY, version, None, BEST_TABLE))
-    return Objects(frozenset(routes), frozenset(rules), frozenset(_endpoints(found, verdicts)))
+    for to in parents:
+        if bests[to.version] is not None:
+            rules.add(Rule(LOCAL_PRIORITY, to.version, None, to, MAIN, local=True))
+            rules.add(Rule(BEST_PRIORITY, to.version, None, to, BEST_TABLE))
+    endpoints = list(_endpoints(order, found, verdicts))[:MOST_ENDPOINTS]
+    return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
 
 
 def _routes(table: int, access: Access) -> Iterable[Route]:
@@ -100,8 +141,12 @@ def _routes(table: int, access: Access) -> Iterable[Route]:
     yield Route(table, version, None, access.index, access.gateway, source)
 
 
-def _endpoints(found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict]) -> Iterable[Endpoint]:
-    alive = [way for way in found if verdicts.get(way) is not Verdict.DEAD]
-    for way in alive or found:  # where all are dead the parents may be: living connections keep what they have
-        if verdicts.get(way) is not Verdict.PLAIN:
+def _endpoints(
+    order: Sequence[str], found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict]
+) -> Iterator[Endpoint]:
+    carrying = {way for way in found if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
+    for way in in_order(order, found):
+        # Where no other carries Multipath TCP, living connections keep what they have.
+        kept = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
+        if way in carrying or kept:
             yield Endpoint(found[way].address, found[way].device)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_gateway.kernel.network import (
+from mptcp_gateway.kernel.endpoints import (
     add_endpoint,
     delete_endpoint,
     endpoints,
     set_subflow_limit,
     subflow_limit,
 )
+from mptcp_gateway.model import Address
 from mptcp_gateway.plan import MOST_UPLINKS, Endpoint
 
 log = logging.getLogger(__name__)
@@ -39,74 +39,133 @@ class Before:
         self._path = path
         self._sysctls: dict[str, str] = {}
         self._limit: int | None = None
-        self._ours: set[Endpoint] = set()
-        """Endpoints that we made."""
+        self._ours: set[Address] = set()
+        """Addresses of endpoints that we made."""
+        self._others: dict[Address, tuple[str, tuple[str, ...]]] = {}
+        """Device and flags of endpoints of others that we deleted."""
+        self._loosened: set[tuple[str, int]] = set()
+        """Devices whose rp_filter has been looked at, with their numbers."""
         try:
             noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self._sysctls, self._limit = noted["sysctls"], noted["limit"]
-            self._ours = {Endpoint(ip_address(address), device) for address, device in noted["endpoints"]}
+            self._ours = {ip_address(address) for address in noted["endpoints"]}
+            self._others = {ip_address(each): (device, tuple(flags)) for each, device, flags in noted["others"]}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise KernelError(f"{path}, which says what to put back, cannot be read: {error}") from error
 
-    def prepare(self, devices: Mapping[str, str]) -> None:
-        """Set sysctls, and the limit where it is lower than what is needed. Raises KernelError."""
-        wanted = dict(SYSCTLS)
-        for device in devices.values():
-            # Answers to what leaves by one uplink may come in by it alone, whatever the best route is (RFC 3704).
-            if _read(f"net/ipv4/conf/{device}/rp_filter") == "1" or _read("net/ipv4/conf/all/rp_filter") == "1":
-                wanted[f"net/ipv4/conf/{device}/rp_filter"] = "2"
-        for name, value in wanted.items():
-            found = _read(name)
-            if found is not None and found != value:
-                self._sysctls.setdefault(name, found)
+    def prepare(self) -> list[str]:
+        """Set sysctls, and the limit where it is lower than what is needed; return what was refused."""
+        refused = [text for name, value in SYSCTLS.items() for text in self._have(name, value)]
+        try:
+            limit = subflow_limit()
+            if limit < MOST_UPLINKS:
+                self._limit = limit if self._limit is None else self._limit
                 self._write()
-                _set(name, value)
-        limit = subflow_limit()
-        if limit < MOST_UPLINKS:
-            self._limit = limit if self._limit is None else self._limit
-            self._write()
-            set_subflow_limit(MOST_UPLINKS)
+                set_subflow_limit(MOST_UPLINKS)
+        except KernelError as error:
+            refused.append(str(error))
+        return refused
 
-    def have_endpoints(self, wanted: frozenset[Endpoint], devices: frozenset[str]) -> None:
-        """Have these as endpoints on *devices*, and no others of ours. Raises KernelError."""
+    def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
+        """Set the rp_filter of devices that are new, by name and number; return what was refused."""
+        refused = []
+        for device, index in devices:
+            if (device, index) in self._loosened:
+                continue
+            self._loosened.add((device, index))
+            # Answers to what leaves by one uplink may come in by it alone, whatever the best route is (RFC 3704).
+            name = f"net/ipv4/conf/{device}/rp_filter"
+            if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
+                refused += self._have(name, "2")
+        return refused
+
+    def have_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
+        """Have these endpoints, and no others of ours or with one of our ways' *addresses*.
+
+        Return what was refused. Raises KernelError where the kernel's are not told.
+        """
+        devices = {each.address: each.device for each in wanted}
+        refused: list[str] = []
         there = endpoints()
-        for endpoint in wanted - there.keys():
-            self._ours.add(endpoint)
-            self._write()
-            add_endpoint(endpoint)
-            log.info("endpoint %s on %s", endpoint.address, endpoint.device)
-        for endpoint, number in there.items():
-            if endpoint not in wanted and endpoint.device in devices:
-                delete_endpoint(number)
-                log.info("no endpoint %s on %s", endpoint.address, endpoint.device)
+        # Deleted first: the kernel has room for eight, and one for an address.
+        for address, found in list(there.items()):
+            ours = address in self._ours
+            right = found.opens and found.device in ("", devices.get(address))
+            if right if address in devices else not (ours or address in addresses):
+                continue
+            try:
+                if not ours:
+                    self._others[address] = (found.device, found.flags)
+                    self._write()
+                delete_endpoint(found.number)
+            except KernelError as error:
+                refused.append(str(error))
+            else:
+                self._ours.discard(address)
+                del there[address]
+                log.info("no endpoint %s", address)
+        for address in devices.keys() - there.keys():
+            try:
+                self._add(address, devices[address])
+            except KernelError as error:
+                refused.append(str(error))
+        return refused
 
     def restore(self) -> None:
         """Put all back; what cannot be is logged."""
+        refused: list[str] = []
         try:
             there = endpoints()
         except KernelError as error:
-            log.error("%s", error)
+            refused.append(str(error))
             there = {}
-        for endpoint in self._ours & there.keys():
-            with suppress(KernelError):
-                delete_endpoint(there[endpoint])
+        for address in self._ours & there.keys():
+            refused += _refusal(delete_endpoint, there[address].number)
+        for address, (device, flags) in self._others.items():
+            if address in self._ours or address not in there:
+                refused += _refusal(add_endpoint, address, device, flags)
         for name, value in self._sysctls.items():
-            try:
-                _set(name, value)
-            except KernelError as error:
-                log.warning("%s", error)  # of a device that has gone
+            refused += _refusal(_set, name, value)  # perhaps of a device that has gone
         if self._limit is not None:
-            with suppress(KernelError):
-                set_subflow_limit(self._limit)
+            refused += _refusal(set_subflow_limit, self._limit)
+        for text in refused:
+            log.warning("%s", text)
         self._path.unlink(missing_ok=True)
+
+    def _add(self, address: Address, device: str) -> None:
+        """Raises KernelError."""
+        known = self._others.get(address)
+        if known is not None and "subflow" in known[1]:  # as it was, and not ours
+            add_endpoint(address, *known)
+            del self._others[address]
+            self._write()
+        else:
+            self._ours.add(address)
+            self._write()
+            add_endpoint(address, device, ("subflow",))
+        log.info("endpoint %s on %s", address, device)
+
+    def _have(self, name: str, value: str) -> list[str]:
+        found = _read(name)
+        if found is None or found == value:
+            return []
+        try:
+            if name not in self._sysctls:
+                self._sysctls[name] = found
+                self._write()
+            _set(name, value)
+        except KernelError as error:
+            return [str(error)]
+        return []
 
     def _write(self) -> None:
         noted = {
             "sysctls": self._sysctls,
             "limit": self._limit,
-            "endpoints": [(str(each.address), each.device) for each in self._ours],
+            "endpoints": [str(each) for each in self._ours],
+            "others": [(str(address), *how) for address, how in self._others.items()],
         }
         temporary = self._path.with_suffix(".new")
         try:
@@ -114,6 +173,14 @@ class Before:
             temporary.replace(self._path)
         except OSError as error:
             raise KernelError(f"write {self._path}: {error.strerror}") from error
+
+
+def _refusal(operation: Any, *arguments: object) -> list[str]:
+    try:
+        operation(*arguments)
+    except KernelError as error:
+        return [str(error)]
+    return []
 
 
 def _read(name: str) -> str | None:

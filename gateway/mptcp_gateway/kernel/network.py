@@ -1,18 +1,16 @@
-"""Uplinks as the kernel has them, and our routes, rules and endpoints. rtnetlink(7), ip-mptcp(8).
+"""Uplinks as the kernel has them, and our routes and rules. rtnetlink(7).
 
-Ours are known by their numbers (``plan.TABLES``, ``plan.PRIORITIES``), endpoints by the devices of the uplinks: what a
-killed daemon left is taken over, and what is no longer wanted removed.
+Ours are known by their numbers (``plan.TABLES``, ``plan.PRIORITIES``): what a killed daemon left is taken over, and
+what is no longer wanted removed.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import socket
 import struct
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -22,16 +20,24 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
+from mptcp_gateway.kernel.addresses import Candidate, chosen
 from mptcp_gateway.model import Access, Address, Way
-from mptcp_gateway.plan import MAIN, PRIORITIES, TABLES, Endpoint, Objects, Route, Rule
+from mptcp_gateway.plan import MAIN, PRIORITIES, TABLES, Objects, Route, Rule
 
 _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
-_UNUSABLE: Final = 0x08 | 0x20 | 0x40
-"""Of an IPv6 address: duplicate, deprecated, tentative (linux/if_addr.h)."""
+_NO_FAMILY: Final = (95, 97)
+"""EOPNOTSUPP, EAFNOSUPPORT: the kernel was started without IPv6."""
 _TEMPORARY: Final = 0x01
+"""Of an IPv6 address (linux/if_addr.h); one of IPv4 is a secondary one with this flag."""
+_DEPRECATED: Final = 0x20
+_UNUSABLE: Final = 0x08 | 0x40
+"""Duplicate, tentative."""
+_POINT_TO_POINT: Final = 0x10
+"""Of a device (linux/if.h)."""
 _ONLINK: Final = 0x04
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
+_REFUSED: Final = (NetlinkError, OSError)
 
 
 class Network:
@@ -40,25 +46,30 @@ class Network:
     def __init__(self) -> None:
         self._route = IPRoute()
 
+    @property
+    def port(self) -> int:
+        """Of netlink, 0 before the first message: notices of our own changes name it."""
+        return int(self._route.getsockname()[0])
+
     def close(self) -> None:
         self._route.close()
 
-    def found(self, uplinks: Mapping[str, str]) -> dict[Way, Access]:
-        """Return what uplinks, devices by their names, have now. Raises KernelError."""
+    def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
+        """Return what uplinks, devices by their names, have now; *current* is what they had. Raises KernelError."""
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
             defaults = [each for each in self._main_routes() if each["dst_len"] == 0]
-        except NetlinkError as error:
+        except _REFUSED as error:
             raise KernelError(f"look at the uplinks: {reason(error)}") from error
         found = {}
         for uplink, device in uplinks.items():
             link = links.get(device)
-            if link is None or link.get_attr("IFLA_OPERSTATE") == "DOWN":
+            if link is None:
                 continue
-            index = int(link["index"])
             for version, family in _FAMILIES.items():
-                access = _access(device, index, family, addresses, defaults)
+                before = current.get(Way(uplink, version))
+                access = access_of(link, family, addresses, defaults, None if before is None else before.address)
                 if access is not None:
                     found[Way(uplink, version)] = access
         return found
@@ -70,48 +81,59 @@ class Network:
                 _read_route(each)
                 for family in _FAMILIES.values()
                 for table in TABLES
-                for each in self._route.get_routes(family=family, table=table)
+                for each in _dumped(partial(self._route.get_routes, family=family, table=table))
                 if each["type"] == _UNICAST
             ]
             rules = [_read_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
-        except NetlinkError as error:
+        except _REFUSED as error:
             raise KernelError(f"look at our routes: {reason(error)}") from error
         return Objects(frozenset(routes), frozenset(rules))
 
-    def apply(self, wanted: Objects) -> None:
-        """Have our routes and rules as *wanted*. Raises KernelError."""
+    def apply(self, wanted: Objects) -> list[str]:
+        """Have our routes and rules as *wanted*; return what was refused. Raises KernelError where none are told.
+
+        What is new comes first, so that no packet finds an empty table.
+        """
         there = self.objects()
-        for rule in there.rules - wanted.rules:
-            self._rule("del", rule)
-        for route in there.routes - wanted.routes:
-            self._do_route("del", route)
+        refused: list[str] = []
         # That of the network before the default route, whose gateway is in it.
         for route in sorted(wanted.routes - there.routes, key=lambda each: each.to is None):
-            self._do_route("replace", route)
+            refused += self._do_route("replace", route)
         for rule in wanted.rules - there.rules:
-            self._rule("add", rule)
+            refused += self._rule("add", rule)
+        if there.rules <= wanted.rules and there.routes <= wanted.routes:
+            return refused
+        for rule in there.rules - wanted.rules:
+            refused += self._rule("del", rule)
+        for route in self.objects().routes - wanted.routes:  # without those that were replaced
+            refused += self._do_route("del", route)
+        return refused
 
     def _main_routes(self) -> Iterator[Any]:
         for family in _FAMILIES.values():
-            yield from self._route.get_routes(family=family, table=MAIN)
+            yield from _dumped(partial(self._route.get_routes, family=family, table=MAIN))
 
     def _our_rules(self, family: int) -> Iterator[Any]:
-        for each in self._route.get_rules(family=family):
+        for each in _dumped(lambda: self._route.get_rules(family=family)):
             if (each.get_attr("FRA_PRIORITY") or 0) in PRIORITIES:
                 yield each
 
-    def _rule(self, command: str, rule: Rule) -> None:
+    def _rule(self, command: str, rule: Rule) -> list[str]:
         more: dict[str, Any] = {}
         if rule.source is not None:
             more |= {"src": str(rule.source), "src_len": rule.source.max_prefixlen}
+        if rule.to is not None:
+            more |= {"dst": str(rule.to), "dst_len": rule.to.max_prefixlen}
         if rule.local:
             more["FRA_SUPPRESS_PREFIXLEN"] = 0
         try:
             self._route.rule(command, family=_FAMILIES[rule.version], table=rule.table, priority=rule.priority, **more)
-        except NetlinkError as error:
-            raise KernelError(f"{command} a rule for {rule.source or 'all'}: {reason(error)}") from error
+        except _REFUSED as error:
+            which = f"from {rule.source}" if rule.to is None else f"to {rule.to}"
+            return [f"{command} a rule {which}: {reason(error)}"]
+        return []
 
-    def _do_route(self, command: str, route: Route) -> None:
+    def _do_route(self, command: str, route: Route) -> list[str]:
         more: dict[str, Any] = {"dst": "default" if route.to is None else str(route.to)}
         if route.gateway is not None:
             more["gateway"] = str(route.gateway)
@@ -123,22 +145,43 @@ class Network:
             more["prefsrc"] = str(route.source)
         try:
             self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **more)
-        except NetlinkError as error:
-            if command == "del" and error.code in (2, 3):  # ENOENT, ESRCH: it went with its device
-                return
-            raise KernelError(f"{command} the route to {more['dst']} by {route.index}: {reason(error)}") from error
+        except _REFUSED as error:
+            if command == "del" and getattr(error, "code", 0) in (2, 3):  # ENOENT, ESRCH: it went with its device
+                return []
+            return [f"{command} the route to {more['dst']} by {route.index}: {reason(error)}"]
+        return []
 
 
-def retransmitting(addresses: Iterable[Address]) -> set[Address]:
-    """Return those of *addresses* from which some TCP socket waits for an answer, and has sent again. proc(5)."""
+def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Return what a dump of one family has; nothing where the kernel has not the family."""
+    try:
+        return list(dump())
+    except NetlinkError as error:
+        if error.code in _NO_FAMILY:
+            return []
+        raise
+
+
+def retransmitting(addresses: Iterable[Address], to: Iterable[Address], without: Collection[int]) -> set[Address]:
+    """Return those of *addresses* from which a TCP socket to one of *to* waits for an answer, and has sent again.
+
+    *without*: local ports that do not count. proc(5).
+    """
     texts = {text: address for address in addresses for text in _as_in_proc(address)}
+    goals = {text for address in to for text in _as_in_proc(address)}
     found = set()
     for name in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError), Path("/proc/thread-self/net", name).open(encoding="ascii") as lines:
+        with suppress(OSError), Path("/proc/thread-self/net", name).open(encoding="ascii") as lines:
             for line in lines:
                 words = line.split(maxsplit=7)
-                address = texts.get(words[1].partition(":")[0])
-                if address is not None and words[6] != "00000000":
+                text, _, port = words[1].partition(":")
+                address = texts.get(text)
+                if (
+                    address is not None
+                    and words[6] != "00000000"
+                    and words[2].partition(":")[0] in goals
+                    and int(port, 16) not in without
+                ):
                     found.add(address)
     return found
 
@@ -151,67 +194,62 @@ def _as_in_proc(address: Address) -> Iterator[str]:
         yield "".join(f"{word:08X}" for word in (0, 0, socket.htonl(0xFFFF))) + text
 
 
-def endpoints() -> dict[Endpoint, int]:
-    """Return the endpoints of kind subflow, with their numbers. Raises KernelError."""
-    found = {}
-    for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
-        if each.get("subflow") and "dev" in each:
-            found[Endpoint(ip_address(each["address"]), each["dev"])] = int(each["id"])
-    return found
+def access_of(
+    link: Any, family: int, addresses: Sequence[Any], defaults: Sequence[Any], current: Address | None
+) -> Access | None:
+    """Return what a device has of one family; None without an address, or without a way to the Internet.
 
-
-def add_endpoint(endpoint: Endpoint) -> None:
-    """Raises KernelError."""
-    _ip("mptcp", "endpoint", "add", str(endpoint.address), "dev", endpoint.device, "subflow")
-
-
-def delete_endpoint(number: int) -> None:
-    """Raises KernelError."""
-    _ip("mptcp", "endpoint", "delete", "id", str(number))
-
-
-def subflow_limit() -> int:
-    """Return how many subflows a connection may have beside its first. Raises KernelError."""
-    found = re.search(r"subflows (\d+)", _ip("mptcp", "limits", "show"))  # iproute2 6.1 prints no JSON here
-    return int(found[1]) if found else 0
-
-
-def set_subflow_limit(limit: int) -> None:
-    """Raises KernelError."""
-    _ip("mptcp", "limits", "set", "subflows", str(limit))
-
-
-def _ip(*arguments: str) -> str:
-    command = ["ip", *arguments]
-    try:
-        return subprocess.run(command, text=True, capture_output=True, check=True).stdout
-    except OSError as error:
-        raise KernelError(f"run ip: {error.strerror}") from error
-    except subprocess.CalledProcessError as error:
-        raise KernelError(f"{' '.join(command)}: {error.stderr.strip().partition(chr(10))[0]}") from error
-
-
-def _access(device: str, index: int, family: int, addresses: Sequence[Any], defaults: Sequence[Any]) -> Access | None:
-    """Return what a device has of one family; None without an address or without a default route."""
-    routes = [each for each in defaults if each["family"] == family and each.get_attr("RTA_OIF") == index]
-    usable = [
-        each
+    That is a default route by it, or that it leads to one other host alone. The arguments are messages of rtnetlink.
+    """
+    index = int(link["index"])
+    gateways = [
+        (each.get_attr("RTA_PRIORITY") or 0, gateway)
+        for each in defaults
+        if each["family"] == family
+        for oif, gateway in _hops(each)
+        if oif == index
+    ]
+    candidates = [
+        _candidate(each)
         for each in addresses
         if each["index"] == index and each["family"] == family and not each["scope"] and not _flags(each) & _UNUSABLE
     ]
-    if not routes or not usable:
+    own = chosen(candidates, current)
+    if own is None or not (gateways or link["flags"] & _POINT_TO_POINT):
         return None
-    lasting = [each for each in usable if not _flags(each) & _TEMPORARY] or usable
-    text = lasting[0].get_attr("IFA_LOCAL") or lasting[0].get_attr("IFA_ADDRESS")
-    interface = ip_interface(f"{text}/{lasting[0]['prefixlen']}")
-    alone = interface.network.prefixlen == interface.max_prefixlen
-    gateway = min(routes, key=lambda each: each.get_attr("RTA_PRIORITY") or 0).get_attr("RTA_GATEWAY")
+    alone = own.interface.network.prefixlen == own.interface.max_prefixlen
+    gateway = min(gateways, key=lambda each: each[0])[1] if gateways else None
     return Access(
-        device,
+        str(link.get_attr("IFLA_IFNAME")),
         index,
-        interface.ip,
-        None if alone else interface.network,
+        own.interface.ip,
+        None if alone else own.interface.network,
         None if gateway is None else ip_address(gateway),
+        tuple(each.interface.ip for each in candidates if each is not own),
+        link.get_attr("IFLA_OPERSTATE") in ("UP", "UNKNOWN"),
+    )
+
+
+def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
+    """Return by which devices, and which gateways, a route leads."""
+    several = route.get_attr("RTA_MULTIPATH")
+    if several:
+        for each in several:
+            yield int(each["oif"]), each.get_attr("RTA_GATEWAY")
+    else:
+        yield int(route.get_attr("RTA_OIF") or 0), route.get_attr("RTA_GATEWAY")
+
+
+def _candidate(message: Any) -> Candidate:
+    text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+    flags = _flags(message)
+    is_six = message["family"] == socket.AF_INET6
+    life = message.get_attr("IFA_CACHEINFO") or {}
+    return Candidate(
+        ip_interface(f"{text}/{message['prefixlen']}"),
+        deprecated=bool(flags & _DEPRECATED),
+        temporary=is_six and bool(flags & _TEMPORARY),
+        preferred=int(life.get("ifa_preferred", 0)),
     )
 
 
@@ -234,11 +272,12 @@ def _read_route(message: Any) -> Route:
 
 def _read_rule(message: Any) -> Rule:
     version = 4 if message["family"] == socket.AF_INET else 6
-    source = message.get_attr("FRA_SRC")
+    source, to = message.get_attr("FRA_SRC"), message.get_attr("FRA_DST")
     return Rule(
         int(message.get_attr("FRA_PRIORITY")),
         version,
         None if source is None else ip_address(source),
+        None if to is None else ip_address(to),
         int(message.get_attr("FRA_TABLE") or message["table"]),
         message.get_attr("FRA_SUPPRESS_PREFIXLEN") == 0,
     )

@@ -83,6 +83,16 @@ class Home:
             client.connect((PARENT, PORT))
         return client
 
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Have a connection that begins now; nobody waits for it."""
+        with self.relay.entered():
+            other = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+        with other:
+            other.setblocking(False)
+            other.connect_ex((PARENT, PORT))
+            yield
+
     def carrying(self) -> set[str]:
         """Return the addresses from which there are established subflows."""
         said = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
@@ -132,9 +142,7 @@ def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) 
         assert home.begins_on() == "u0"
         with home.silent("u0"):
             # A new connection is what shows it.
-            with home.relay.entered(), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as other:
-                other.setblocking(False)
-                other.connect_ex((PARENT, PORT))
+            with home.beginning():
                 wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
             wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the kernel is told")
             assert home.begins_on() == "u1"
@@ -168,3 +176,50 @@ def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
     with home.daemon() as daemon:
         daemon.stop()
     assert differences(before, kernel_state(home.relay)) == []
+
+
+def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
+    """Defect: endpoints of NetworkManager were deleted for good, and rules led all of the host's packets."""
+
+    def there() -> str:
+        return home.relay.run(["ip", "mptcp", "endpoint"]).stdout
+
+    for endpoint in ("10.94.0.1 subflow", "10.94.1.1 signal", "10.94.3.3 dev u1 subflow backup"):
+        home.relay.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
+    home.relay.run(["ip", "route", "add", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
+    try:
+        before = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
+        with home.daemon() as daemon:
+            assert home.begins_on() == "u0"
+            assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, "not to a parent"
+            with home.silent("u0"):
+                with home.beginning():
+                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
+                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "it is no endpoint")
+            daemon.stop()
+        after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
+        assert after == before
+    finally:
+        home.relay.run(["ip", "mptcp", "endpoint", "flush"])
+        home.relay.run(["ip", "route", "del", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
+
+
+def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
+    """Defect: all were dead, and connections that lived lost their subflows."""
+    start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
+    rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
+    home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
+    try:
+        with home.daemon() as daemon:
+            assert all("refused" in each["reason"] for each in home.ways()), "it is an answer"
+            home.parent.run(["nft", f"flush chain inet away in; {rule} drop"])
+            with home.beginning():
+                wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
+            assert home.verdicts() == ["good", "good"]
+            assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
+            home.parent.run(["nft", "delete table inet away"])
+            wait_until(lambda: not any(each["reason"] for each in home.ways()), "it is back")
+            assert home.verdicts() == ["good", "good"]
+            daemon.stop()
+    finally:
+        home.parent.run(["nft", "add table inet away; delete table inet away"])

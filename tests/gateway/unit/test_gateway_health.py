@@ -2,63 +2,180 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_gateway.health import DEAD_SECONDS, FAILURES, IDLE_SECONDS, SUSPECT_SECONDS, HealthWatch
+from mptcp_gateway.health import (
+    CHANGES,
+    DEAD_SECONDS,
+    FAILURES,
+    IDLE_SECONDS,
+    LEAST_SECONDS,
+    STEADY,
+    SUSPECT_SECONDS,
+    HealthWatch,
+)
 from mptcp_gateway.model import Access, Outcome, Verdict, Way
 
-DSL = Way("dsl", 4)
+DSL, LTE, LTE6 = Way("dsl", 4), Way("lte", 4), Way("lte", 6)
 ACCESS = Access("eth0", 2, ip_address("10.0.0.2"), ip_network("10.0.0.0/24"), ip_address("10.0.0.1"))
+OTHER = Access("wwan0", 3, ip_address("10.1.0.2"), ip_network("10.1.0.0/24"), ip_address("10.1.0.1"))
+OTHER6 = Access("wwan0", 3, ip_address("2001:db8::2"), None, ip_address("fe80::1"))
 GOOD, PLAIN, DEAD = (Outcome(verdict) for verdict in (Verdict.GOOD, Verdict.PLAIN, Verdict.DEAD))
+REFUSED = Outcome(Verdict.GOOD, refused=True)
+BOTH = (4, 6)
 
 
-@pytest.fixture
-def watch() -> HealthWatch:
+def answer(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -> bool:
+    return watch.take(way, watch.ways[way].life, outcome, now)
+
+
+def two(now: float = 0.0) -> HealthWatch:
+    """Return a watch with two good ways."""
     watch = HealthWatch()
-    watch.follow({DSL: ACCESS}, 0.0)
+    watch.follow({DSL: ACCESS, LTE: OTHER, LTE6: OTHER6}, now)
+    for way in list(watch.due(now, BOTH)):
+        answer(watch, way, GOOD, now)
     return watch
 
 
-@given(st.lists(st.sampled_from([GOOD, PLAIN, DEAD]), min_size=1))
+@given(st.lists(st.sampled_from([PLAIN, DEAD]), min_size=1))
 def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes: list[Outcome]) -> None:
+    """Of a way that was never good."""
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
     watch.follow({DSL: ACCESS}, now)
     for outcome in outcomes:
-        now = watch.ways[DSL].due
-        assert list(watch.due(now)) == [DSL]
-        assert list(watch.due(now + 100)) == [], "one trial at a time"
+        now = max(now + 61, watch.ways[DSL].due)  # seldom enough not to be damped
+        assert list(watch.due(now, BOTH)) == [DSL]
+        assert list(watch.due(now + 100, BOTH)) == [], "one trial at a time"
         before = expected
         failures = failures + 1 if outcome is DEAD else 0
         if outcome is not DEAD or failures >= FAILURES:
             expected = outcome.verdict
-        assert watch.take(DSL, ACCESS, outcome, now) is (before is not expected)
+        assert answer(watch, DSL, outcome, now) is (before is not expected)
         assert watch.verdicts == {DSL: expected}
         due = watch.ways[DSL].due
         assert due <= now + DEAD_SECONDS if failures else due == now + IDLE_SECONDS
 
 
-def test_a_connection_that_sends_again_is_a_reason_to_try(watch: HealthWatch) -> None:
-    assert list(watch.due(0)) == [DSL]
-    watch.take(DSL, ACCESS, GOOD, 0)
+@given(st.lists(st.tuples(st.sampled_from([DSL, LTE]), st.sampled_from([DEAD, REFUSED])), max_size=30))
+def test_a_parent_that_does_not_serve_kills_no_uplink(outcomes: list[tuple[Way, Outcome]]) -> None:
+    """Defect: all endpoints went, one after the other."""
+    watch, now = two(), 0.0
+    for way, outcome in outcomes:
+        now = max(now, watch.ways[way].due)
+        assert list(watch.judge(now)) == []
+        list(watch.due(now, BOTH))
+        answer(watch, way, outcome, now + 4)
+        watch.suspect({ACCESS.address, OTHER.address}, now + 4)
+        assert watch.judge(now + 4) == [], "no other way has an answer since"
+        assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
+
+
+def test_an_uplink_of_ipv6_says_nothing_of_ipv4() -> None:
+    watch = two()
+    watch.ways[DSL].due = 1
+    list(watch.due(1, BOTH))
+    watch.suspect({ACCESS.address}, 2)
+    watch.judge(2)
+    assert watch.ways[LTE6].due == IDLE_SECONDS
+    watch.ways[LTE6].proven = 100
+    assert watch.judge(5) == []
+
+
+def test_a_silent_uplink_is_dead_soon_after_another_has_answered() -> None:
+    watch = two()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.due(SUSPECT_SECONDS - 0.1)) == [], "not all the time on a lossy way"
-    assert list(watch.due(SUSPECT_SECONDS)) == [DSL]
-    assert watch.take(DSL, ACCESS, DEAD, 5), "two that have no answer"
-    assert watch.verdicts == {DSL: Verdict.DEAD}
+    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "not all the time on a lossy way"
+    assert list(watch.due(SUSPECT_SECONDS, BOTH)) == [DSL]
+    now = SUSPECT_SECONDS + 1
+    assert watch.judge(now) == []
+    assert list(watch.due(now, BOTH)) == [LTE], "at once"
+    answer(watch, LTE, GOOD, now + 0.1)
+    assert watch.judge(now + 0.1) == [], "it may answer to the second SYN"
+    assert watch.judge(SUSPECT_SECONDS + LEAST_SECONDS) == [DSL]
+    assert watch.verdicts[DSL] is Verdict.DEAD
+    assert not answer(watch, DSL, DEAD, 6)
 
 
-def test_another_address_is_another_way(watch: HealthWatch) -> None:
-    watch.due(0)
-    watch.take(DSL, ACCESS, GOOD, 0)
-    other = Access("eth0", 2, ip_address("10.0.0.3"), ACCESS.network, ACCESS.gateway)
-    watch.follow({DSL: other}, 1)
-    assert watch.verdicts == {DSL: Verdict.UNTRIED}
-    assert list(watch.due(1)) == [DSL]
-    assert not watch.take(DSL, ACCESS, GOOD, 2), "the outcome of the other one's trial"
-    assert watch.verdicts == {DSL: Verdict.UNTRIED}
-    watch.follow({}, 3)
-    assert watch.verdicts == {}
+def test_a_parent_that_is_back_answers_first_by_one_uplink() -> None:
+    """The other one, which had no answer while the parent was away, is tried again before it is dead."""
+    watch = two()
+    for way in (DSL, LTE):
+        watch.ways[way].due, watch.ways[way].failures = 40, 1
+    list(watch.due(40, (4,)))
+    for way in (DSL, LTE):
+        answer(watch, way, DEAD, 44)
+    watch.judge(44)
+    (first, *_) = watch.due(44, (4,))
+    answer(watch, first, GOOD, 44.1)
+    other = LTE if first is DSL else DSL
+    if watch.ways[other].trying:
+        answer(watch, other, GOOD, 44.2)
+    assert watch.judge(44.2) == []
+    list(watch.due(44.2, (4,)))
+    answer(watch, other, GOOD, 44.3)
+    assert watch.judge(50) == []
+
+
+def test_a_link_that_is_down_for_a_moment() -> None:
+    watch = two()
+    down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
+    watch.follow(down, 5)
+    assert watch.judge(5) == []
+    assert LTE in watch.due(5, BOTH)
+    answer(watch, LTE, GOOD, 5.1)
+    assert watch.judge(5.1) == [DSL]
+    watch.follow({DSL: ACCESS, LTE: OTHER}, 6)
+    assert watch.ways[DSL].due == 6
+    new = HealthWatch()
+    new.follow(down, 0)
+    assert list(new.ways) == [LTE], "one without a link is not begun with"
+
+
+def test_without_a_known_address_nothing_is_said() -> None:
+    watch = two()
+    assert list(watch.due(100, ())) == []
+    assert set(watch.due(100, (4,))) == {DSL, LTE}
+
+
+def test_an_uplink_that_changes_often_has_to_answer_several_times() -> None:
+    watch, now = HealthWatch(), 0.0
+    watch.follow({DSL: ACCESS}, now)
+    taken = []
+    outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * STEADY]
+    for outcome in outcomes:
+        now = max(now + 1, min(now + 5, watch.ways[DSL].due))
+        watch.ways[DSL].due = now
+        list(watch.due(now, BOTH))
+        taken.append(answer(watch, DSL, outcome, now))
+    assert taken == [True, False, True, True, False, True, False, False, True]
+    assert CHANGES == 3
+
+
+def test_another_life_is_another_way() -> None:
+    """Also with the same address: a flap."""
+    watch = two()
+    watch.ways[DSL].due = 1
+    list(watch.due(1, BOTH))
+    life = watch.ways[DSL].life
+    watch.follow({LTE: OTHER}, 1)
+    watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
+    assert watch.verdicts[DSL] is Verdict.UNTRIED
+    assert list(watch.due(1, BOTH)) == [DSL]
+    assert not watch.take(DSL, life, GOOD, 2), "the outcome of the other one's trial"
+    assert watch.ways[DSL].trying
+
+
+@pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
+def test_a_refusal_has_come_over_the_uplink(before: Verdict) -> None:
+    watch = HealthWatch()
+    watch.follow({DSL: ACCESS}, 0)
+    watch.ways[DSL].verdict = before
+    list(watch.due(0, BOTH))
+    assert answer(watch, DSL, REFUSED, 1)
+    assert watch.verdicts == {DSL: Verdict.GOOD}

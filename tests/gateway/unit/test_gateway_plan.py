@@ -8,18 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_gateway.model import Access, Verdict, Way
-from mptcp_gateway.plan import BEST_TABLE, FIRST_TABLE, Endpoint, best, planned
+from mptcp_gateway.plan import BEST_TABLE, FIRST_TABLE, MAIN, MOST_ENDPOINTS, Endpoint, apart, best, planned
 
-ORDER = ("dsl", "lte", "sat")
+ORDER = ("dsl", "lte", "sat", "a", "b")
 WAYS = [Way(uplink, version) for uplink in ORDER for version in (4, 6)]
 RANK = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
+PARENTS = (ip_address("192.0.2.1"), ip_address("192.0.2.2"), ip_address("2001:db8::1"))
 
 
 def access(way: Way, alone: bool) -> Access:
     number = ORDER.index(way.uplink)
     address = ip_address(f"10.{number}.0.2" if way.version == 4 else f"fd00:{number}::2")
     network = ip_network(f"10.{number}.0.0/24" if way.version == 4 else f"fd00:{number}::/64")
-    return Access(f"u{number}", 10 + number, address, None if alone else network, None if alone else network[1])
+    others = () if way.version == 4 else (ip_address(f"fd00:{number}::77"),)
+    return Access(f"u{number}", 10 + number, address, None if alone else network, None if alone else network[1], others)
 
 
 states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.sampled_from(RANK)))
@@ -29,12 +31,14 @@ states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.samp
 def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
     found = {way: access(way, alone) for way, (alone, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
-    wanted = planned(ORDER, found, verdicts)
+    wanted = planned(ORDER, found, verdicts, PARENTS)
     for way, each in found.items():
-        # What leaves from its address leaves by its own device.
-        (rule,) = [rule for rule in wanted.rules if rule.source == each.address]
-        assert rule.table == FIRST_TABLE + ORDER.index(way.uplink)
-        routes = [each for each in wanted.routes if (each.table, each.version) == (rule.table, way.version)]
+        # What leaves from its address leaves by its own device, unless it is for a local network.
+        for source in (each.address, *each.others):
+            local, own = sorted((rule for rule in wanted.rules if rule.source == source), key=lambda it: it.priority)
+            assert (local.table, local.local, local.to) == (MAIN, True, None)
+            assert (own.table, own.local, own.to) == (FIRST_TABLE + ORDER.index(way.uplink), False, None)
+        routes = [each for each in wanted.routes if (each.table, each.version) == (own.table, way.version)]
         assert {route.index for route in routes} == {each.index}
         assert [route.gateway for route in routes if route.to is None] == [each.gateway]
         assert [route.to for route in routes if route.to is not None] == ([each.network] if each.network else [])
@@ -43,12 +47,27 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
         chosen = best(ORDER, verdicts, version)
         assert (chosen is None) is (not of_version), "while there is a way, there is one to begin on"
         defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
+        # Nothing but what goes to a parent is led there.
+        to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}
+        assert to == ({each for each in PARENTS if each.version == version} if of_version else set())
         if chosen is None:
             assert defaults == []
             continue
         keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in of_version]
         assert (RANK.index(verdicts[chosen]), ORDER.index(chosen.uplink)) == min(keys)
         assert [each.index for each in defaults] == [found[chosen].index]
-    alive = [way for way in found if verdicts[way] is not Verdict.DEAD]
-    carrying = [way for way in alive or found if verdicts[way] is not Verdict.PLAIN]
-    assert wanted.endpoints == {Endpoint(found[way].address, found[way].device) for way in carrying}
+    assert all(rule.source is not None or rule.to in PARENTS for rule in wanted.rules)
+    carrying = []
+    for way in (way for way in WAYS if way in found):
+        peers = [verdicts[each] for each in found if each.version == way.version]
+        lost = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
+        if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
+            carrying.append(Endpoint(found[way].address, found[way].device))
+    assert wanted.endpoints == set(carrying[:MOST_ENDPOINTS])
+
+
+def test_of_two_uplinks_with_one_address_the_first_has_it() -> None:
+    found = {Way(uplink, 4): access(Way("dsl", 4), False) for uplink in ("lte", "dsl")}
+    kept, twins = apart(ORDER, found)
+    assert list(kept) == [Way("dsl", 4)]
+    assert twins == {Way("lte", 4): "dsl"}

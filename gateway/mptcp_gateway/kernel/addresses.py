@@ -1,0 +1,43 @@
+"""Which of a device's addresses is its uplink's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
+from typing import Final
+
+from mptcp_gateway.model import Address
+
+_UNIQUE_LOCAL: Final = IPv6Network("fc00::/7")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A global address of a device."""
+
+    interface: IPv4Interface | IPv6Interface
+    deprecated: bool = False
+    temporary: bool = False
+    preferred: int = 0
+    """Seconds for which it may be used by new connections."""
+
+
+def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidate | None:
+    """Return the one from which subflows are opened: *current*, while no other is of a better kind."""
+    usable = [each for each in candidates if not each.deprecated]
+    if not usable:
+        return None
+    best = min(map(_kind, usable))
+    usable = [each for each in usable if _kind(each) == best]
+    for each in usable:
+        if each.interface.ip == current:
+            return each
+    if usable[0].interface.version == 4:
+        return usable[0]  # the kernel's order: the primary one
+    return max(usable, key=lambda each: each.preferred)
+
+
+def _kind(of: Candidate) -> tuple[bool, bool]:
+    """Unique local addresses do not reach the Internet, temporary ones go within a day."""
+    return of.interface.ip in _UNIQUE_LOCAL, of.temporary

@@ -1,0 +1,72 @@
+"""Endpoints and limits of Multipath TCP in the kernel, by ``ip mptcp`` (ip-mptcp(8))."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_gateway.model import Address
+
+_FLAGS: Final = ("signal", "subflow", "backup", "fullmesh")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An endpoint that is there; the kernel has one for an address at most."""
+
+    number: int
+    device: str
+    """Empty: it is of no device."""
+    flags: tuple[str, ...]
+
+    @property
+    def opens(self) -> bool:
+        """Whether subflows are opened from there."""
+        return "subflow" in self.flags
+
+
+def endpoints() -> dict[Address, Found]:
+    """Return the endpoints without those of a port, and those that the kernel made itself. Raises KernelError."""
+    found = {}
+    for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
+        if not each.get("implicit") and "port" not in each:
+            flags = tuple(flag for flag in _FLAGS if each.get(flag))
+            found[ip_address(each["address"])] = Found(int(each["id"]), each.get("dev", ""), flags)
+    return found
+
+
+def add_endpoint(address: Address, device: str, flags: Iterable[str]) -> None:
+    """Raises KernelError."""
+    _ip("mptcp", "endpoint", "add", str(address), *(("dev", device) if device else ()), *flags)
+
+
+def delete_endpoint(number: int) -> None:
+    """Raises KernelError."""
+    _ip("mptcp", "endpoint", "delete", "id", str(number))
+
+
+def subflow_limit() -> int:
+    """Return how many subflows a connection may have beside its first. Raises KernelError."""
+    found = re.search(r"subflows (\d+)", _ip("mptcp", "limits", "show"))  # iproute2 6.1 prints no JSON here
+    return int(found[1]) if found else 0
+
+
+def set_subflow_limit(limit: int) -> None:
+    """Raises KernelError."""
+    _ip("mptcp", "limits", "set", "subflows", str(limit))
+
+
+def _ip(*arguments: str) -> str:
+    command = ["ip", *arguments]
+    try:
+        return subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    except OSError as error:
+        raise KernelError(f"run ip: {error.strerror}") from error
+    except subprocess.CalledProcessError as error:
+        raise KernelError(f"{' '.join(command)}: {error.stderr.strip().partition(chr(10))[0]}") from error

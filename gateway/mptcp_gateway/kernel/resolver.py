@@ -1,0 +1,82 @@
+"""The parents' addresses, looked up in a thread: a name server that does not answer says nothing about an uplink."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.reasons import reason
+from mptcp_gateway.model import Goal
+
+log = logging.getLogger(__name__)
+
+MOST_GOALS: Final = 16
+"""Of all parents: each is in rules of the kernel."""
+_INTERVAL: Final = 60.0
+"""Seconds between two looks."""
+_AGAIN: Final = 2.0
+"""The same while a parent has no address."""
+
+
+def look_up(host: str, port: int) -> tuple[Goal, ...]:
+    """Raises OSError and UnicodeError."""
+    found = (ip_address(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return tuple(dict.fromkeys(Goal(each, port) for each in found if not each.is_link_local))
+
+
+class Resolver:
+    """What is known of the parents' addresses; the last answer counts until there is another."""
+
+    def __init__(
+        self,
+        parents: Sequence[tuple[str, int]],
+        changed: Callable[[], None],
+        asked: Callable[[str, int], Iterable[Goal]] = look_up,
+    ) -> None:
+        """*changed* is called in the thread."""
+        self._changed, self._asked = changed, asked
+        self._known: dict[tuple[str, int], tuple[Goal, ...]] = {}
+        self._said: dict[str, str] = {}
+        for host, port in parents:
+            try:
+                self._known[host, port] = (Goal(ip_address(host), port),)
+            except ValueError:
+                self._known[host, port] = ()
+        self._names = [each for each in parents if not self._known[each]]
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        found = (goal for each in tuple(self._known.values()) for goal in each)
+        return tuple(dict.fromkeys(found))[:MOST_GOALS]
+
+    def start(self) -> None:
+        """Look names up for as long as the process runs."""
+        if self._names:
+            threading.Thread(target=self._run, name="resolver", daemon=True).start()
+
+    def look(self) -> None:
+        """Look all names up once. It may take seconds."""
+        for host, port in self._names:
+            said = ""
+            try:
+                found = tuple(self._asked(host, port))
+            except (OSError, UnicodeError) as error:
+                found = ()
+                said = f"no address of parent {host}: {reason(error)}"
+            if said and said != self._said.get(host):
+                log.warning("%s", said)
+            self._said[host] = said
+            if found and set(found) != set(self._known[host, port]):
+                self._known[host, port] = found
+                log.info("parent %s is %s", host, ", ".join(str(each.address) for each in found))
+                self._changed()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            self.look()
+            pause.wait(_INTERVAL if all(self._known.values()) else _AGAIN)
