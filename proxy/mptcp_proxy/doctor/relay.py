@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mptcp_common.findings import Finding, fail, ok, warn
 from mptcp_common.units import counted
@@ -17,6 +18,8 @@ _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "the parents are reached over one uplink, and lost with it"
 _LASTING = "at each boot, see docs/relay.md"
+GATEWAY = Path("/run/mptcp-gateway/status.json")
+"""It is there while mptcp-gateway runs, which has no endpoint on an uplink that is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,9 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
         _UPLINKS,
         f"endpoints from which subflows are opened: {said}; two interfaces are needed",
         _ONE_PATH,
-        f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
+        "mptcp-gateway status   # it makes the endpoints, and says why one is missing"
+        if GATEWAY.exists()
+        else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
     )
 
 

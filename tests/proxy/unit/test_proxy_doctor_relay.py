@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mptcp_common.findings import Finding, Status
@@ -99,6 +101,13 @@ def test_a_parent_is_not_blamed_for_what_the_kernel_has_given_up() -> None:
 )
 def test_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
     is_as(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
+
+
+def test_no_endpoint_is_advised_that_the_gateway_holds_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(relay, "GATEWAY", tmp_path)
+    found = relay.uplinks([ETH], [ETH, WLAN])
+    assert found.status is FAIL
+    assert "endpoint add" not in found.remedy
 
 
 def test_a_lost_endpoint_is_removed_by_its_id() -> None:
