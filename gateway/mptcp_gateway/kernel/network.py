@@ -37,6 +37,7 @@ _POINT_TO_POINT: Final = 0x10
 _ONLINK: Final = 0x04
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
+_SOCKETS: Final = tuple(Path("/proc/thread-self/net", each) for each in ("tcp", "tcp6"))
 _REFUSED: Final = (NetlinkError, OSError)
 
 
@@ -162,7 +163,9 @@ def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
         raise
 
 
-def retransmitting(addresses: Iterable[Address], to: Iterable[Address], without: Collection[int]) -> set[Address]:
+def retransmitting(
+    addresses: Iterable[Address], to: Iterable[Address], without: Collection[int], tables: Iterable[Path] = _SOCKETS
+) -> set[Address]:
     """Return those of *addresses* from which a TCP socket to one of *to* waits for an answer, and has sent again.
 
     *without*: local ports that do not count. proc(5).
@@ -170,8 +173,8 @@ def retransmitting(addresses: Iterable[Address], to: Iterable[Address], without:
     texts = {text: address for address in addresses for text in _as_in_proc(address)}
     goals = {text for address in to for text in _as_in_proc(address)}
     found = set()
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError), Path("/proc/thread-self/net", name).open(encoding="ascii") as lines:
+    for table in tables:
+        with suppress(OSError), table.open(encoding="ascii") as lines:
             for line in lines:
                 words = line.split(maxsplit=7)
                 text, _, port = words[1].partition(":")

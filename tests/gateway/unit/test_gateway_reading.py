@@ -1,0 +1,267 @@
+"""What is made of the kernel's and name servers' answers."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_gateway.daemon import Daemon
+from mptcp_gateway.kernel import before as before_module
+from mptcp_gateway.kernel.before import Before
+from mptcp_gateway.kernel.endpoints import Found
+from mptcp_gateway.kernel.network import Network, access_of, retransmitting
+from mptcp_gateway.kernel.resolver import Resolver
+from mptcp_gateway.model import Access, Address, Goal, Outcome, Verdict
+from mptcp_gateway.plan import Endpoint
+from mptcp_gateway.settings import Settings
+
+PARENT = ip_address("192.0.2.1")
+FIRST, SECOND = ip_address("10.0.0.2"), ip_address("10.1.0.2")
+
+
+class Message(dict[str, Any]):
+    """Of rtnetlink."""
+
+    def get_attr(self, name: str) -> Any:
+        return self.get(name)
+
+
+def link(state: str = "UP", flags: int = 0) -> Message:
+    return Message(index=2, flags=flags, IFLA_IFNAME="eth0", IFLA_OPERSTATE=state)
+
+
+def address(text: str, preferred: int = 100, flags: int = 0, length: int = 64) -> Message:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    return Message(
+        index=2,
+        family=family,
+        scope=0,
+        flags=flags,
+        prefixlen=length,
+        IFA_ADDRESS=text,
+        IFA_FLAGS=flags,
+        IFA_CACHEINFO={"ifa_preferred": preferred},
+    )
+
+
+def default(family: int, **more: Any) -> Message:
+    return Message(family=family, **({"RTA_OIF": 2} | more))
+
+
+UNIQUE_LOCAL, TEMPORARY, OLD, LASTING = "fd00::2", "2001:db8::77", "2001:db8::2", "2001:db8:1::2"
+SIX = [
+    address(UNIQUE_LOCAL, 10**6),
+    address(TEMPORARY, 10**6, flags=0x01),
+    address("2001:db8::dead", 0, flags=0x20),
+    address(OLD, 50),
+    address(LASTING, 100),
+    address("2001:db8::40", flags=0x40),
+]
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [(None, LASTING), (OLD, OLD), (TEMPORARY, LASTING), (UNIQUE_LOCAL, LASTING), ("2001:db8::dead", LASTING)],
+)
+def test_which_address_of_ipv6(current: str | None, expected: str) -> None:
+    before = None if current is None else ip_address(current)
+    found = access_of(link(), socket.AF_INET6, SIX, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before)
+    assert found is not None
+    assert found.address == ip_address(expected)
+    # What is deprecated still sends; what is tentative does not.
+    every = {ip_address(each["IFA_ADDRESS"]) for each in SIX[:5]}
+    assert {found.address, *found.others} == every
+    only = access_of(link(), socket.AF_INET6, SIX[:1], [default(socket.AF_INET6)], None)
+    assert only is not None
+    assert only.address == ip_address(UNIQUE_LOCAL), "better than none"
+
+
+@pytest.mark.parametrize(
+    ("found", "routes", "gateway"),
+    [
+        (link(), [default(socket.AF_INET, RTA_GATEWAY="10.0.0.1")], "10.0.0.1"),
+        (link(), [default(socket.AF_INET, RTA_OIF=3, RTA_GATEWAY="10.0.0.1")], None),
+        (
+            link(),
+            [
+                default(
+                    socket.AF_INET,
+                    RTA_OIF=None,
+                    RTA_MULTIPATH=[Message(oif=3, RTA_GATEWAY="10.9.0.1"), Message(oif=2, RTA_GATEWAY="10.0.0.1")],
+                )
+            ],
+            "10.0.0.1",
+        ),
+        (link(flags=0x10), [], ""),
+    ],
+)
+def test_ways_to_the_internet(found: Message, routes: list[Message], gateway: str | None) -> None:
+    """One by several hops, and a device that leads to one other host, are such."""
+    access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
+    assert (access is None) is (gateway is None)
+    if access is not None:
+        assert access.gateway == (ip_address(gateway) if gateway else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "carrier"), [("UP", True), ("UNKNOWN", True), ("DOWN", False), ("LOWERLAYERDOWN", False)]
+)
+def test_links(state: str, carrier: bool) -> None:
+    access = access_of(link(state), socket.AF_INET, [address("10.0.0.2", length=24)], [default(socket.AF_INET)], None)
+    assert access is not None
+    assert access.carrier is carrier
+
+
+def in_proc(of: Address, port: int) -> str:
+    return f"{struct.unpack('=I', of.packed)[0]:08X}:{port:04X}"
+
+
+@pytest.mark.parametrize(
+    ("to", "port", "timer", "expected"),
+    [
+        (PARENT, 40000, 1, {FIRST}),
+        (PARENT, 40000, 0, set()),
+        (SECOND, 40000, 1, set()),
+        (PARENT, 40001, 1, set()),
+    ],
+)
+def test_which_connections_tell_of_an_outage(
+    to: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
+) -> None:
+    """Those to a parent, and no trial's."""
+    table = tmp_path / "tcp"
+    line = f"   0: {in_proc(FIRST, port)} {in_proc(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
+    table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
+    assert retransmitting([FIRST], [PARENT], {40001}, [table]) == expected
+
+
+def test_addresses_of_parents_stay_while_no_name_server_answers() -> None:
+    answers: list[tuple[Goal, ...] | OSError] = [
+        socket.gaierror(socket.EAI_AGAIN, "again"),
+        (Goal(FIRST, 80),),
+        socket.gaierror(socket.EAI_AGAIN, "again"),
+        (Goal(SECOND, 80),),
+    ]
+
+    def asked(host: str, port: int) -> tuple[Goal, ...]:
+        assert (host, port) == ("proxy.example.net", 80)
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    changes: list[None] = []
+    resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), asked)
+    seen = []
+    while answers:
+        resolver.look()
+        seen.append(resolver.goals)
+    known = Goal(PARENT, 81)
+    assert seen == [(known,), (Goal(FIRST, 80), known), (Goal(FIRST, 80), known), (Goal(SECOND, 80), known)]
+    assert len(changes) == 2
+
+
+def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Route:
+        def get_rules(self, family: int) -> list[Message]:
+            if family == socket.AF_INET6:
+                raise NetlinkError(errno.EAFNOSUPPORT, "no")
+            return []
+
+        def get_routes(self, family: int, table: int) -> list[Message]:
+            return self.get_rules(family)
+
+    network = Network.__new__(Network)
+    monkeypatch.setattr(network, "_route", Route(), raising=False)
+    assert not network.objects().rules
+
+
+def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Defect: its way was never tried again."""
+
+    def tried(*_: object) -> Outcome:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr("mptcp_gateway.daemon.tried", tried)
+    daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
+    outcome = daemon._outcome(Access("eth0", 2, FIRST, None, None), [], 1.0)
+    assert (outcome.verdict, outcome.reason) == (Verdict.DEAD, "embedded null byte")
+
+
+class Endpoints:
+    """A kernel's, with room for *most*."""
+
+    def __init__(self, there: dict[Address, Found], most: int = 8) -> None:
+        self.there, self.most, self.numbers = there, most, 100
+
+    def add(self, address: Address, device: str, flags: tuple[str, ...]) -> None:
+        if address in self.there or len(self.there) >= self.most:
+            raise KernelError(f"{address}: refused")
+        self.numbers += 1
+        self.there[address] = Found(self.numbers, device, flags)
+
+    def delete(self, number: int) -> None:
+        (address,) = [address for address, found in self.there.items() if found.number == number]
+        del self.there[address]
+
+    @property
+    def said(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
+        return {address: (found.device, found.flags) for address, found in self.there.items()}
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Endpoints:
+    kernel = Endpoints({})
+    for name, value in (
+        ("endpoints", lambda: dict(kernel.there)),
+        ("add_endpoint", kernel.add),
+        ("delete_endpoint", kernel.delete),
+        ("subflow_limit", lambda: 8),
+    ):
+        monkeypatch.setattr(before_module, name, value)
+    return kernel
+
+
+def test_endpoints_of_others(kernel: Endpoints, tmp_path: Path) -> None:
+    third = ip_address("10.3.0.2")
+    kernel.there = {
+        FIRST: Found(1, "", ("subflow", "backup")),
+        SECOND: Found(2, "eth1", ("signal",)),
+        third: Found(3, "eth3", ("subflow",)),
+    }
+    at_first = kernel.said
+    wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
+    notes = tmp_path / "before.json"
+    before = Before(notes)
+    assert before.have_endpoints(wanted, {FIRST, SECOND}) == []
+    both = kernel.said
+    assert both == at_first | {SECOND: ("eth1", ("subflow",))}
+    assert before.have_endpoints(wanted[1:], {FIRST, SECOND}) == []
+    assert FIRST not in kernel.there
+    successor = Before(notes)  # after a crash
+    assert successor.have_endpoints(wanted, {FIRST, SECOND}) == []
+    assert kernel.said == both, "as it was"
+    assert successor.have_endpoints([], {FIRST, SECOND}) == []
+    successor.restore()
+    assert kernel.said == at_first
+    assert not notes.exists()
+
+
+def test_one_endpoint_that_is_refused_stops_no_other(kernel: Endpoints, tmp_path: Path) -> None:
+    """One is deleted before another is added, too: the kernel may have room for no more."""
+    kernel.most = 1
+    before = Before(tmp_path / "before.json")
+    wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
+    assert len(before.have_endpoints(wanted, {FIRST, SECOND})) == 1
+    assert len(kernel.there) == 1
+    for each in (*wanted, wanted[0]):
+        assert before.have_endpoints([each], {FIRST, SECOND}) == []
+        assert list(kernel.there) == [each.address]
