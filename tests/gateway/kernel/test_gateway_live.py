@@ -167,6 +167,20 @@ def test_a_new_address_is_taken_up(home: Home) -> None:
         daemon.stop()
 
 
+def test_a_link_that_loses_its_carrier(home: Home) -> None:
+    """Its address and its default route stay where nobody takes them away."""
+    with home.daemon() as daemon, home.connect() as living:
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        home.parent.run(["ip", "link", "set", "u0", "down"])
+        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "it is no endpoint")
+        assert home.begins_on() == "u1"
+        home.parent.run(["ip", "link", "set", "u0", "up"])
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
+        assert home.begins_on() == "u0"
+        assert living.recv(100)
+        daemon.stop()
+
+
 def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
     before = kernel_state(home.relay)
     with home.daemon() as daemon:

@@ -104,22 +104,23 @@ def test_a_silent_uplink_is_dead_soon_after_another_has_answered() -> None:
 
 def test_a_parent_that_is_back_answers_first_by_one_uplink() -> None:
     """The other one, which had no answer while the parent was away, is tried again before it is dead."""
-    watch = two()
+    watch, back = two(), 48.0
     for way in (DSL, LTE):
         watch.ways[way].due, watch.ways[way].failures = 40, 1
-    list(watch.due(40, (4,)))
-    for way in (DSL, LTE):
-        answer(watch, way, DEAD, 44)
-    watch.judge(44)
-    (first, *_) = watch.due(44, (4,))
-    answer(watch, first, GOOD, 44.1)
-    other = LTE if first is DSL else DSL
-    if watch.ways[other].trying:
-        answer(watch, other, GOOD, 44.2)
-    assert watch.judge(44.2) == []
-    list(watch.due(44.2, (4,)))
-    answer(watch, other, GOOD, 44.3)
-    assert watch.judge(50) == []
+    for begun in (40.0, 44.0):
+        list(watch.due(begun, (4,)))
+        for way in (DSL, LTE):
+            answer(watch, way, DEAD, begun + 3)
+        assert watch.judge(begun + 3) == []
+        watch.ways[DSL].due, watch.ways[LTE].due = begun + 4, begun + 4
+    watch.ways[DSL].due = back + 2
+    assert list(watch.due(back, (4,))) == [LTE]
+    answer(watch, LTE, GOOD, back + 0.1)
+    assert watch.judge(back + 0.1) == []
+    assert list(watch.due(back + 0.1, (4,))) == [DSL], "at once"
+    assert watch.judge(back + 0.2) == []
+    answer(watch, DSL, GOOD, back + 0.3)
+    assert watch.judge(back + 10) == []
 
 
 def test_a_link_that_is_down_for_a_moment() -> None:

@@ -71,3 +71,9 @@ def test_of_two_uplinks_with_one_address_the_first_has_it() -> None:
     kept, twins = apart(ORDER, found)
     assert list(kept) == [Way("dsl", 4)]
     assert twins == {Way("lte", 4): "dsl"}
+
+
+def test_the_first_uplinks_have_the_endpoints_that_the_kernel_takes() -> None:
+    found = {way: access(way, False) for way in reversed(WAYS)}
+    wanted = planned(ORDER, found, dict.fromkeys(found, Verdict.GOOD), PARENTS)
+    assert {each.address for each in wanted.endpoints} == {found[way].address for way in WAYS[:MOST_ENDPOINTS]}

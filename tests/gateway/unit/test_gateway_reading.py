@@ -196,6 +196,31 @@ def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (outcome.verdict, outcome.reason) == (Verdict.DEAD, "embedded null byte")
 
 
+def test_outcomes_are_taken_though_the_kernel_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: one error stopped all that came after it; and each is said once."""
+    daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
+    turns: list[float] = []
+
+    def refused(*_: object) -> None:
+        raise KernelError("look at the uplinks: No buffer space available")
+
+    def turn(now: float) -> None:
+        turns.append(now)
+        daemon.ending = len(turns) == 2
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(daemon, "_look", refused)
+    monkeypatch.setattr(daemon, "_turn", turn)
+    monkeypatch.setattr("mptcp_gateway.daemon.LOOK_SECONDS", 0.0)
+    daemon._selector.register(daemon._woken, 1)
+    daemon.run()
+    assert len(turns) == 2
+    said = [each.getMessage() for each in caplog.records]
+    assert said == ["look at the uplinks: No buffer space available", "No space left on device"]
+
+
 class Endpoints:
     """A kernel's, with room for *most*."""
 
@@ -265,3 +290,26 @@ def test_one_endpoint_that_is_refused_stops_no_other(kernel: Endpoints, tmp_path
     for each in (*wanted, wanted[0]):
         assert before.have_endpoints([each], {FIRST, SECOND}) == []
         assert list(kernel.there) == [each.address]
+
+
+def test_a_strict_rp_filter_of_a_device_that_comes_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(before_module, "_ROOT", tmp_path)
+
+    def file(device: str) -> Path:
+        return tmp_path / f"net/ipv4/conf/{device}/rp_filter"
+
+    for device, value in (("all", "0"), ("eth0", "1"), ("eth1", "0"), ("usb0", "1")):
+        file(device).parent.mkdir(parents=True)
+        file(device).write_text(value)
+    before = Before(tmp_path / "before.json")
+    assert before.loosen([("eth0", 2), ("eth1", 3)]) == []
+    assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
+    file("eth0").write_text("1")  # by its operator
+    before.loosen([("eth0", 2), ("usb0", 9)])
+    assert [file(device).read_text() for device in ("eth0", "usb0")] == ["1", "2"]
+    file("usb0").write_text("1")  # plugged in again
+    before.loosen([("usb0", 10)])
+    assert file("usb0").read_text() == "2"
+    monkeypatch.setattr(before_module, "endpoints", dict)
+    before.restore()
+    assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["1", "0", "1"]
