@@ -143,7 +143,7 @@ class HealthWatch:
         health.failures, health.rtt = 0, outcome.rtt
         health.failing = None if health.access.carrier else health.failing
         health.due = now + IDLE_SECONDS
-        if outcome.refused:
+        if outcome.unproven:
             if health.verdict in (Verdict.GOOD, Verdict.PLAIN):
                 return False
         else:

@@ -63,7 +63,7 @@ class Outcome:
     """Seconds until the connection stood."""
     reason: str = ""
     """Why there was no answer."""
-    refused: bool = False
-    """The parent has refused the connection: the way is alive, and whether the parent serves is not known."""
+    unproven: bool = False
+    """An answer came over the way; whether the parent serves by Multipath TCP it does not say."""
     goal: Goal | None = None
     """Which answered."""

@@ -17,6 +17,8 @@ from mptcp_gateway.model import Access, Goal, Outcome, Verdict
 
 MOST_GOALS: Final = 3
 """Addresses of parents that one trial asks, one after the other."""
+LATE: Final = 2.5
+"""Seconds: a SYN that is sent again after three is one of plain TCP, whatever the way carries."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
 """linux/mptcp.h: of struct mptcp_info bytes 8 to 11 are flags."""
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -33,7 +35,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
         try:
             outcome = _connected(access, goal, timeout, ports)
         except ConnectionRefusedError:
-            answered.append(Outcome(Verdict.GOOD, reason=f"{goal.address}: connection refused", refused=True))
+            answered.append(Outcome(Verdict.GOOD, reason=f"{goal.address}: connection refused", unproven=True))
             continue
         except OSError as error:
             reasons.append(f"{goal.address}: {reason(error)}")
@@ -42,7 +44,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
             return outcome
         answered.append(outcome)
     if answered:
-        return min(answered, key=lambda each: each.refused)
+        return min(answered, key=lambda each: each.unproven)
     return Outcome(Verdict.DEAD, reason="; ".join(dict.fromkeys(reasons)))
 
 
@@ -66,4 +68,10 @@ def _connected(access: Access, goal: Goal, timeout: float, ports: set[int]) -> O
             (flags,) = struct.unpack_from("=I", trying.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
         except OSError:  # EOPNOTSUPP: it has become a TCP socket
             flags = _FALLBACK
-        return Outcome(Verdict.PLAIN if flags & _FALLBACK else Verdict.GOOD, took, goal=goal)
+        if not flags & _FALLBACK:
+            return Outcome(Verdict.GOOD, took, goal=goal)
+        if took > LATE:
+            return Outcome(
+                Verdict.GOOD, took, f"{goal.address}: an answer after {took:.1f} s", unproven=True, goal=goal
+            )
+        return Outcome(Verdict.PLAIN, took, goal=goal)

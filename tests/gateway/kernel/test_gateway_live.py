@@ -156,6 +156,23 @@ def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) 
     assert differences(before, kernel_state(home.relay)) == []
 
 
+def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
+    """Defect: the fourth SYN is one of plain TCP, and the uplink was taken for one that strips Multipath TCP."""
+    with home.daemon() as daemon:
+        with home.silent("u0"), home.beginning():
+            wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
+            wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is lost, too")
+        seen: list[str] = []
+
+        def is_good() -> bool:
+            seen.extend(home.verdicts()[:1])
+            return seen[-1:] == ["good"]
+
+        wait_until(is_good, "it is back")
+        assert set(seen) == {"no answer", "good"}
+        daemon.stop()
+
+
 def test_a_new_address_is_taken_up(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # its default route goes with it

@@ -26,7 +26,7 @@ ACCESS = Access("eth0", 2, ip_address("10.0.0.2"), ip_network("10.0.0.0/24"), ip
 OTHER = Access("wwan0", 3, ip_address("10.1.0.2"), ip_network("10.1.0.0/24"), ip_address("10.1.0.1"))
 OTHER6 = Access("wwan0", 3, ip_address("2001:db8::2"), None, ip_address("fe80::1"))
 GOOD, PLAIN, DEAD = (Outcome(verdict) for verdict in (Verdict.GOOD, Verdict.PLAIN, Verdict.DEAD))
-REFUSED = Outcome(Verdict.GOOD, refused=True)
+REFUSED = Outcome(Verdict.GOOD, unproven=True)
 BOTH = (4, 6)
 
 
