@@ -510,7 +510,7 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
         "ip link set wg0 up mtu 1380",
     )
     # It has a socket in /var/run, of the same name for both.
-    script = f"mount -t tmpfs none /var/run && ({' && '.join(steps)}) & exec wireguard-go --foreground wg0"
+    script = f"mount -t tmpfs none /var/run; ({' && '.join(steps)}) & exec wireguard-go --foreground wg0"
     in_userspace = "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD=1"
     return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", script])
 
