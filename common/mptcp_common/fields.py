@@ -121,6 +121,9 @@ def parse_interface(value: object) -> str:
     return value
 
 
+Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
+
+
 class _EditorSchema(GenerateJsonSchema):
     """A key may be left out, but not left without a value: null is in no schema."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mptcp_common.fields import INTERFACE_PATTERN, Name, Parsed, Section, editor_schema, parse_interface
+from mptcp_common.fields import Interface, Name, Parsed, Section, editor_schema
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document, text_of
@@ -17,8 +17,6 @@ from mptcp_gateway.plan import MOST_UPLINKS
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-gateway/gateway.yaml")
 _TEXT: Final = {"type": "string", "minLength": 1}
-
-Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
 
 
 def _parent(value: object) -> tuple[str, int]:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
+from typing import Final
 
+from mptcp_common.schema_file import written
 from mptcp_portal.settings import settings_schema
 
-NAME = "portal.schema.json"
-
-
-def schema_text() -> str:
-    """Return the text of the schema."""
-    return json.dumps(settings_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m mptcp_portal.schemas DIRECTORY", file=sys.stderr)
-        return 2
-    Path(arguments[0], NAME).write_text(schema_text(), encoding="utf-8")
-    return 0
-
+NAME: Final = "portal.schema.json"
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(written("mptcp_portal.schemas", NAME, settings_schema(), sys.argv[1:]))

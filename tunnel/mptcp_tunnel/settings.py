@@ -15,7 +15,7 @@ from pydantic import Field
 
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import (
-    INTERFACE_PATTERN,
+    Interface,
     Name,
     Parsed,
     Section,
@@ -23,7 +23,6 @@ from mptcp_common.fields import (
     editor_schema,
     either,
     one_of,
-    parse_interface,
 )
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
@@ -45,9 +44,6 @@ MODES: Final = {
 _SPILLING: Final = ("spill", "order")
 _TEXT: Final = {"type": "string", "minLength": 1}
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
-
-
-Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
 
 
 def _peer(value: object) -> End:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.problems import DocumentError
-from mptcp_gateway.schemas import NAME, schema_text
-from mptcp_gateway.settings import load_settings
+from mptcp_common.schema_file import schema_text
+from mptcp_gateway.schemas import NAME
+from mptcp_gateway.settings import load_settings, settings_schema
 
 CONF = Path(__file__).parents[3] / "conf"
 GOOD = "uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n"
@@ -48,4 +49,4 @@ def test_the_example_and_its_schema() -> None:
     text = (CONF / "gateway.yaml").read_text()
     assert text.startswith(f"# yaml-language-server: $schema={NAME}\n")
     assert load_settings(text, "gateway.yaml").uplinks
-    assert (CONF / NAME).read_text() == schema_text(), "run: python -m mptcp_gateway.schemas conf"
+    assert (CONF / NAME).read_text() == schema_text(settings_schema()), "run: python -m mptcp_gateway.schemas conf"

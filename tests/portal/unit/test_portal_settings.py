@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from portal_settings import ONBOARDING, onboarding
 
 from mptcp_common.problems import DocumentError
-from mptcp_portal.schemas import NAME, schema_text
-from mptcp_portal.settings import End, Settings, load_settings, read_settings
+from mptcp_common.schema_file import schema_text
+from mptcp_portal.schemas import NAME
+from mptcp_portal.settings import End, Settings, load_settings, read_settings, settings_schema
 
 CONF = Path(__file__).parents[3] / "conf"
 DEFAULTS = Settings(
@@ -50,7 +51,7 @@ def test_what_is_commented_out_in_it_is_good() -> None:
 
 
 def test_the_schema_beside_it_is_the_models() -> None:
-    assert (CONF / NAME).read_text() == schema_text()
+    assert (CONF / NAME).read_text() == schema_text(settings_schema())
 
 
 def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field
 
-from mptcp_common.fields import Parsed, Section, between, editor_schema, one_of
+from mptcp_common.fields import Interface, Parsed, Section, between, editor_schema, one_of
 from mptcp_common.paths import absolute_path, file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, Severity, in_order, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
@@ -23,7 +23,6 @@ from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.config.status_socket import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.values import Interface
 from mptcp_throttler.shaping.model import Ownership
 
 GsoChoice = Literal["auto", "keep"]

@@ -30,6 +30,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mptcp_common.fields import (
     NAME_PATTERN,
+    Interface,
     Name,
     Parsed,
     Section,
@@ -47,7 +48,6 @@ from mptcp_throttler.policy.conditions import Condition, Subject, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
-    Interface,
     Prefix,
     Prefixes,
     Rate,

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator
 
-from mptcp_common.fields import INTERFACE_PATTERN, Parsed, parse_interface
+from mptcp_common.fields import Parsed
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_common.units import (
     HIGHEST_RATE,
@@ -111,7 +111,6 @@ def _text_or(pattern: str, **number: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "integer", **number}]}
 
 
-Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
 Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
 Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
 Days = Annotated[frozenset[int], Parsed(parse_days, {"type": "string", "pattern": DAYS_PATTERN})]

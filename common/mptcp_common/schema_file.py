@@ -1,0 +1,26 @@
+"""The file with the JSON Schema of a settings file, which editors use. It is made from the model, and committed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """Return the text of the file."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def written(module: str, name: str, schema: Mapping[str, Any], arguments: Sequence[str]) -> int:
+    """Write the file *name* into the directory that is the only one of *arguments*; return the exit status.
+
+    *module* is how it is called: ``python -m MODULE DIRECTORY``. Raises OSError.
+    """
+    if len(arguments) != 1:
+        print(f"usage: python -m {module} DIRECTORY", file=sys.stderr)
+        return 2
+    Path(arguments[0], name).write_text(schema_text(schema), encoding="utf-8")
+    return 0
