@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +16,14 @@ from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.kernel_error import KernelError
+from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.plan import MOST_ENDPOINTS
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 
 DIRECTORY: Final = Path("/run/mptcp-gateway")
+FORWARDER_DIRECTORY: Final = Path("/run/mptcp-forwarder")
+_STALE_SECONDS: Final = 5.0
+"""The forwarder says each second how it is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return outcome(
         "mptcp-gateway",
         lambda: int(options.command(options)),
-        is_daemon=options.command is _run,
+        is_daemon=options.command in (_run, _forward),
         refusals=lambda: (KernelError,),
     )
 
@@ -39,16 +45,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
         ("run", _run, "Look after the uplinks until SIGTERM."),
+        ("forward", _forward, "Forward the home's connections to the parents until SIGTERM."),
+        ("plan", _plan, "Print the firewall that the settings stand for; nothing is changed."),
         ("check", _check, "Check the settings and print every problem; nothing is changed."),
         ("status", _status, "Print how each uplink is; exit status 1 where none is good."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
-        added.add_argument(
-            "--directory", type=Path, default=DIRECTORY, help=f"of status and notes (default: {DIRECTORY})"
-        )
+        where = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
+        added.add_argument("--directory", type=Path, default=where, help=f"of status and notes (default: {where})")
         added.set_defaults(command=command)
         if command is _status:
+            where = FORWARDER_DIRECTORY
+            added.add_argument("--forwarder", type=Path, default=where, help=f"its directory (default: {where})")
             added.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
@@ -60,6 +69,25 @@ def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     serve(settings, options.directory)
+    return DONE
+
+
+def _forward(options: argparse.Namespace) -> int:
+    from mptcp_gateway.forwarder import serve
+
+    settings = read_settings(options.config)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    asyncio.run(serve(settings, options.directory))
+    return DONE
+
+
+def _plan(options: argparse.Namespace) -> int:
+    settings = read_settings(options.config)
+    if settings.lan is None:
+        print(f"{options.config}: no lan: packets of other hosts are not touched")
+    else:
+        print(ruleset(settings.lan, settings.uplinks), end="")
     return DONE
 
 
@@ -78,8 +106,10 @@ def _status(options: argparse.Namespace) -> int:
     except FileNotFoundError:
         raise KernelError("the daemon does not run: systemctl status mptcp-gateway") from None
     found: dict[str, Any] = json.loads(text)
+    if found["home"]:
+        found["home"]["forwarder"] = _forwarder(options.forwarder / "forwarder.json")
     if options.json:
-        print(text, end="")
+        print(json.dumps(found, indent=1))
     else:
         for uplink in found["uplinks"]:
             ways = [each for each in found["ways"] if each["uplink"] == uplink]
@@ -96,7 +126,38 @@ def _status(options: argparse.Namespace) -> int:
                     begins += f", no endpoint: the kernel has {MOST_ENDPOINTS} at most"
                 lasts = f"{each['verdict']} for {each['for_seconds']} s"
                 print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{begins}")
+        if found["home"]:
+            for line in _home(found["home"]):
+                print(f"{'home':<10} {line}")
     return DONE if any(each["verdict"] == "good" for each in found["ways"]) else FAILED
+
+
+def _forwarder(path: Path) -> dict[str, Any] | None:
+    """Return what the forwarder says of itself; None where it does not run."""
+    try:
+        if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+            return None
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found
+
+
+def _home(home: dict[str, Any]) -> Iterator[str]:
+    says, instead = home["forwarder"], "goes by the best uplink" if home["fail"] == "open" else "is refused"
+    if says is None:
+        yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {instead}"
+    else:
+        if says["silent"] is not None:
+            yield f"no parent answers ({says['silent']}): TCP {instead}"
+        counts = f"{says['open']} connections, {says['connections']} since its start"
+        because = f" (the last: {says['direct_because']})" if says["direct_because"] else ""
+        yield f"{counts}; {says['direct']} went past the parents{because}, {says['failed']} failed"
+        for port, status in says["refused_ports"].items():
+            yield f"port {port}: a parent refuses to connect there ({status}); see acl tunnel_ports in its squid.conf"
+    if home["tunnel"]:
+        how = "carries what is not TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"
+        yield f"{home['tunnel']} {how}"
 
 
 if __name__ == "__main__":

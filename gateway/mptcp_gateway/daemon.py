@@ -26,13 +26,15 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
+from mptcp_gateway.kernel import firewall
 from mptcp_gateway.kernel.before import Before
 from mptcp_gateway.kernel.network import Network, retransmitting
 from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.trial import tried
-from mptcp_gateway.model import Access, Goal, Outcome, Verdict, Way
-from mptcp_gateway.plan import Objects, apart, best, planned
+from mptcp_gateway.model import Access, Goal, Lan, Outcome, Verdict, Way
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, apart, best, planned
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Daemon:
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
+        self._lan = settings.lan
         self._network = Network()
         self._before = Before(directory / "before.json")
         self._health = HealthWatch()
@@ -94,6 +97,10 @@ class Daemon:
         self._bests: dict[int, Way | None] = {}
         self._planned = Objects()
         self._told = 0.0
+        self._tunnel: int | None = None
+        """Number of the tunnel's device; None: it is not up."""
+        self._guarded = False
+        """Whether this daemon has made the firewall."""
         self.ending = False
 
     @contextmanager
@@ -106,6 +113,8 @@ class Daemon:
                 self._selector.register(each, selectors.EVENT_READ)
             scope.callback(self._leave)
             self._attempt("prepare", self._before.prepare)
+            if self._lan is not None:
+                scope.callback(lambda: self._attempt("firewall", firewall.remove))
             self._resolver.start()
             yield
 
@@ -153,8 +162,19 @@ class Daemon:
             log.warning("uplink %s has no IPv%d any more", *way)
         for way in after.keys() - before.keys():
             log.info("uplink %s has IPv%d: %s by %s", *way, after[way].address, after[way].gateway or after[way].device)
+        if self._lan is not None:
+            self._attempt("home", partial(self._open_home, self._lan))
         self._attempt("rp_filter", lambda: self._before.loosen((each.device, each.index) for each in after.values()))
         self._apply()
+
+    def _open_home(self, lan: Lan) -> list[str]:
+        """Have sysctls and the firewall of a gateway. Raises KernelError."""
+        refused = self._before.open_home(lan.devices, self._settings.uplinks.values())
+        self._tunnel = self._network.index_of(lan.tunnel) if lan.tunnel else None
+        if not self._guarded or not firewall.is_there():
+            firewall.apply(ruleset(lan, self._settings.uplinks))
+            self._guarded = True
+        return refused
 
     def _turn(self, now: float) -> None:
         """Take the outcomes of trials, and begin those that are due."""
@@ -193,9 +213,12 @@ class Daemon:
     def _apply(self) -> None:
         """Bring the kernel in line; each thing that it refuses is left out."""
         verdicts, found = self._health.verdicts, self._health.found
-        wanted = self._planned = planned(self._order, found, verdicts, (each.address for each in self._goals))
+        before, parents = self._planned, (each.address for each in self._goals)
+        wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
         addresses = {each.address for each in found.values()}
         self._attempt("routes", lambda: self._network.apply(wanted))
+        for mark in abandoned(before, wanted):
+            self._attempt(f"forget {mark}", partial(firewall.forget, mark))
         self._attempt("endpoints", lambda: self._before.have_endpoints(wanted.endpoints, addresses))
         bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in bests.items():
@@ -256,11 +279,27 @@ class Daemon:
                         }
                     )
         twins = [{"uplink": way.uplink, "version": way.version, "as": first} for way, first in self._twins.items()]
-        found: dict[str, Any] = {"uplinks": list(self._order), "ways": ways, "same_address": twins}
+        found: dict[str, Any] = {
+            "uplinks": list(self._order),
+            "ways": ways,
+            "same_address": twins,
+            "home": self._home(),
+        }
         temporary = self._directory / "status.new"
         temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         temporary.chmod(0o644)
         temporary.replace(self._directory / "status.json")
+
+    def _home(self) -> dict[str, Any] | None:
+        if self._lan is None:
+            return None
+        used = any(each.table == TUNNEL_TABLE for each in self._planned.routes)
+        return {
+            "devices": list(self._lan.devices),
+            "tunnel": self._lan.tunnel or None,
+            "tunnel_is_used": used,
+            "fail": "open" if self._lan.fail_open else "closed",
+        }
 
 
 def _heard(notices: socket.socket, own: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -34,6 +34,42 @@ class Access:
     """The device's other global addresses: deprecated ones, temporary ones."""
     carrier: bool = field(default=True, compare=False)
     """False: the link is down, and the address is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lan:
+    """The home network, of whose devices this host is the gateway."""
+
+    devices: tuple[str, ...]
+    """Interfaces that lead there."""
+    past_devices: tuple[Network, ...] = ()
+    """Devices, destinations and ports of TCP and UDP that go past the forwarder and the tunnel."""
+    past_destinations: tuple[Network, ...] = ()
+    past_ports: tuple[int, ...] = ()
+    tunnel: str = ""
+    """A VPN's interface, by which goes what is not TCP; empty: by the best uplink."""
+    quic_refused: bool = True
+    fail_open: bool = True
+
+
+MARK_MASK: Final = 0x7C000000
+"""The bits of a mark that are ours, of packets and of connections (conntrack)."""
+_MARK_SHIFT: Final = 26
+
+
+class Mark(enum.IntEnum):
+    """Of packets: by which table they leave."""
+
+    DELIVER = 1 << _MARK_SHIFT
+    """To the forwarder."""
+    TUNNEL = 2 << _MARK_SHIFT
+    BEST = 3 << _MARK_SHIFT
+    """The uplink on which connections begin."""
+
+
+def uplink_mark(number: int) -> int:
+    """Return the mark for the uplink of this number, from 0 on."""
+    return (4 + number) << _MARK_SHIFT
 
 
 class Goal(NamedTuple):

@@ -7,6 +7,8 @@
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. It is none while
   the way is dead: then the kernel closes the subflows there and tells the other end, which sends elsewhere at once; and
   it opens new ones on all living connections when the way is back.
+- Of a home network whose gateway this host is, packets leave by the first way that is good, those of a connection by
+  the way on which it began, as their marks say (``firewall``); what has the forwarder's mark is delivered here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mptcp_gateway.model import Access, Address, Network, Verdict, Way
+from mptcp_gateway.model import Access, Address, Lan, Mark, Network, Verdict, Way, uplink_mark
 
 MAIN: Final = 254
 """The table that everybody else's routes are in (rtnetlink(7))."""
@@ -25,17 +27,24 @@ FIRST_TABLE: Final = 7721
 MOST_UPLINKS: Final = 8
 MOST_ENDPOINTS: Final = 8
 """That the kernel has (MPTCP_PM_ADDR_MAX)."""
-TABLES: Final = range(BEST_TABLE, FIRST_TABLE + MOST_UPLINKS)
+DELIVER_TABLE: Final = FIRST_TABLE + MOST_UPLINKS
+TUNNEL_TABLE: Final = DELIVER_TABLE + 1
+TABLES: Final = range(BEST_TABLE, TUNNEL_TABLE + 1)
+DELIVER_PRIORITY: Final = 7720
 LOCAL_PRIORITY: Final = 7721
 OWN_PRIORITY: Final = 7722
 BEST_PRIORITY: Final = 7723
-PRIORITIES: Final = range(LOCAL_PRIORITY, BEST_PRIORITY + 1)
+MARK_PRIORITY: Final = 7724
+HOME_PRIORITY: Final = 7725
+PRIORITIES: Final = range(DELIVER_PRIORITY, HOME_PRIORITY + 1)
+_LOOPBACK: Final = 1
+"""The number of the device lo, in each network namespace."""
 _PREFERRED: Final = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route; *to* None is the default route."""
+    """One route; *to* None is the default route. *local*: what is routed there is for this host."""
 
     table: int
     version: int
@@ -43,12 +52,16 @@ class Route:
     index: int
     gateway: Address | None
     source: Address | None
-    """What sends from there by default; None with IPv6, where the kernel chooses by the device."""
+    """What sends from there by default; None: the kernel chooses by the device."""
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, for packets from an address or to one; None: any. *local*: default routes do not count."""
+    """One rule, for packets from an address or to one; None: any. *local*: default routes do not count.
+
+    *device*: by which packets come in; *mark*: that they have. Empty and 0: any.
+    """
 
     priority: int
     version: int
@@ -56,6 +69,8 @@ class Rule:
     to: Address | None
     table: int
     local: bool = False
+    device: str = ""
+    mark: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +120,14 @@ def planned(
     found: Mapping[Way, Access],
     verdicts: Mapping[Way, Verdict],
     parents: Iterable[Address],
+    lan: Lan | None = None,
+    tunnel: int | None = None,
 ) -> Objects:
     """Return what there is to be.
 
     *order*: of the uplinks, the first is preferred. *parents*: addresses of theirs that are known. Of endpoints there
-    are as many as the kernel takes, those of the first uplinks.
+    are as many as the kernel takes, those of the first uplinks. *tunnel*: the number of the tunnel's device, if it is
+    up; what goes by it leaves by the uplinks again, unless no parent answers: then its other end is dead, too.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -129,8 +147,40 @@ def planned(
         if bests[to.version] is not None:
             rules.add(Rule(LOCAL_PRIORITY, to.version, None, to, MAIN, local=True))
             rules.add(Rule(BEST_PRIORITY, to.version, None, to, BEST_TABLE))
+    if lan is not None:
+        rules.update(_home_rules(order, found, verdicts, lan))
+        for version in (4, 6):
+            routes.add(Route(DELIVER_TABLE, version, None, _LOOPBACK, None, None, local=True))
+            if tunnel is not None and Verdict.GOOD in verdicts.values():
+                routes.add(Route(TUNNEL_TABLE, version, None, tunnel, None, None))
     endpoints = list(_endpoints(order, found, verdicts))[:MOST_ENDPOINTS]
     return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
+
+
+def abandoned(before: Objects, after: Objects) -> set[int]:
+    """Return the marks of connections whose table is none any more: they have to be translated anew."""
+
+    def leading(objects: Objects) -> set[int]:
+        tables = {each.table for each in objects.routes}
+        return {each.mark for each in objects.rules if each.mark and each.table in tables}
+
+    return leading(before) - leading(after)
+
+
+def _home_rules(
+    order: Sequence[str], found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict], lan: Lan
+) -> Iterator[Rule]:
+    for version in (4, 6):
+        yield Rule(DELIVER_PRIORITY, version, None, None, DELIVER_TABLE, mark=Mark.DELIVER)
+        for device in lan.devices:
+            yield Rule(LOCAL_PRIORITY, version, None, None, MAIN, local=True, device=device)
+            yield Rule(HOME_PRIORITY, version, None, None, BEST_TABLE, device=device)
+        yield Rule(MARK_PRIORITY, version, None, None, TUNNEL_TABLE, mark=Mark.TUNNEL)
+        yield Rule(MARK_PRIORITY, version, None, None, BEST_TABLE, mark=Mark.BEST)
+    for way in found:
+        if verdicts.get(way) is not Verdict.DEAD:
+            number = order.index(way.uplink)
+            yield Rule(MARK_PRIORITY, way.version, None, None, FIRST_TABLE + number, mark=uplink_mark(number))
 
 
 def _routes(table: int, access: Access) -> Iterable[Route]:

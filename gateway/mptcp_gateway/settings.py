@@ -1,18 +1,20 @@
-"""The settings file, gateway.yaml: which uplinks there are, and what they are tried by. Text comes in."""
+"""The settings file, gateway.yaml: which uplinks there are, what they are tried by, and whose gateway it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mptcp_common.fields import Interface, Name, Parsed, Section, editor_schema
+from mptcp_common.fields import Interface, Name, Parsed, Section, between, editor_schema, one_of
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_gateway.model import Lan, Network
 from mptcp_gateway.plan import MOST_UPLINKS
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-gateway/gateway.yaml")
@@ -28,6 +30,43 @@ def _parent(value: object) -> tuple[str, int]:
     return host, int(port)
 
 
+def _prefix(value: object) -> Network:
+    try:
+        return ip_network(str(value))
+    except ValueError as error:
+        raise ValueError(f"{error}; write 192.168.1.20, 192.168.1.32/28 or 2001:db8::/32") from None
+
+
+_Prefixes = list[Annotated[Network, Parsed(_prefix, _TEXT)]]
+
+
+class PastSection(Section):
+    """What goes past the parents and the tunnel: by the best uplink, as through any router."""
+
+    devices: _Prefixes = Field(default=[], description="Addresses or prefixes of devices.", examples=[["192.168.1.20"]])
+    destinations: _Prefixes = Field(default=[], description="Addresses or prefixes that they ask for.")
+    ports: list[Annotated[int, between(1, 65535)]] = Field(
+        default=[], description="Ports of TCP and UDP that they ask for.", examples=[[5060]]
+    )
+
+
+class LanSection(Section):
+    """The home network, whose devices have this host as their gateway. No device needs a setting."""
+
+    devices: list[Interface] = Field(description="Interfaces that lead there.", examples=[["br0"]])
+    tunnel: Interface | None = Field(
+        None, description="A VPN's interface, by which goes what is not TCP; left out: by the best uplink."
+    )
+    quic: Annotated[str, one_of("refuse", "pass")] = Field(
+        "refuse", description="refuse: UDP to port 443 is rejected, so that browsers use TCP, and all uplinks."
+    )
+    fail: Annotated[str, one_of("open", "closed")] = Field(
+        "open",
+        description="Where no parent answers, or the forwarder does not run, TCP goes by the best uplink; or not.",
+    )
+    past: PastSection = PastSection()
+
+
 class GatewaySection(Section):
     """Settings of mptcp-gateway."""
 
@@ -39,6 +78,8 @@ class GatewaySection(Section):
         description="Proxies to which each uplink is tried by a Multipath TCP connection.",
         examples=[["proxy.example.net:3128"]],
     )
+    lan: LanSection | None = Field(None, description="The home network, where this host is its gateway.")
+    login: str | None = Field(None, description="NAME:PASSWORD for the parents; the file is then for root alone.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +91,9 @@ class Settings:
     parents: tuple[tuple[str, int], ...]
     """Host names or addresses, and ports."""
     source: str
+    lan: Lan | None = None
+    login: str = ""
+    """NAME:PASSWORD, or empty."""
 
 
 def settings_schema() -> dict[str, Any]:
@@ -74,9 +118,33 @@ def load_settings(text: str, source: str) -> Settings:
         complain("uplinks", "two uplinks have the same device")
     if not section.parents:
         complain("parents", "no parent; uplinks are tried by connections to one")
+    lan = section.lan
+    if lan is not None and not lan.devices:
+        complain("lan", "no devices; name the interfaces that lead to the home network")
+    if lan is not None:
+        for device in (*section.uplinks.values(), *lan.devices, *filter(None, [lan.tunnel])):
+            if set(device) & set('"*'):
+                complain("lan", f"{device}: nftables takes no interface with a quote or an asterisk in its name")
+    if section.login is not None and not all(section.login.partition(":")):
+        complain("login", "write NAME:PASSWORD")
     if wrong:
         raise DocumentError(wrong)
-    return Settings(section.uplinks, tuple(section.parents), source)
+    return Settings(
+        section.uplinks, tuple(section.parents), source, None if lan is None else _lan(lan), section.login or ""
+    )
+
+
+def _lan(section: LanSection) -> Lan:
+    past = section.past
+    return Lan(
+        tuple(section.devices),
+        tuple(past.devices),
+        tuple(past.destinations),
+        tuple(past.ports),
+        section.tunnel or "",
+        section.quic == "refuse",
+        section.fail == "open",
+    )
 
 
 def read_settings(path: Path) -> Settings:

@@ -68,6 +68,21 @@ class Before:
             refused.append(str(error))
         return refused
 
+    def open_home(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
+        """Have this host pass packets on between home and uplinks; return what was refused.
+
+        A router takes no router advertisements unless it is told to (ip-sysctl.rst, accept_ra). Devices that are on
+        one network with an uplink's router are not told to send there.
+        """
+        wanted = {
+            f"net/ipv6/conf/{each}/accept_ra": "2"
+            for each in uplinks
+            if _read(f"net/ipv6/conf/{each}/accept_ra") == "1"
+        }
+        wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
+        wanted |= {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
+        return [text for name, value in wanted.items() for text in self._have(name, value)]
+
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
         """Set the rp_filter of devices that are new, by name and number; return what was refused."""
         refused = []
@@ -126,7 +141,7 @@ class Before:
         for address, (device, flags) in self._others.items():
             if address in self._ours or address not in there:
                 refused += _refusal(add_endpoint, address, device, flags)
-        for name, value in self._sysctls.items():
+        for name, value in reversed(self._sysctls.items()):
             refused += _refusal(_set, name, value)  # perhaps of a device that has gone
         if self._limit is not None:
             refused += _refusal(set_subflow_limit, self._limit)

@@ -21,7 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_gateway.kernel.addresses import Candidate, chosen
-from mptcp_gateway.model import Access, Address, Way
+from mptcp_gateway.model import MARK_MASK, Access, Address, Way
 from mptcp_gateway.plan import MAIN, PRIORITIES, TABLES, Objects, Route, Rule
 
 _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
@@ -35,8 +35,8 @@ _UNUSABLE: Final = 0x08 | 0x40
 _POINT_TO_POINT: Final = 0x10
 """Of a device (linux/if.h)."""
 _ONLINK: Final = 0x04
-_UNICAST: Final = 1
-_SCOPE_LINK: Final = 253
+_UNICAST, _LOCAL = 1, 2
+_SCOPE_LINK, _SCOPE_HOST = 253, 254
 _SOCKETS: Final = tuple(Path("/proc/thread-self/net", each) for each in ("tcp", "tcp6"))
 _REFUSED: Final = (NetlinkError, OSError)
 
@@ -75,6 +75,15 @@ class Network:
                     found[Way(uplink, version)] = access
         return found
 
+    def index_of(self, device: str) -> int | None:
+        """Return the number of a device; None where it is not there, or down. Raises KernelError."""
+        try:
+            links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
+        except _REFUSED as error:
+            raise KernelError(f"look at {device}: {reason(error)}") from error
+        link = links.get(device)
+        return None if link is None or not _has_carrier(link) else int(link["index"])
+
     def objects(self) -> Objects:
         """Return our routes and rules, without endpoints. Raises KernelError."""
         try:
@@ -83,7 +92,7 @@ class Network:
                 for family in _FAMILIES.values()
                 for table in TABLES
                 for each in _dumped(partial(self._route.get_routes, family=family, table=table))
-                if each["type"] == _UNICAST
+                if each["type"] in (_UNICAST, _LOCAL)
             ]
             rules = [_read_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
         except _REFUSED as error:
@@ -127,11 +136,14 @@ class Network:
             more |= {"dst": str(rule.to), "dst_len": rule.to.max_prefixlen}
         if rule.local:
             more["FRA_SUPPRESS_PREFIXLEN"] = 0
+        if rule.device:
+            more["FRA_IIFNAME"] = rule.device
+        if rule.mark:
+            more |= {"FRA_FWMARK": rule.mark, "FRA_FWMASK": MARK_MASK}
         try:
             self._route.rule(command, family=_FAMILIES[rule.version], table=rule.table, priority=rule.priority, **more)
         except _REFUSED as error:
-            which = f"from {rule.source}" if rule.to is None else f"to {rule.to}"
-            return [f"{command} a rule {which}: {reason(error)}"]
+            return [f"{command} a rule, {_selector(rule)}: {reason(error)}"]
         return []
 
     def _do_route(self, command: str, route: Route) -> list[str]:
@@ -141,8 +153,10 @@ class Network:
             if route.version == 4:
                 more["flags"] = _ONLINK
         elif route.version == 4:
-            more["scope"] = _SCOPE_LINK
-        if route.version == 4:
+            more["scope"] = _SCOPE_HOST if route.local else _SCOPE_LINK
+        if route.local:
+            more["type"] = _LOCAL
+        if route.source is not None:
             more["prefsrc"] = str(route.source)
         try:
             self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **more)
@@ -229,8 +243,12 @@ def access_of(
         None if alone else own.interface.network,
         None if gateway is None else ip_address(gateway),
         tuple(each.interface.ip for each in candidates if each is not own),
-        link.get_attr("IFLA_OPERSTATE") in ("UP", "UNKNOWN"),
+        _has_carrier(link),
     )
+
+
+def _has_carrier(link: Any) -> bool:
+    return link.get_attr("IFLA_OPERSTATE") in ("UP", "UNKNOWN")
 
 
 def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
@@ -270,7 +288,14 @@ def _read_route(message: Any) -> Route:
         int(message.get_attr("RTA_OIF") or 0),
         None if gateway is None else ip_address(gateway),
         None if source is None else ip_address(source),
+        message["type"] == _LOCAL,
     )
+
+
+def _selector(of: Rule) -> str:
+    if of.mark:
+        return f"mark {of.mark:#x}"
+    return f"from {of.source or of.device}" if of.to is None else f"to {of.to}"
 
 
 def _read_rule(message: Any) -> Rule:
@@ -283,4 +308,6 @@ def _read_rule(message: Any) -> Rule:
         None if to is None else ip_address(to),
         int(message.get_attr("FRA_TABLE") or message["table"]),
         message.get_attr("FRA_SUPPRESS_PREFIXLEN") == 0,
+        str(message.get_attr("FRA_IIFNAME") or ""),
+        int(message.get_attr("FRA_FWMARK") or 0),
     )

@@ -1,0 +1,63 @@
+"""The request by which a proxy is asked for a tunnel, and its answer (RFC 9110, 9.3.6). Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, NamedTuple
+
+from mptcp_gateway.model import Address
+
+LONGEST_HEAD: Final = 8192
+CHECK_ADDRESS: Final = "192.0.2.80"
+"""Of nobody (RFC 5737): devices that ask for it get the proxy's check page, whatever their name server knows."""
+_CHECK_NAME: Final = "check.mptcp.internal"
+_END: Final = b"\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    status: int
+    rest: bytes
+    """What came behind the head."""
+
+
+def _authorization(login: str) -> str:
+    return f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}\r\n" if login else ""
+
+
+def request(address: Address, port: int, login: str) -> bytes:
+    """Return what to send. *login* is NAME:PASSWORD, or empty."""
+    host = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    return f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{_authorization(login)}\r\n".encode()
+
+
+def answer(received: bytes) -> Answer | None:
+    """Return what the proxy answered; None while that is not complete. Raises ValueError for what is no answer."""
+    head, end, rest = received.partition(_END)
+    if not end:
+        if len(received) > LONGEST_HEAD:
+            raise ValueError("the parent's answer does not end")
+        return None
+    words = head.split(b"\r\n", 1)[0].split(None, 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or len(words[1]) != 3 or not words[1].isdigit():
+        raise ValueError("the parent's answer is not one of HTTP")
+    return Answer(int(words[1]), rest)
+
+
+def check_request(received: bytes, login: str) -> bytes | None:
+    """Return a browser's request as one for the check page, to a proxy; None while its head is not complete.
+
+    Raises ValueError for what has no request line of HTTP.
+    """
+    head, end, rest = received.partition(_END)
+    if not end:
+        if len(received) > LONGEST_HEAD:
+            raise ValueError("the request does not end")
+        return None
+    lines = head.split(b"\r\n")
+    words = lines[0].split(b" ")
+    if len(words) != 3 or not words[1].startswith(b"/"):
+        raise ValueError("no request for a page")
+    kept = [each for each in lines[1:] if each.split(b":")[0].lower() not in (b"host", b"connection", b"via")]
+    first = b"%s http://%s%s HTTP/1.1" % (words[0], _CHECK_NAME.encode(), words[1])
+    ours = f"Host: {_CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
+    return b"\r\n".join([first, *kept, ours.encode()]) + b"\r\n" + rest

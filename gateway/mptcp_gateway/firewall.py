@@ -1,0 +1,112 @@
+"""What nftables is to have for the devices of a home: which of their packets go where. Pure. nft(8).
+
+A device's connection by TCP is handed to the forwarder (TPROXY) unless it goes past: then, and where nobody listens for
+it, the packets are routed and masqueraded as those of any router. So a forwarder that has died costs nothing but
+its own connections. Marks tell the routing rules (``plan``) by which table; they are kept with each connection,
+so that one stays on the uplink on which it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from mptcp_gateway.model import MARK_MASK, Lan, Mark, uplink_mark
+
+TABLE: Final = "mptcp_gateway"
+FORWARDER_PORT: Final = 7720
+_PAST: Final = 0x80000000
+"""Of a connection: it goes past what is in its way."""
+
+_LOCAL: Final = {
+    4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
+    6: "::1, fc00::/7, fe80::/10, ff00::/8",
+}
+"""Never forwarded to a parent: its networks are others."""
+
+
+def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
+    """Return the text for ``nft -f``: our table, as it is to be, in place of what it was.
+
+    What name servers put into the sets ``names4`` and ``names6`` stays.
+    """
+    devices = {_quoted(device): uplink_mark(number) for number, device in enumerate(uplinks.values())}
+    if lan.tunnel:
+        devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)
+    home = _among(map(_quoted, lan.devices))
+    outside = [each for each in devices if each.strip('"') not in lan.devices]
+    chains = {
+        "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
+        "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
+        "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
+    }
+    lines = []
+    for version in (4, 6):
+        # dnsmasq fills these (nftset=/example.com/4#inet#mptcp_gateway#names4).
+        lines.append(f"  set names{version} {{ type ipv{version}_addr; }}")
+    for name, (hook, rules) in chains.items():
+        lines += [f"  chain {name} {{", f"    type {hook}; policy accept;", *(f"    {each}" for each in rules), "  }"]
+    # A chain is deleted after it was made, for it may not be there.
+    old = (f"table inet {TABLE} {{ chain {name} {{ }}; }}\ndelete chain inet {TABLE} {name}\n" for name in chains)
+    return f"{''.join(old)}table inet {TABLE} {{\n{''.join(f'{each}{chr(10)}' for each in lines)}}}\n"
+
+
+REMOVAL: Final = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
+"""The text for ``nft -f`` that removes what there is of ours, whether there is any or not."""
+
+
+def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
+    yield f"iifname != {home} return"
+    yield f"meta l4proto tcp socket transparent 1 {_marked(Mark.DELIVER)} accept"
+    yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_marked(mark)} accept" for mark in devices.values())
+    yield "fib daddr type { local, broadcast, anycast, multicast } accept"
+    past = f"ct mark set ct mark or {_PAST:#x} accept"
+    yield f"ip daddr {{ {_LOCAL[4]} }} {past}"
+    yield f"ip6 daddr {{ {_LOCAL[6]} }} {past}"
+    for version, ip in ((4, "ip"), (6, "ip6")):
+        for field, members in (("saddr", lan.past_devices), ("daddr", lan.past_destinations)):
+            of_version = [str(each) for each in members if each.version == version]
+            if of_version:
+                yield f"{ip} {field} {_among(of_version)} {past}"
+        yield f"{ip} daddr @names{version} {past}"
+    if lan.past_ports:
+        yield f"th dport {_among(map(str, lan.past_ports))} {past}"
+    if lan.tunnel:
+        yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
+    for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
+        # Without a listener the rule does not match.
+        yield (
+            f"meta nfproto ipv{version} tcp flags & (syn | ack) == syn tproxy {at}:{FORWARDER_PORT}"
+            f" {_marked(Mark.DELIVER)} accept"
+        )
+
+
+def _pass(lan: Lan, devices: Mapping[str, int], home: str, outside: Sequence[str]) -> Iterable[str]:
+    if outside:
+        yield f"iifname {_among(outside)} oifname {home} ct state new drop"
+    yield f"oifname {_among(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
+    on_its_way = f"iifname {home} oifname {_among(devices)} ct mark and {_PAST:#x} == 0"
+    if lan.quic_refused:
+        yield f"{on_its_way} udp dport 443 ct state new reject"
+    if not lan.fail_open:
+        yield f"{on_its_way} meta l4proto tcp reject with tcp reset"
+        if lan.tunnel:
+            yield f"{on_its_way} oifname != {_quoted(lan.tunnel)} meta l4proto != tcp reject"
+
+
+def _leave(devices: Mapping[str, int], home: str) -> Iterable[str]:
+    keep = 0xFFFFFFFF ^ MARK_MASK
+    for device, mark in devices.items():
+        yield f"iifname {home} oifname {device} ct mark set ct mark and {keep:#x} or {mark:#x} masquerade"
+
+
+def _marked(mark: int) -> str:
+    return f"meta mark set meta mark and {0xFFFFFFFF ^ MARK_MASK:#x} or {int(mark):#x}"
+
+
+def _among(values: Iterable[str]) -> str:
+    return f"{{ {', '.join(values)} }}"
+
+
+def _quoted(device: str) -> str:
+    return f'"{device}"'

@@ -1,0 +1,382 @@
+"""The forwarder: it accepts what the devices of a home open by TCP, whatever it is for, and asks a parent for a tunnel.
+
+device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin
+
+The kernel hands it the connections (TPROXY): a socket's own address is the one that the device asked for. Where no
+parent opens the tunnel, the forwarder connects to the origin itself, by the best uplink, unless ``fail: closed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, TypeVar
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
+from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_gateway import connect
+from mptcp_gateway.firewall import FORWARDER_PORT
+from mptcp_gateway.kernel.resolver import Resolver
+from mptcp_gateway.model import Address, Goal, Lan, Mark
+from mptcp_gateway.pump import Pump, abort
+from mptcp_gateway.settings import Settings
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+STAGGER_SECONDS: Final = 1.0
+"""After so long without an answer of a parent the next attempt begins beside the first: by then the uplinks' daemon
+may have found that the uplink is dead."""
+ATTEMPTS: Final = 4
+PATIENCE_SECONDS: Final = 5.0
+"""All attempts together."""
+TUNNEL_SECONDS: Final = 60.0
+"""For which a parent may try to reach the origin."""
+DIRECT_SECONDS: Final = 20.0
+ASK_SECONDS: Final = 2.0
+"""Between two attempts to reach parents that are silent."""
+_TELL_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.1
+_ACCEPTS: Final = 64
+"""Connections that are accepted at a time."""
+_BACKLOG: Final = 4096
+_IPPROTO_MPTCP: Final = 262
+_IP_TRANSPARENT, _IPV6_TRANSPARENT = 19, 75
+"""linux/in.h, linux/in6.h."""
+_CONGESTION_CONTROL: Final = b"bbr"
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_LOOPBACK: Final = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+
+class UnansweredError(Exception):
+    """No parent opened the tunnel; the text says why."""
+
+
+class Forwarder:
+    """One host's."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        """*directory* is where it leaves its status."""
+        self._settings = settings
+        self._lan = settings.lan or Lan(())
+        self._directory = directory
+        self._resolver = Resolver(settings.parents, lambda: None)
+        self._answered: Goal | None = None
+        self._silent: str | None = None
+        """Why no parent answers; None while one does, as far as is known."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumps: set[Pump] = set()
+        self._counts: Counter[str] = Counter()
+        self._refusals: dict[str, str] = {}
+        """What parents refused, by port, the latest."""
+        self._why = ""
+        """Why the last one went past the parents."""
+        self._octets = 0
+        self._full = False
+
+    async def run(self, ending: asyncio.Event) -> None:
+        """Forward until *ending* is set. Raises KernelError."""
+        loop = asyncio.get_running_loop()
+        with _listeners() as listeners:
+            self._resolver.start()
+            for each in listeners:
+                loop.add_reader(each, self._accept, each)
+            tell("mptcp-forwarder", READY, status(f"{len(self._settings.parents)} parents"))
+            looking = loop.create_task(self._look_for_parents())
+            while not ending.is_set():
+                self._tell()
+                tell("mptcp-forwarder", WATCHDOG)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ending.wait(), _TELL_SECONDS)
+            for each in listeners:
+                loop.remove_reader(each)
+            for task in (looking, *self._tasks):
+                task.cancel()
+        for pump in tuple(self._pumps):
+            pump.fail()
+        (self._directory / "forwarder.json").unlink(missing_ok=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTS):
+            try:
+                client, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor is left: the connection waits in the kernel
+                if not self._full:
+                    log.error("accept a connection: %s", reason(error))
+                self._full = True
+                loop.remove_reader(listener)
+                loop.call_later(_PAUSE_SECONDS, self._again, listener)
+                return
+            self._full = False
+            client.setblocking(False)
+            task = loop.create_task(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _serve(self, client: socket.socket) -> None:
+        upstream = None
+        try:
+            host, port = client.getsockname()[:2]
+            address = ip_address(host)
+            if address.is_loopback:
+                raise UnansweredError("it is for this host")
+            _tune(client)
+            self._counts["connections"] += 1
+            upstream, first = await self._upstream(client, address, port)
+            pump = Pump(client, upstream, lambda octets: self._ended(pump, octets))
+            self._pumps.add(pump)
+            pump.start(first)
+        except (OSError, ValueError, TimeoutError, UnansweredError, asyncio.CancelledError) as error:
+            for each in (client, upstream):
+                if each is not None:
+                    abort(each)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._counts["failed"] += 1
+            log.debug("%s", error)
+
+    async def _upstream(self, client: socket.socket, address: Address, port: int) -> tuple[socket.socket, bytes]:
+        """Return a connection for what *client* wants, and the first bytes from there. Raises OSError and others."""
+        login = self._settings.login
+        if (str(address), port) == (connect.CHECK_ADDRESS, 80):
+            asked = await _received(client, lambda data: connect.check_request(data, login))
+            upstream = await self._parent()
+            await _sent(upstream, asked)
+            return upstream, b""
+        try:
+            if self._silent is not None and self._lan.fail_open:
+                raise UnansweredError(self._silent)
+            return await self._tunnel(address, port)
+        except UnansweredError as error:
+            if not self._lan.fail_open:
+                raise
+            self._counts["direct"] += 1
+            self._why = str(error)
+            return await _direct(address, port), b""
+
+    async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
+        """Raises UnansweredError."""
+        upstream = await self._parent()
+        try:
+            await _sent(upstream, connect.request(address, port, self._settings.login))
+            async with asyncio.timeout(TUNNEL_SECONDS):
+                answer = await _received(upstream, connect.answer)
+        except (OSError, ValueError, TimeoutError) as error:
+            abort(upstream)
+            raise UnansweredError(str(error) or "no answer to CONNECT") from None
+        except asyncio.CancelledError:
+            abort(upstream)
+            raise
+        if answer.status != 200:
+            abort(upstream)
+            if answer.status < 500:
+                self._refuse(port, answer.status)
+            raise UnansweredError(f"the parent answers {answer.status}")
+        return upstream, answer.rest
+
+    def _refuse(self, port: int, code: int) -> None:
+        if str(port) not in self._refusals and len(self._refusals) < 100:
+            log.warning("a parent answers %d to CONNECT for port %d: does it allow this port?", code, port)
+            self._refusals[str(port)] = str(code)
+
+    async def _parent(self) -> socket.socket:
+        """Return a connection to a parent, the first that stands. Raises UnansweredError."""
+        goals = sorted(self._resolver.goals, key=lambda each: each != self._answered)
+        if not goals:
+            raise UnansweredError("no parent has a known address")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_SECONDS
+        attempts: set[asyncio.Task[tuple[Goal, socket.socket]]] = set()
+        last = "no answer"
+        left = [goals[number % len(goals)] for number in range(max(ATTEMPTS, len(goals)))]
+        try:
+            while (left or attempts) and loop.time() < until:
+                if left:
+                    attempts.add(loop.create_task(_connected(left.pop(0))))
+                wait = STAGGER_SECONDS if left else until - loop.time()
+                done, attempts = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    error = each.exception()
+                    if error is None:
+                        done.remove(each)
+                        attempts |= done
+                        self._answered, upstream = each.result()
+                        self._found(None)
+                        return upstream
+                    last = reason(error) if isinstance(error, OSError) else str(error)
+        finally:
+            for each in attempts:
+                each.add_done_callback(_close)
+                each.cancel()
+        self._found(last)
+        raise UnansweredError(f"no parent: {last}")
+
+    def _found(self, silent: str | None) -> None:
+        if (silent is None) is not (self._silent is None):
+            if silent is None:
+                log.info("a parent answers again")
+            else:
+                way = "connections go past the parents" if self._lan.fail_open else "connections fail"
+                log.warning("no parent answers: %s; %s", silent, way)
+        self._silent = silent
+
+    async def _look_for_parents(self) -> None:
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            if self._silent is not None:
+                with suppress(UnansweredError):
+                    abort(await self._parent())
+
+    def _ended(self, pump: Pump, octets: int) -> None:
+        self._pumps.discard(pump)
+        self._octets += octets
+
+    def _tell(self) -> None:
+        found = {
+            "open": len(self._pumps),
+            "connections": self._counts["connections"],
+            "direct": self._counts["direct"],
+            "direct_because": self._why,
+            "failed": self._counts["failed"],
+            "octets": self._octets,
+            "silent": self._silent,
+            "refused_ports": self._refusals,
+        }
+        temporary = self._directory / "forwarder.new"
+        try:
+            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            temporary.chmod(0o644)
+            temporary.replace(self._directory / "forwarder.json")
+        except OSError as error:
+            log.debug("%s", error)
+
+
+@contextmanager
+def _listeners() -> Iterator[list[socket.socket]]:
+    """Yield the listeners, on loopback: only what the kernel hands over comes in. Raises KernelError."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ExitStack() as scope:
+        made = []
+        for family, level, option in (
+            (socket.AF_INET, socket.SOL_IP, _IP_TRANSPARENT),
+            (socket.AF_INET6, socket.IPPROTO_IPV6, _IPV6_TRANSPARENT),
+        ):
+            try:
+                listener = scope.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            except OSError:
+                if family == socket.AF_INET6:
+                    continue  # the kernel was started without it
+                raise
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(level, option, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind((_LOOPBACK[family], FORWARDER_PORT))
+                listener.listen(_BACKLOG)
+            except OSError as error:
+                if family == socket.AF_INET6 and error.errno == errno.EADDRNOTAVAIL:
+                    continue
+                raise KernelError(f"listen on {_LOOPBACK[family]}, port {FORWARDER_PORT}: {reason(error)}") from error
+            listener.setblocking(False)
+            made.append(listener)
+        yield made
+
+
+def _tune(connection: socket.socket) -> None:
+    """An end that vanished is noticed after two minutes; small pieces go at once."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:
+    """Raises OSError."""
+    family = socket.AF_INET if goal.address.version == 4 else socket.AF_INET6
+    try:
+        upstream = socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP)
+    except OSError:  # a kernel without it
+        upstream = socket.socket(family, socket.SOCK_STREAM)
+    with suppress(OSError):  # a kernel that has it not
+        upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
+    return goal, await _open(upstream, goal.address, goal.port)
+
+
+async def _direct(address: Address, port: int) -> socket.socket:
+    """Return a connection to an origin by the best uplink. Raises OSError and TimeoutError."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    upstream = socket.socket(family, socket.SOCK_STREAM)
+    upstream.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, Mark.BEST)
+    async with asyncio.timeout(DIRECT_SECONDS):
+        return await _open(upstream, address, port)
+
+
+async def _open(upstream: socket.socket, address: Address, port: int) -> socket.socket:
+    """Connect. Not by the loop's own sock_connect(), which looks the address up, and knows no Multipath TCP."""
+    loop = asyncio.get_running_loop()
+    answered = asyncio.Event()
+    try:
+        upstream.setblocking(False)
+        _tune(upstream)
+        error = upstream.connect_ex((str(address), port))
+        if error == errno.EINPROGRESS:
+            loop.add_writer(upstream, answered.set)
+            try:
+                await answered.wait()
+            finally:
+                loop.remove_writer(upstream)
+            error = upstream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+    except BaseException:
+        upstream.close()
+        raise
+    return upstream
+
+
+def _close(attempt: asyncio.Task[tuple[Goal, socket.socket]]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        abort(attempt.result()[1])
+
+
+async def _sent(to: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(to, data)
+
+
+async def _received(of: socket.socket, read: Callable[[bytes], T | None]) -> T:
+    """Return what *read* makes of the first bytes, as soon as it can. Raises OSError, and what *read* does."""
+    data = b""
+    while (found := read(data)) is None:
+        more = await asyncio.get_running_loop().sock_recv(of, connect.LONGEST_HEAD)
+        if not more:
+            raise ConnectionResetError("closed before the head was complete")
+        data += more
+    return found
+
+
+async def serve(settings: Settings, directory: Path) -> None:
+    """Run until SIGTERM or SIGINT. Raises KernelError and OSError."""
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    await Forwarder(settings, directory).run(ending)

@@ -1,0 +1,62 @@
+"""Our table of nftables, and connections that the kernel follows. nft(8), conntrack by ctnetlink."""
+
+from __future__ import annotations
+
+import subprocess
+
+from pyroute2 import NFCTSocket
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
+from mptcp_gateway.firewall import REMOVAL, TABLE
+from mptcp_gateway.model import MARK_MASK
+
+_SECONDS = 10
+
+
+def apply(text: str) -> None:
+    """Have nft(8) do what *text* says, all or nothing. Raises KernelError."""
+    _nft(["-f", "-"], text)
+
+
+def is_there() -> bool:
+    """Say whether the table is there. Raises KernelError."""
+    try:
+        _nft(["list", "chain", "inet", TABLE, "carry"])
+    except KernelError as error:
+        if "No such file" in str(error):
+            return False
+        raise
+    return True
+
+
+def remove() -> None:
+    """Remove the table. Raises KernelError."""
+    apply(REMOVAL)
+
+
+def forget(mark: int) -> None:
+    """Have the kernel forget connections with this mark: their next packet is routed, and translated, anew.
+
+    Raises KernelError.
+    """
+    try:
+        with NFCTSocket() as connections:
+            connections.flush(mark=mark, mark_mask=MARK_MASK)
+    except (NetlinkError, OSError) as error:
+        raise KernelError(f"forget the connections with mark {mark:#x}: {reason(error)}") from error
+
+
+def _nft(arguments: list[str], text: str = "") -> None:
+    try:
+        done = subprocess.run(
+            ["nft", *arguments], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise KernelError("nft is not installed (Debian: nftables)") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"nft: {error}") from error
+    if done.returncode:
+        lines = [each for each in done.stderr.splitlines() if each.strip()]
+        raise KernelError(f"nft: {lines[0] if lines else 'failed'}")

@@ -1,0 +1,125 @@
+"""Bytes between two connected sockets, both ways, until both ends are done. All pumps share one buffer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+SIZE: Final = 262_144
+"""Bytes read at a time: so many are copied again where the other end does not take them at once."""
+_BUFFER: Final = memoryview(bytearray(SIZE))
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def abort(of: socket.socket) -> None:
+    """Close a connection by a reset (SO_LINGER of socket(7))."""
+    with suppress(OSError):
+        of.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    of.close()
+
+
+class Pump:
+    """Of two non-blocking sockets, which it closes at the end: by a reset where one of them failed."""
+
+    def __init__(self, one: socket.socket, other: socket.socket, ended: Callable[[int], None]) -> None:
+        """*ended* is called once, with the bytes that passed in both directions."""
+        self._sockets = one, other
+        self._ended = ended
+        self._halves = (
+            _Half(one, other, self._half_done, self.fail),
+            _Half(other, one, self._half_done, self.fail),
+        )
+
+    def start(self, first: bytes = b"") -> None:
+        """Begin, with *first* as what *one* has to get before all else."""
+        self._halves[0].start()
+        self._halves[1].start(first)
+
+    def fail(self) -> None:
+        self._close(abort)
+
+    def _half_done(self) -> None:
+        if all(each.done for each in self._halves):
+            self._close(socket.socket.close)
+
+    def _close(self, how: Callable[[socket.socket], None]) -> None:
+        if self._sockets[0].fileno() < 0:
+            return
+        for each in self._halves:
+            each.stop()
+        for end in self._sockets:
+            how(end)
+        self._ended(sum(each.octets for each in self._halves))
+
+
+class _Half:
+    """One direction. What the sink does not take is kept, and nothing more is read until it has."""
+
+    def __init__(
+        self, source: socket.socket, sink: socket.socket, ended: Callable[[], None], failed: Callable[[], None]
+    ) -> None:
+        self._source, self._sink = source, sink
+        self._ended, self._failed = ended, failed
+        self._loop = asyncio.get_running_loop()
+        self._kept: bytes | memoryview = b""
+        self.octets = 0
+        self.done = False
+
+    def start(self, first: bytes = b"") -> None:
+        self._loop.add_reader(self._source, self._readable)
+        if first:
+            self._write(first)
+
+    def stop(self) -> None:
+        if not self.done:
+            self._loop.remove_reader(self._source)
+        if self._kept:
+            self._loop.remove_writer(self._sink)
+
+    def _readable(self) -> None:
+        try:
+            count = self._source.recv_into(_BUFFER)
+            if count:
+                self._write(_BUFFER[:count])
+                return
+            self._loop.remove_reader(self._source)
+            self.done = True
+            self._sink.shutdown(socket.SHUT_WR)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._failed()
+            return
+        self._ended()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        sent = self._sent(data)
+        if 0 <= sent < len(data):
+            self._kept = bytes(data[sent:])
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._writable)
+
+    def _writable(self) -> None:
+        sent = self._sent(self._kept)
+        if sent < 0:
+            return
+        self._kept = self._kept[sent:]
+        if not self._kept:
+            self._loop.remove_writer(self._sink)
+            self._loop.add_reader(self._source, self._readable)
+
+    def _sent(self, data: bytes | memoryview) -> int:
+        """Return how many bytes the sink took; -1 where it failed, and everything is closed."""
+        try:
+            sent = self._sink.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._failed()
+            return -1
+        self.octets += sent
+        return sent

@@ -1,0 +1,291 @@
+"""A home's devices without any setting: what they open goes to the forwarder, and a real Squid is its parent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_gateway import connect
+from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import (
+    SQUID_CONFIG,
+    Origin,
+    accepts,
+    python_command,
+    start_origin,
+    start_proxy,
+    wait_until,
+)
+from mptcp_lab.testbed.system_state import differences, kernel_state
+
+pytestmark = pytest.mark.kernel
+SITE, SITE6 = "203.0.113.9", "2001:db8:9::9"
+UPLINKS = ("eth0", "wlan0")
+FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
+BANNER = """
+import socketserver
+class Greeting(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(b"220 here\\r\\n")
+        self.wfile.write(b"250 " + self.rfile.readline())
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
+"""
+ASK_BANNER = f"""
+import socket
+with socket.create_connection(("{SITE}", 25), 10) as talk:
+    first = talk.recv(100)
+    talk.sendall(b"hello\\r\\n")
+    print((first + talk.recv(100)).decode().replace("\\r\\n", " "))
+"""
+ECHO = f"""
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("{SITE}", 443))
+while True:
+    data, client = server.recvfrom(2000)
+    server.sendto(client[0].encode(), client)
+"""
+ASK_ECHO = f"""
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
+    talk.settimeout(3)
+    talk.connect(("{SITE}", 443))
+    try:
+        talk.send(b"x")
+        print(talk.recv(100).decode())
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@contextmanager
+def dropped(core: LiveNode, device: str) -> Iterator[None]:
+    """Have *core* drop all packets of *device*, without either end being told."""
+    core.run(["nft", f"add table inet {device}"])
+    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
+        core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
+        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
+    try:
+        yield
+    finally:
+        core.run(["nft", f"delete table inet {device}"])
+
+
+@dataclass
+class Home:
+    testbed: Testbed
+    origin: Origin
+    more: str = ""
+
+    @property
+    def device(self) -> LiveNode:
+        return self.testbed["client"]
+
+    @property
+    def relay(self) -> LiveNode:
+        return self.testbed["relay"]
+
+    @property
+    def directory(self) -> Path:
+        return self.relay.directory / "gateway"
+
+    @contextmanager
+    def gateway(self, more: str = "") -> Iterator[Process]:
+        parent = self.testbed["proxy"].service_address()
+        uplinks = ", ".join(f"{device}: {device}" for device in UPLINKS)
+        text = f"uplinks: {{{uplinks}}}\nparents: ['{parent}:3128']\nlan: {{devices: [lan0]{more}}}\n"
+        self.settings = self.relay.write("gateway.yaml", text)
+        (self.directory / "status.json").unlink(missing_ok=True)
+        with self.relay.running(self.command("run")) as process:
+            wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
+            yield process
+            process.stop()
+
+    @contextmanager
+    def forwarder(self) -> Iterator[Process]:
+        says = self.directory / "forwarder.json"
+        says.unlink(missing_ok=True)  # a killed one has left it
+        with self.relay.running(self.command("forward")) as process:
+            wait_until(says.exists, "it forwards", process=process)
+            yield process
+
+    def command(self, name: str) -> list[str]:
+        command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", name]
+        return [*command, "--config", str(self.settings), "--directory", str(self.directory)]
+
+    def status(self) -> dict[str, Any]:
+        said = self.relay.run([*self.command("status"), "--forwarder", str(self.directory), "--json"]).stdout
+        home: dict[str, Any] = json.loads(said)["home"]
+        return home
+
+    def verdicts(self) -> list[str]:
+        try:
+            ways = json.loads((self.directory / "status.json").read_text())["ways"]
+        except FileNotFoundError:
+            return []
+        return [each["verdict"] for each in ways if each["version"] == 4]
+
+    def forwarded(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "forwarder.json").read_text())
+        return found
+
+    def forwarded_soon(self, key: str, count: int) -> bool:
+        wait_until(lambda: self.forwarded()[key] >= count, f"it says {key}")
+        return True
+
+    def banner(self) -> str:
+        return self.device.run(python_command(ASK_BANNER)).stdout.strip()
+
+    def echo(self) -> str:
+        """Return from which address a packet to UDP 443 came, or the error."""
+        return self.device.run(python_command(ASK_ECHO)).stdout.strip()
+
+    def got(self) -> str:
+        return (self.device.directory / "got").read_text(errors="replace")
+
+    @contextmanager
+    def flow(self) -> Iterator[Callable[[], str]]:
+        """Yield what sends one packet more from one port, and returns from which address it came."""
+        with self.device.entered():
+            talk = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with talk:
+            talk.settimeout(0.2)
+            talk.connect((SITE, 443))
+
+            def ask() -> str:
+                try:
+                    talk.send(b"x")
+                    return talk.recv(100).decode()
+                except OSError:
+                    return ""
+
+            yield ask
+
+    @contextmanager
+    def refusing_parent(self) -> Iterator[None]:
+        """Have the parent's port refuse connections."""
+        parent = self.testbed["proxy"]
+        rule = "tcp dport 3128 tcp flags & (syn | ack) == syn reject with tcp reset"
+        chain = "add chain inet away in { type filter hook input priority 0; }"
+        parent.run(["nft", f"add table inet away; {chain}; add rule inet away in {rule}"])
+        try:
+            yield
+        finally:
+            parent.run(["nft", "delete table inet away"])
+
+    def get(self, url: str, *options: str) -> str:
+        """Return what curl says of a download: its status, the digest, and seconds."""
+        file = self.device.directory / "got"
+        form = "%{http_code} %{time_starttransfer} %{time_total}"
+        command = ["curl", "-sk", "-m", "60", "-o", str(file), "-w", form, *options, url]
+        return self.device.run(command, check=False, timeout=70).stdout
+
+    def is_whole(self, url: str, name: str, *options: str) -> bool:
+        said = self.get(f"{url}/{name}", *options)
+        got = (self.device.directory / "got").read_bytes()
+        return said.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
+
+    @contextmanager
+    def carried(self) -> Iterator[dict[str, int]]:
+        before = {device: self.relay.interface_bytes(device).received for device in UPLINKS}
+        found: dict[str, int] = {}
+        yield found
+        found |= {device: self.relay.interface_bytes(device).received - before[device] for device in UPLINKS}
+
+
+@pytest.fixture(scope="module")
+def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Home:
+    require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
+    testbed = make_module_testbed(RELAY)
+    origin = testbed["origin"]
+    for address, version in ((f"{SITE}/32", "-4"), (f"{SITE6}/128", "-6")):
+        origin.run(["ip", version, "addr", "add", address, "dev", "lo"])
+        gateway = testbed["origin"].service_address(4 if version == "-4" else 6)
+        testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
+    config = SQUID_CONFIG.read_text().replace("acl tunnel_ports port 443", "acl tunnel_ports port 1-65535")
+    start_proxy(testbed["proxy"], testbed["proxy"].write("parent.conf", config))
+    site = Home(testbed, start_origin(origin, FILES, ports=(80, 8081), tls_port=443))
+    wait_until(lambda: accepts(testbed["proxy"], SITE6, 80), "the parent reaches it by IPv6")
+    for script in (BANNER, ECHO):
+        origin.popen(python_command(script), name="served")
+    return site
+
+
+def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
+    before = kernel_state(home.relay)
+    with home.gateway(), home.forwarder() as forwarder:
+        for url in (f"http://{SITE}", f"https://{SITE}", f"http://{SITE}:8081", f"http://[{SITE6}]"):
+            assert home.is_whole(url, "small.bin"), url
+
+        def both() -> bool:
+            with home.carried() as octets:
+                assert home.is_whole(f"https://{SITE}", "large.bin")
+            return min(octets.values()) > FILES["large.bin"] / 10
+
+        wait_until(both, "a download takes both uplinks")
+        assert home.banner() == "220 here 250 hello", "the server speaks first"
+        assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.got()
+        assert home.forwarded()["direct_because"] == ""
+        forwarder.stop()
+    assert differences(before, kernel_state(home.relay)) == []
+
+
+def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
+    with home.gateway():
+        with home.forwarder() as forwarder:
+            assert home.is_whole(f"http://{SITE}", "small.bin")
+            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "status says it")
+            forwarder.kill()
+        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "by NAT, at once"
+        with home.forwarder() as forwarder, home.refusing_parent():
+            assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
+            assert home.forwarded_soon("direct", 1)
+            forwarder.stop()
+
+
+def test_fail_closed(home: Home) -> None:
+    with home.gateway(", fail: closed"):
+        assert home.get(f"http://{SITE}/small.bin").startswith("000"), "no forwarder"
+        with home.forwarder() as forwarder:
+            assert home.is_whole(f"http://{SITE}", "small.bin")
+            with home.refusing_parent():
+                assert home.get(f"http://{SITE}/small.bin").startswith("000")
+            forwarder.stop()
+
+
+def test_what_goes_past(home: Home) -> None:
+    with home.gateway(f", past: {{destinations: [{SITE6}], ports: [8081, 443]}}"), home.forwarder() as forwarder:
+        for url in (f"http://[{SITE6}]", f"http://{SITE}:8081"):
+            assert home.is_whole(url, "small.bin")
+        assert home.echo() == home.relay.address("eth0"), "UDP, too"
+        assert home.forwarded()["connections"] == 0
+        forwarder.stop()
+
+
+def test_quic(home: Home) -> None:
+    with home.gateway():
+        assert home.echo() == "ConnectionRefusedError"
+    with home.gateway(", quic: pass"):
+        assert home.echo() == home.relay.address("eth0")
+
+
+def test_udp_leaves_a_dead_uplink(home: Home) -> None:
+    """Defect: the kernel went on to translate a flow of long life to the dead uplink's address."""
+    with home.gateway(", quic: pass"), home.flow() as flow:
+        wait_until(lambda: flow() == home.relay.address("eth0"), "by the first")
+        with dropped(home.testbed["core"], "eth0"):
+            home.is_whole(f"http://{home.testbed['proxy'].service_address()}:3128", "small.bin", "-m", "1")
+            wait_until(lambda: flow() == home.relay.address("wlan0"), "by the other")
+        wait_until(lambda: home.verdicts() == ["good", "good"], "it is back")
+        assert flow() == home.relay.address("wlan0"), "it stays where it is"
