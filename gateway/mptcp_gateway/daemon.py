@@ -225,6 +225,7 @@ class Daemon:
             if chosen != self._bests.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
         self._bests = bests
+        self._health.begins = {each for each in bests.values() if each is not None}
 
     def _try(self, way: Way, health: Health) -> None:
         answered = self._answered.get(way.version)

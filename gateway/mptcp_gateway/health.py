@@ -1,6 +1,7 @@
 """Which ways are alive: when to try one, and what trials make of it. Pure; times are seconds.
 
-A way is tried as soon as it is there, and each :data:`IDLE_SECONDS` from then on; at once when a connection from its
+A way is tried as soon as it is there, and each :data:`IDLE_SECONDS` from then on, those on which connections begin each
+:data:`BEGIN_SECONDS`; at once when a connection from its
 address has to send again, which is how an outage shows first. It fails when that trial has no answer either, else
 after :data:`FAILURES` trials without one, or when its link is down.
 
@@ -19,6 +20,8 @@ from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 
 IDLE_SECONDS: Final = 30.0
 """A trial costs some 300 bytes: 26 MB a month."""
+BEGIN_SECONDS: Final = 10.0
+"""Where all of a home's UDP goes, by which nobody notices an outage."""
 DEAD_SECONDS: Final = 5.0
 SUSPECT_SECONDS: Final = 2.0
 """Between two trials for that reason: on a lossy way connections send again all the time."""
@@ -86,6 +89,8 @@ class HealthWatch:
     def __init__(self) -> None:
         self.ways: dict[Way, Health] = {}
         self._lives = 0
+        self.begins: Container[Way] = ()
+        """On these connections begin."""
 
     @property
     def verdicts(self) -> dict[Way, Verdict]:
@@ -142,7 +147,7 @@ class HealthWatch:
             return self._unanswered(health, now)
         health.failures, health.rtt = 0, outcome.rtt
         health.failing = None if health.access.carrier else health.failing
-        health.due = now + IDLE_SECONDS
+        health.due = now + (BEGIN_SECONDS if way in self.begins else IDLE_SECONDS)
         if outcome.unproven:
             if health.verdict in (Verdict.GOOD, Verdict.PLAIN):
                 return False
