@@ -13,6 +13,7 @@ MOST: Final = {
     "mptcp-portal": 1.5,
     "mptcp-tunnel": 2.5,
     "mptcp-gateway": 2.5,
+    "mptcp-forwarder": 2.0,
 }
 
 

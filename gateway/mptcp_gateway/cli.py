@@ -77,6 +77,9 @@ def _forward(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if settings.lan is None:
+        print(f"{options.config}: no lan: there is nothing to forward")
+        return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     asyncio.run(serve(settings, options.directory))
     return DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import (
+    REPOSITORY,
     SQUID_CONFIG,
     Origin,
     accepts,
@@ -30,6 +32,7 @@ from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
 SITE, SITE6 = "203.0.113.9", "2001:db8:9::9"
+UNITS = {"run": "mptcp-gateway", "forward": "mptcp-forwarder", "status": "mptcp-gateway"}
 UPLINKS = ("eth0", "wlan0")
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
 BANNER = """
@@ -67,6 +70,13 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
     except OSError as error:
         print(type(error).__name__)
 """
+
+
+def left(unit: str) -> str:
+    """Return the capabilities that a unit leaves, for setpriv(1)."""
+    text = (REPOSITORY / "systemd" / f"{unit}.service").read_text()
+    (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
+    return ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in names.split())])
 
 
 @contextmanager
@@ -121,7 +131,8 @@ class Home:
             yield process
 
     def command(self, name: str) -> list[str]:
-        command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", name]
+        command = ["setpriv", f"--bounding-set={left(UNITS[name])}", "--no-new-privs", sys.executable, "-I", "-m"]
+        command += ["mptcp_gateway.cli", name]
         return [*command, "--config", str(self.settings), "--directory", str(self.directory)]
 
     def status(self) -> dict[str, Any]:
@@ -278,6 +289,22 @@ def test_quic(home: Home) -> None:
         assert home.echo() == "ConnectionRefusedError"
     with home.gateway(", quic: pass"):
         assert home.echo() == home.relay.address("eth0")
+
+
+def test_what_is_not_tcp_goes_by_a_tunnel_while_it_is_up(home: Home) -> None:
+    relay, origin = home.relay, home.testbed["origin"]
+    relay.run(["ip", "link", "add", "vpn0", "type", "veth", "peer", "vpn0", "netns", origin.namespace])
+    for node, host in ((relay, 1), (origin, 2)):
+        node.run(["ip", "addr", "add", f"10.95.0.{host}/24", "dev", "vpn0"])
+        node.run(["ip", "link", "set", "vpn0", "up"])
+    # A VPN's interface has no neighbours to ask for.
+    link = json.loads(origin.run(["ip", "-j", "link", "show", "vpn0"]).stdout)[0]
+    relay.run(["ip", "neigh", "replace", SITE, "lladdr", link["address"], "dev", "vpn0"])
+    with home.gateway(", quic: pass, tunnel: vpn0"), home.flow() as flow:
+        wait_until(lambda: flow() == "10.95.0.1", "by the tunnel")
+        relay.run(["ip", "link", "set", "vpn0", "down"])
+        wait_until(lambda: flow() == relay.address("eth0"), "by the best uplink")
+    relay.run(["ip", "link", "del", "vpn0"])
 
 
 def test_udp_leaves_a_dead_uplink(home: Home) -> None:

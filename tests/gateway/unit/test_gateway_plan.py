@@ -7,8 +7,8 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_gateway.model import Access, Verdict, Way
-from mptcp_gateway.plan import BEST_TABLE, FIRST_TABLE, MAIN, MOST_ENDPOINTS, Endpoint, apart, best, planned
+from mptcp_gateway.model import Access, Lan, Mark, Verdict, Way, uplink_mark
+from mptcp_gateway.plan import BEST_TABLE, FIRST_TABLE, MAIN, MOST_ENDPOINTS, Endpoint, abandoned, apart, best, planned
 
 ORDER = ("dsl", "lte", "sat", "a", "b")
 WAYS = [Way(uplink, version) for uplink in ORDER for version in (4, 6)]
@@ -64,6 +64,48 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
         if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
             carrying.append(Endpoint(found[way].address, found[way].device))
     assert wanted.endpoints == set(carrying[:MOST_ENDPOINTS])
+
+
+@given(states, st.sampled_from([None, 77]))
+def test_a_home_leaves_by_what_lives(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
+    """Any packet of a home finds a table while there is a way, and none that belongs to a dead one."""
+    found = {way: access(way, alone) for way, (alone, _) in state.items()}
+    verdicts = {way: verdict for way, (_, verdict) in state.items()}
+    wanted = planned(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), tunnel)
+    assert planned(ORDER, found, verdicts, PARENTS).rules <= wanted.rules
+    parents_answer = Verdict.GOOD in verdicts.values()
+    for version in (4, 6):
+
+        def leaves(mark: int, version: int = version) -> int | None:
+            """Return by which device goes what has this mark, by rules and routes as the kernel takes them."""
+            rules = [each for each in wanted.rules if each.version == version and each.source is None and not each.to]
+            for rule in sorted(rules, key=lambda it: it.priority):
+                if (rule.mark and rule.mark != mark) or rule.local:
+                    continue
+                for route in wanted.routes:
+                    if (route.table, route.version, route.to) == (rule.table, version, None):
+                        return route.index
+            return None
+
+        chosen = best(ORDER, verdicts, version)
+        first = found[chosen].index if chosen is not None else None
+        assert leaves(0) == leaves(Mark.BEST) == first
+        assert leaves(Mark.DELIVER) == 1, "lo"
+        assert leaves(Mark.TUNNEL) == (tunnel if tunnel and parents_answer else first)
+        for number, uplink in enumerate(ORDER):
+            way = Way(uplink, version)
+            lives = way in found and verdicts[way] is not Verdict.DEAD
+            assert leaves(uplink_mark(number)) == (found[way].index if lives else first)
+
+
+def test_what_is_translated_anew() -> None:
+    ways = {Way("dsl", 4): access(Way("dsl", 4), False), Way("lte", 4): access(Way("lte", 4), False)}
+    good = dict.fromkeys(ways, Verdict.GOOD)
+    dead = good | {Way("dsl", 4): Verdict.DEAD}
+    both, one = (planned(ORDER, ways, each, PARENTS, Lan(("br0",), tunnel="wg0"), 77) for each in (good, dead))
+    assert abandoned(both, one) == {uplink_mark(0)}
+    assert abandoned(one, both) == set()
+    assert abandoned(both, planned(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {Mark.TUNNEL}
 
 
 def test_of_two_uplinks_with_one_address_the_first_has_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def test_what_is_written_is_what_is_run() -> None:
             ["2: parents: no parent; uplinks are tried by connections to one"],
         ),
         (
+            GOOD
+            + 'lan: {devices: [br0, "a*"], past: {devices: [192.168.1.1/24], ports: [0]}, fail: shut}\nlogin: me\n',
+            ["3: lan.fail", "3: lan.past.devices[0]", "3: lan.past.ports[0]"],
+        ),
+        (
+            GOOD + 'lan: {devices: ["a*"]}\nlogin: me\n',
+            ["3: lan: a*: nftables takes no interface", "4: login: write NAME:PASSWORD"],
+        ),
+        (GOOD + "lan: {devices: []}\n", ["3: lan: no devices"]),
+        (
             "uplinks: {dsl: eth0/1, lte: wwan0}\nparents: [proxy.example.net]\nparent: x\n",
             ["1: uplinks.dsl", "2: parents[0]", '3: parent: unknown key (did you mean "parents"?)'],
         ),
@@ -43,6 +54,19 @@ def test_mistakes(text: str, problems: list[str]) -> None:
     assert len(said) == len(problems)
     for line, start in zip(sorted(said), problems, strict=True):
         assert line.startswith(f"gateway.yaml:{start}"), line
+
+
+def test_what_the_example_has_as_comments() -> None:
+    text = re.sub(
+        r"^# (lan:|login:| ( \S| {3}\S)).*$", lambda it: it[0][2:], (CONF / "gateway.yaml").read_text(), flags=re.M
+    )
+    settings = load_settings(text, "gateway.yaml")
+    assert settings.login == "home:secret"
+    lan = settings.lan
+    assert lan is not None
+    assert (lan.devices, lan.tunnel, lan.quic_refused, lan.fail_open) == (("br0",), "wg0", True, True)
+    assert [str(each) for each in (*lan.past_devices, *lan.past_destinations)] == ["192.168.1.20/32", "203.0.113.0/24"]
+    assert lan.past_ports == (5060,)
 
 
 def test_the_example_and_its_schema() -> None:

@@ -28,6 +28,7 @@ NEEDED: Final = {
     "mptcp-throttler": ("net_admin", "net_raw", "sys_nice", "perfmon", "bpf"),
     "mptcp-tunnel": ("chown", "net_admin", "net_raw", "perfmon", "bpf"),
     "mptcp-gateway": ("net_admin", "net_raw"),
+    "mptcp-forwarder": ("net_admin",),
 }
 """Capabilities of a unit's processes; the others have none."""
 

@@ -81,7 +81,8 @@ def configure(site: Site) -> None:
     container.sh("(umask 077; head -c 32 /dev/urandom | base64 >/etc/mptcp-tunnel/home.key)")
     container.sh("cd /etc/mptcp-tunnel && cp tunnel.yaml.example tunnel.yaml && mptcp-tunnel check")
     container.sh("systemctl start mptcp-tunnel")
-    # docs/relay.md; its uplinks come later, too.
-    container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml && mptcp-gateway check")
+    # docs/relay.md; its uplinks and the home's network come later, too.
+    container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml")
+    container.sh("echo 'lan: {devices: [lan0]}' >>/etc/mptcp-gateway/gateway.yaml && mptcp-gateway check")
     container.sh("systemctl start mptcp-gateway")
     assert [unit for unit in MOST if not container.active(unit)] == []

@@ -1,0 +1,107 @@
+"""Bytes between two sockets, and the requests that the forwarder writes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mptcp_gateway.connect import LONGEST_HEAD, answer, check_request, request
+from mptcp_gateway.pump import Pump
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300_000), st.binary(max_size=300_000), st.binary(max_size=2000), st.integers(1, 70_000))
+def test_all_bytes_come_in_order_whatever_the_ends_take(up: bytes, down: bytes, first: bytes, most: int) -> None:
+    async def run() -> tuple[bytes, bytes, list[int]]:
+        device, near = socket.socketpair()
+        far, origin = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        for each in (device, near, far, origin):
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ended: list[int] = []
+        over = asyncio.Event()
+
+        def end_of(octets: int) -> None:
+            ended.append(octets)
+            over.set()
+
+        Pump(near, far, end_of).start(first)
+
+        async def end(of: socket.socket, data: bytes) -> bytes:
+            async def send() -> None:
+                await loop.sock_sendall(of, data)
+                of.shutdown(socket.SHUT_WR)
+
+            sending = asyncio.create_task(send())
+            got = b""
+            while more := await loop.sock_recv(of, most):
+                got += more
+            await sending
+            return got
+
+        got = await asyncio.gather(end(device, up), end(origin, down))
+        await over.wait()
+        device.close()
+        origin.close()
+        return got[0], got[1], ended
+
+    to_device, to_origin, ended = asyncio.run(run())
+    assert to_device == first + down
+    assert to_origin == up
+    assert ended == [len(first) + len(down) + len(up)]
+
+
+def test_a_reset_reaches_the_other_end() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        pairs = []
+        for _ in range(2):
+            outer = socket.create_connection(listener.getsockname())
+            inner, _ = listener.accept()
+            outer.setblocking(False)
+            inner.setblocking(False)
+            pairs.append((outer, inner))
+        (device, near), (origin, far) = pairs
+        ended: list[int] = []
+        Pump(near, far, ended.append).start()
+        device.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        device.close()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(loop.sock_recv(origin, 1), 10)
+        assert ended == [0]
+        for each in (origin, listener):
+            each.close()
+
+    asyncio.run(run())
+
+
+def test_requests_and_answers() -> None:
+    text = request(ip_address("2001:db8::1"), 22, "me:secret").decode()
+    assert text.startswith("CONNECT [2001:db8::1]:22 HTTP/1.1\r\nHost: [2001:db8::1]:22\r\n")
+    assert "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n" in text
+    assert text.endswith("\r\n\r\n")
+    assert answer(b"HTTP/1.1 200 OK\r\nVia: x\r\n\r\n220 here") == (200, b"220 here")
+    assert answer(b"HTTP/1.1 200 OK\r\n") is None
+    for wrong in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2x0\r\n\r\n", b"x" * (LONGEST_HEAD + 1)):
+        with pytest.raises(ValueError, match="the parent's answer"):
+            answer(wrong)
+
+
+def test_a_request_for_the_check_page_is_one_to_a_proxy() -> None:
+    asked = check_request(b"GET /check.json HTTP/1.1\r\nHost: 192.0.2.80\r\nAccept: */*\r\nConnection: x\r\n\r\n", "")
+    assert asked is not None
+    lines = asked.decode().split("\r\n")
+    assert lines[0] == "GET http://check.mptcp.internal/check.json HTTP/1.1"
+    assert "Accept: */*" in lines
+    assert [each for each in lines if each.startswith("Host")] == ["Host: check.mptcp.internal"]
+    assert [each for each in lines if each.startswith("Connection")] == ["Connection: close"]
+    assert check_request(b"GET / HTTP/1.1\r\n", "") is None
+    with pytest.raises(ValueError, match="no request"):
+        check_request(b"\x16\x03\x01\r\n\r\n", "")
