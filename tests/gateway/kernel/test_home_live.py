@@ -6,34 +6,22 @@ import hashlib
 import json
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed import home as home_of
+from mptcp_lab.testbed.home import SITE, SITE6, UPLINKS, give_site, reached, settings_of, silent, start_parent
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.services import (
-    REPOSITORY,
-    SQUID_CONFIG,
-    Origin,
-    accepts,
-    python_command,
-    start_origin,
-    start_proxy,
-    wait_until,
-)
+from mptcp_lab.testbed.services import REPOSITORY, Origin, python_command, start_origin, wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
-SITE, SITE6 = "203.0.113.9", "2001:db8:9::9"
-UNITS = {"run": "mptcp-gateway", "forward": "mptcp-forwarder", "status": "mptcp-gateway"}
-UPLINKS = ("eth0", "wlan0")
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
 BANNER = """
 import socketserver
@@ -72,31 +60,18 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
 """
 
 
-def left(unit: str) -> str:
-    """Return the capabilities that a unit leaves, for setpriv(1)."""
+def confined(unit: str) -> list[str]:
+    """Return the command that leaves a program the capabilities of a unit."""
     text = (REPOSITORY / "systemd" / f"{unit}.service").read_text()
     (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
-    return ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in names.split())])
-
-
-@contextmanager
-def dropped(core: LiveNode, device: str) -> Iterator[None]:
-    """Have *core* drop all packets of *device*, without either end being told."""
-    core.run(["nft", f"add table inet {device}"])
-    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
-        core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
-        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
-    try:
-        yield
-    finally:
-        core.run(["nft", f"delete table inet {device}"])
+    left = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in names.split())])
+    return ["setpriv", f"--bounding-set={left}", "--no-new-privs"]
 
 
 @dataclass
 class Home:
     testbed: Testbed
     origin: Origin
-    more: str = ""
 
     @property
     def device(self) -> LiveNode:
@@ -106,50 +81,24 @@ class Home:
     def relay(self) -> LiveNode:
         return self.testbed["relay"]
 
-    @property
-    def directory(self) -> Path:
-        return self.relay.directory / "gateway"
-
     @contextmanager
     def gateway(self, more: str = "") -> Iterator[Process]:
-        parent = self.testbed["proxy"].service_address()
-        uplinks = ", ".join(f"{device}: {device}" for device in UPLINKS)
-        text = f"uplinks: {{{uplinks}}}\nparents: ['{parent}:3128']\nlan: {{devices: [lan0]{more}}}\n"
-        self.settings = self.relay.write("gateway.yaml", text)
-        (self.directory / "status.json").unlink(missing_ok=True)
-        with self.relay.running(self.command("run")) as process:
-            wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
-            yield process
-            process.stop()
-
-    @contextmanager
-    def forwarder(self) -> Iterator[Process]:
-        says = self.directory / "forwarder.json"
-        says.unlink(missing_ok=True)  # a killed one has left it
-        with self.relay.running(self.command("forward")) as process:
-            wait_until(says.exists, "it forwards", process=process)
+        self.settings = settings_of(self.relay, self.testbed["proxy"].service_address(), more)
+        with home_of.gateway(self.relay, self.settings, confined("mptcp-gateway")) as process:
             yield process
 
-    def command(self, name: str) -> list[str]:
-        command = ["setpriv", f"--bounding-set={left(UNITS[name])}", "--no-new-privs", sys.executable, "-I", "-m"]
-        command += ["mptcp_gateway.cli", name]
-        return [*command, "--config", str(self.settings), "--directory", str(self.directory)]
+    def forwarder(self) -> AbstractContextManager[Process]:
+        return home_of.forwarder(self.relay, self.settings, confined("mptcp-forwarder"))
 
     def status(self) -> dict[str, Any]:
-        said = self.relay.run([*self.command("status"), "--forwarder", str(self.directory), "--json"]).stdout
+        command = home_of.command(self.relay, "status", self.settings)
+        directory = str(self.relay.directory / home_of.DIRECTORY)
+        said = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
         home: dict[str, Any] = json.loads(said)["home"]
         return home
 
-    def verdicts(self) -> list[str]:
-        try:
-            ways = json.loads((self.directory / "status.json").read_text())["ways"]
-        except FileNotFoundError:
-            return []
-        return [each["verdict"] for each in ways if each["version"] == 4]
-
     def forwarded(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.directory / "forwarder.json").read_text())
-        return found
+        return home_of.forwarded(self.relay)
 
     def forwarded_soon(self, key: str, count: int) -> bool:
         wait_until(lambda: self.forwarded()[key] >= count, f"it says {key}")
@@ -220,14 +169,10 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
     testbed = make_module_testbed(RELAY)
     origin = testbed["origin"]
-    for address, version in ((f"{SITE}/32", "-4"), (f"{SITE6}/128", "-6")):
-        origin.run(["ip", version, "addr", "add", address, "dev", "lo"])
-        gateway = testbed["origin"].service_address(4 if version == "-4" else 6)
-        testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
-    config = SQUID_CONFIG.read_text().replace("acl tunnel_ports port 443", "acl tunnel_ports port 1-65535")
-    start_proxy(testbed["proxy"], testbed["proxy"].write("parent.conf", config))
+    give_site(testbed)
+    start_parent(testbed["proxy"])
     site = Home(testbed, start_origin(origin, FILES, ports=(80, 8081), tls_port=443))
-    wait_until(lambda: accepts(testbed["proxy"], SITE6, 80), "the parent reaches it by IPv6")
+    reached(testbed)
     for script in (BANNER, ECHO):
         origin.popen(python_command(script), name="served")
     return site
@@ -311,9 +256,9 @@ def test_udp_leaves_a_dead_uplink(home: Home) -> None:
     """Defect: the kernel went on to translate a flow of long life to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "by the first")
-        with dropped(home.testbed["core"], "eth0"):
+        with silent(home.testbed["core"], "eth0"):
             assert home.is_whole(f"http://{SITE}", "small.bin"), "it waits, and is how the outage is noticed"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "by the other")
-        wait_until(lambda: home.verdicts() == ["good", "good"], "it is back")
+        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "it is back")
         assert flow() == home.relay.address("wlan0"), "it stays where it is"
         forwarder.stop()

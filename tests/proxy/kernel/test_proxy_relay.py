@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, tcp_listeners
 from relaying import DOWNLOAD, FILES, PEER, UPLINKS, Chain, Download, chain, configuration, name_server, peer
 
-from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.home import silent
 from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -49,19 +50,6 @@ def _needs(require: Callable[..., None]) -> None:
 def relayed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Chain:
     require("squid", "apache2", "curl", "gcc", "openssl")
     return chain(make_module_testbed(RELAY))
-
-
-@contextmanager
-def dropped(core: LiveNode, device: str) -> Iterator[None]:
-    """Have *core* drop all packets of *device*, without either end being told."""
-    core.run(["nft", f"add table inet {device}"])
-    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
-        core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
-        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
-    try:
-        yield
-    finally:
-        core.run(["nft", f"delete table inet {device}"])
 
 
 def url_of(relayed: Chain, name: str, *, https: bool) -> str:
@@ -150,7 +138,7 @@ def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
         return all(octets - before[uplink] > 500_000 for uplink, octets in relayed.octets().items())
 
     wait_until(both, "both uplinks carry the download", timeout=60)
-    with dropped(relayed.testbed["core"], device) if silently else relayed.node.link_down(device):
+    with silent(relayed.testbed["core"], device) if silently else relayed.node.link_down(device):
         assert hashlib.sha256(download.end()).hexdigest() == relayed.origin.digests["large.bin"]
     relayed.client.run(["rm", str(download.file)])
 
@@ -228,10 +216,10 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
-    with dropped(testbed["core"], "proxy"):
+    with silent(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
         relayed.wait_for_served(1, 1)
-        with dropped(testbed["core"], "proxy2"):
+        with silent(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
             assert {*statuses[1::2]} <= {503, DEAD}
@@ -252,11 +240,11 @@ def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callabl
     )
     assert get(relayed) == (200, True)
     takes_both_uplinks(relayed)
-    with dropped(testbed["core"], "eth0"), relayed.carried() as octets:
+    with silent(testbed["core"], "eth0"), relayed.carried() as octets:
         assert get(relayed, "large.bin") == (200, True)
         assert get(relayed, https=True) == (200, True)
     assert octets["wlan0"] > FILES["large.bin"]
-    with dropped(testbed["core"], "wlan0"):
+    with silent(testbed["core"], "wlan0"):
         # That the first uplink is back is found out within seconds, or by a request that is refused.
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 

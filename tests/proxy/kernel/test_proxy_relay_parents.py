@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from proxying import tcp_listeners
 from relaying import Chain, chain, peer
-from test_proxy_relay import DEAD, dropped, get
+from test_proxy_relay import DEAD, get
 
 from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.home import silent
 from mptcp_lab.testbed.services import start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -65,7 +66,7 @@ def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_test
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
-    with dropped(testbed["core"], "proxy"):
+    with silent(testbed["core"], "proxy"):
         # Two that wait for it, then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
         until_said(relayed, DIED, "proxy")
@@ -83,7 +84,7 @@ def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: 
     relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])
     assert get(relayed) == (200, True)
     relayed.wait_for_served(1, 0)
-    with dropped(testbed["core"], "proxy"):
+    with silent(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
         until_said(relayed, DIED, "proxy")
         relayed.wait_for_served(1, 1)

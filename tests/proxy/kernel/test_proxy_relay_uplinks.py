@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 from proxying import fetch
 from relaying import FILES, UPLINKS, Chain, chain
-from test_proxy_relay import dropped
 
 from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.home import silent
 from mptcp_lab.testbed.services import program, wait_until
 
 pytestmark = pytest.mark.kernel
@@ -46,7 +46,7 @@ def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Ca
         return fetch(relayed.client, url, proxy).sha256 == relayed.origin.digests["small.bin"]
 
     with gateway(relayed) as verdicts:
-        with dropped(relayed.testbed["core"], "eth0"):
+        with silent(relayed.testbed["core"], "eth0"):
             wait_until(served, "requests are answered by the other one")
             assert verdicts() == {"eth0": "no answer", "wlan0": "good"}
         wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "it is back")

@@ -1,0 +1,110 @@
+"""A home behind a relay that is its gateway: a site with public addresses, a parent that opens any tunnel, the daemons.
+
+::
+
+    client ──lan0── relay ──eth0──┐
+    (device)              ──wlan0─┴── core ── proxy (parent), origin (site)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from .build import Testbed
+from .node import LiveNode
+from .process import Process
+from .services import SQUID_CONFIG, Proxy, accepts, program, start_proxy, wait_until
+
+SITE: Final = "203.0.113.9"
+SITE6: Final = "2001:db8:9::9"
+UPLINKS: Final = ("eth0", "wlan0")
+DIRECTORY: Final = "gateway"
+
+
+def give_site(testbed: Testbed) -> None:
+    """Give the origin addresses that are no home's own."""
+    for address, version, family in ((f"{SITE}/32", "-4", 4), (f"{SITE6}/128", "-6", 6)):
+        testbed["origin"].run(["ip", version, "addr", "add", address, "dev", "lo"])
+        gateway = testbed["origin"].service_address(family)
+        testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
+
+
+def start_parent(host: LiveNode) -> Proxy:
+    """Start a proxy that opens tunnels to any port."""
+    text = SQUID_CONFIG.read_text().replace("acl tunnel_ports port 443", "acl tunnel_ports port 1-65535")
+    return start_proxy(host, host.write("parent.conf", text))
+
+
+def settings_of(relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS) -> Path:
+    """Write the gateway's settings; *more* is for its section lan."""
+    named = ", ".join(f"{device}: {device}" for device in uplinks)
+    text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [lan0]{more}}}\n"
+    return relay.write("gateway.yaml", text)
+
+
+def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
+    """Return the command ``mptcp-gateway`` *name*, with a directory of the relay's."""
+    directory = str(relay.directory / DIRECTORY)
+    return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
+
+
+@contextmanager
+def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
+    """Have the gateway run, both uplinks found good; *confined* begins its command."""
+    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  # a killed one has left it
+    with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
+        wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
+        yield process
+        process.stop()
+
+
+@contextmanager
+def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
+    """Have the forwarder run."""
+    says = relay.directory / DIRECTORY / "forwarder.json"
+    says.unlink(missing_ok=True)
+    with relay.running([*confined, *command(relay, "forward", settings)], name="forwarder") as process:
+        wait_until(says.exists, "it forwards", process=process)
+        yield process
+        process.stop()
+
+
+def verdicts(relay: LiveNode) -> list[str]:
+    """Return what the gateway says of its uplinks by IPv4, in their order."""
+    return [each["verdict"] for each in _said(relay, "status.json").get("ways", ()) if each["version"] == 4]
+
+
+def forwarded(relay: LiveNode) -> dict[str, Any]:
+    """Return what the forwarder says of itself, not older than a second."""
+    return _said(relay, "forwarder.json")
+
+
+def _said(relay: LiveNode, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((relay.directory / DIRECTORY / name).read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def reached(testbed: Testbed) -> None:
+    """Wait until the parent reaches the site by both versions of IP."""
+    for address in (SITE, SITE6):
+        wait_until(lambda address=address: accepts(testbed["proxy"], address, 80), f"{address} answers")  # type: ignore[misc]
+
+
+@contextmanager
+def silent(core: LiveNode, device: str) -> Iterator[None]:
+    """Have *core* drop all packets of an uplink, without either end being told."""
+    core.run(["nft", f"add table inet {device}"])
+    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
+        core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
+        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
+    try:
+        yield
+    finally:
+        core.run(["nft", f"delete table inet {device}"])
