@@ -33,9 +33,17 @@ def give_site(testbed: Testbed) -> None:
         testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
 
 
-def start_parent(host: LiveNode) -> Proxy:
-    """Start a proxy that opens tunnels to any port."""
-    text = SQUID_CONFIG.read_text().replace("acl tunnel_ports port 443", "acl tunnel_ports port 1-65535")
+def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy:
+    """Start a proxy that opens tunnels to any port for *homes*, as docs/home.md has it."""
+    changes = {
+        "http_access deny !web_ports\n": f"acl homes src {homes}\nacl home_tunnels all-of CONNECT homes\n"
+        "http_access deny !web_ports !home_tunnels\n",
+        "http_access deny CONNECT !tunnel_ports\n": "http_access deny CONNECT !tunnel_ports !homes\n",
+    }
+    text = SQUID_CONFIG.read_text()
+    for before, after in changes.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
     return start_proxy(host, host.write("parent.conf", text))
 
 

@@ -192,6 +192,7 @@ def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
         wait_until(both, "a download takes both uplinks")
         assert home.banner() == "220 here 250 hello", "the server speaks first"
         assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.got()
+        wait_until(lambda: home.forwarded()["open"] == 0, "all have ended")
         assert home.forwarded()["direct_because"] == ""
         forwarder.stop()
     assert differences(before, kernel_state(home.relay)) == []
