@@ -6,6 +6,7 @@ from mutants import Judge, with_attempts
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_crowds import CROWDS
+from mutants_of_home import HOME
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_overshoot import OVERSHOOT
@@ -25,6 +26,7 @@ JUDGES: dict[str, Judge] = {
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": with_attempts(GUARD),
+    "home": HOME,
     "middleboxes": with_attempts(MIDDLEBOXES),
     "mimbox-delay": with_attempts(MIMBOX_DELAY),
     "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),

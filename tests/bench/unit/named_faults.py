@@ -77,6 +77,13 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: "emulator off",
         FALLBACK: "fallback to TCP",
     },
+    "home": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused",
+        UNSHAPED: "links are not shaped",
+        # It is known by what the second path carries.
+        FALLBACK: "second path unused",
+    },
     "middleboxes": {
         DEAD: "dead throttler",
         **dict.fromkeys((WRONG, NEVER), Reason("what status says is judged; caps are judged by goodput and onset")),

@@ -1,0 +1,64 @@
+"""A sound result of the experiment home, and its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mutants import Judge
+
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.home_judging import DEVICES, PARTS, judge
+
+RUNS = 5
+Values = Mapping[str, Mapping[str, float]]
+SOUND: Values = {
+    "goodput": {"eth0": 38.0, "wlan0": 19.0, "forwarder": 55.0, "squid": 55.0},
+    "first byte": {"nat": 5.0, "forwarder": 8.0, "squid": 8.0},
+    "banner": {"nat": 1.0, "forwarder": 3.0, "squid": 3000.0},
+    "outage": {"pause": 0.7, "request": 3.1, "later": 0.1, "back": 1.2},
+    "killed": {"answered": 0.03},
+    "crowd": {"answered": DEVICES, "direct": 0, "seconds": 8.0},
+    "cost": {
+        **{f"{way}, machine": 16.0 for way in ("nat", "forwarder", "squid")},
+        **{f"{way}, process": 3.0 for way in ("forwarder", "squid")},
+    },
+}
+
+
+def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callable[[], Sequence[Aim]]:
+    """Return the judge of the sound result, with other values, or another number of runs, of one part."""
+
+    def of() -> Sequence[Aim]:
+        values = {
+            name: {
+                way: [changes.get(way.replace(", ", "_"), value) if name == part else value] * RUNS
+                for way, value in each.items()
+            }
+            for name, each in SOUND.items()
+        }
+        values[part] = {way: found[:count] for way, found in values[part].items()} if count else {}
+        return judge(values, dict.fromkeys(PARTS, RUNS))
+
+    return of
+
+
+HOME = Judge(
+    judged(),
+    {
+        **{f"{part} was not measured": judged(part, count=0) for part in PARTS},
+        **{f"a run of {part} is missing": judged(part, count=RUNS - 1) for part in PARTS},
+        "second path unused": judged(forwarder=38.0),
+        "links are not shaped": judged(forwarder=900.0),
+        "it waits for what the device sends": judged("banner", forwarder=3000.0),
+        "it is slow": judged("first byte", forwarder=11.0),
+        "a living download stops": judged("outage", pause=8.0),
+        "new requests begin on the dead uplink": judged("outage", request=6.0),
+        "all new requests begin on the dead uplink": judged("outage", later=3.1),
+        "a living download stays where it was": judged("outage", back=60.0),
+        "a dead forwarder is waited for": judged("killed", answered=3.0),
+        "a device gets nothing": judged("crowd", answered=DEVICES - 1),
+        "a device is answered twice": judged("crowd", answered=DEVICES + 1),
+        "the parent is passed by": judged("crowd", direct=1),
+        "it costs more than Squid": judged("cost", forwarder_process=4.0),
+    },
+)
