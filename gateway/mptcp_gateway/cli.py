@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,15 +14,15 @@ from typing import Any, Final
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.plan import MOST_ENDPOINTS
+from mptcp_gateway.said import status_of
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 
 DIRECTORY: Final = Path("/run/mptcp-gateway")
 FORWARDER_DIRECTORY: Final = Path("/run/mptcp-forwarder")
-_STALE_SECONDS: Final = 5.0
-"""The forwarder says each second how it is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         ("forward", _forward, "Forward the home's connections to the parents until SIGTERM."),
         ("plan", _plan, "Print the firewall that the settings stand for; nothing is changed."),
         ("check", _check, "Check the settings and print every problem; nothing is changed."),
+        ("doctor", _doctor, "Tell what stands between a home and its uplinks; nothing is changed."),
         ("status", _status, "Print how each uplink is; exit status 1 where none is good."),
     ):
         added = commands.add_parser(name, help=text, description=text)
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         where = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
         added.add_argument("--directory", type=Path, default=where, help=f"of status and notes (default: {where})")
         added.set_defaults(command=command)
-        if command is _status:
+        if command in (_doctor, _status):
             where = FORWARDER_DIRECTORY
             added.add_argument("--forwarder", type=Path, default=where, help=f"its directory (default: {where})")
             added.add_argument("--json", action="store_true", help="as JSON")
@@ -103,14 +103,18 @@ def _check(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from mptcp_gateway.doctor import examined
+
+    settings = read_settings(options.config)
+    status = status_of(options.directory, options.forwarder)
+    return printed(tuple(examined(settings, status)), as_json=options.json)
+
+
 def _status(options: argparse.Namespace) -> int:
-    try:
-        text = (options.directory / "status.json").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise KernelError("the daemon does not run: systemctl status mptcp-gateway") from None
-    found: dict[str, Any] = json.loads(text)
-    if found["home"]:
-        found["home"]["forwarder"] = _forwarder(options.forwarder / "forwarder.json")
+    found = status_of(options.directory, options.forwarder)
+    if found is None:
+        raise KernelError("the daemon does not run: systemctl status mptcp-gateway")
     if options.json:
         print(json.dumps(found, indent=1))
     else:
@@ -133,17 +137,6 @@ def _status(options: argparse.Namespace) -> int:
             for line in _home(found["home"]):
                 print(f"{'home':<10} {line}")
     return DONE if any(each["verdict"] == "good" for each in found["ways"]) else FAILED
-
-
-def _forwarder(path: Path) -> dict[str, Any] | None:
-    """Return what the forwarder says of itself; None where it does not run."""
-    try:
-        if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-            return None
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return found
 
 
 def _home(home: dict[str, Any]) -> Iterator[str]:

@@ -20,6 +20,11 @@ def apply(text: str) -> None:
     _nft(["-f", "-"], text)
 
 
+def would_take(text: str) -> None:
+    """Have the kernel look at what :func:`apply` would do, and do nothing. Raises KernelError."""
+    _nft(["-c", "-f", "-"], text)
+
+
 def is_there() -> bool:
     """Say whether the table is there. Raises KernelError."""
     try:

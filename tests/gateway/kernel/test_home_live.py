@@ -97,6 +97,13 @@ class Home:
         home: dict[str, Any] = json.loads(said)["home"]
         return home
 
+    def doctor(self, status: str) -> list[str]:
+        """Return the checks of the doctor whose finding is another than *status*."""
+        command = home_of.command(self.relay, "doctor", self.settings)
+        directory = str(self.relay.directory / home_of.DIRECTORY)
+        said = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
+        return [each["check"] for each in json.loads(said.stdout) if each["status"] != status]
+
     def forwarded(self) -> dict[str, Any]:
         return home_of.forwarded(self.relay)
 
@@ -191,6 +198,11 @@ def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
 
         wait_until(both, "a download takes both uplinks")
         assert home.banner() == "220 here 250 hello", "the server speaks first"
+        assert home.doctor("ok") == []
+        chain = "add chain ip other f { type filter hook forward priority 0; policy drop; }"
+        home.relay.run(["nft", f"add table ip other; {chain}"])
+        assert home.doctor("ok") == ["other firewalls"]
+        home.relay.run(["nft", "delete table ip other"])
         assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.got()
         wait_until(lambda: home.forwarded()["open"] == 0, "all have ended")
         assert home.forwarded()["direct_because"] == ""

@@ -1,0 +1,166 @@
+"""``mptcp-gateway doctor``: what stands between a home's devices and all of its uplinks. Nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.reasons import reason
+from mptcp_common.units import counted
+from mptcp_gateway import connect
+from mptcp_gateway.firewall import TABLE, ruleset
+from mptcp_gateway.kernel import firewall
+from mptcp_gateway.kernel.resolver import look_up
+from mptcp_gateway.model import Goal, Lan
+from mptcp_gateway.settings import Settings
+
+_PORT: Final = 22
+"""Not of the web: whether a parent opens tunnels there."""
+_SECONDS: Final = 3.0
+"""A refusal comes at once; who tries to reach an address that nobody has takes longer."""
+_NOBODY: Final = "192.0.2.1"
+_WHY_DEAD: Final = "what it could carry is lost"
+
+
+def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Yield all findings. *status*: of the daemon, None where it does not run."""
+    if status is None:
+        why = "uplinks are not looked after, and a home's devices have no gateway"
+        yield fail("the daemon", "it does not run", why, "systemctl status mptcp-gateway")
+    else:
+        yield from uplinks(settings, status)
+    lan = settings.lan
+    if lan is None:
+        return
+    yield kernel(lan, settings.uplinks)
+    for device in lan.devices:
+        yield home_device(device, Path("/sys/class/net"))
+    yield others(dropping(_chains()))
+    for goal in _goals(settings):
+        yield parent(goal, settings.login)
+    if status is not None and status["home"]:
+        yield forwarder(status["home"])
+
+
+def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
+    for uplink, device in settings.uplinks.items():
+        check = f"uplink {uplink}"
+        ways = [each for each in status["ways"] if each["uplink"] == uplink]
+        if not ways:
+            text = f"{device} is not there, or has no address or default route"
+            yield warn(check, text, _WHY_DEAD, f"ip -brief address show {device}; ip route show default dev {device}")
+        for each in ways:
+            text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
+            why_not = f"{text} ({each['reason']})" if each["reason"] else text
+            command = f"ping -I {device} {each['gateway'] or _NOBODY}"
+            if each["verdict"] == "good":
+                yield ok(check, text)
+            elif each["verdict"] == "plain TCP":
+                why = "something on the way removes the options of Multipath TCP: it carries no subflows"
+                yield warn(check, text, why, "another provider, or a VPN by UDP: docs/tunnel.md")
+            else:
+                yield warn(
+                    check, why_not, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?"
+                )
+
+
+def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
+    """Have nftables say whether the kernel would take our rules."""
+    try:
+        firewall.would_take(ruleset(lan, named))
+    except KernelError as error:
+        why = "connections cannot be handed to the forwarder"
+        return fail("kernel", str(error), why, "a kernel with nft_tproxy, nft_socket, nft_fib_inet and nft_masq")
+    return ok("kernel", "it takes the rules: transparent proxying, marks, translation")
+
+
+def home_device(device: str, devices: Path) -> Finding:
+    check = f"home's interface {device}"
+    try:
+        state = (devices / device / "operstate").read_text(encoding="ascii").strip()
+    except OSError:
+        return fail(check, "it is not there", "no device reaches this host", "ip -brief link   # is its name right?")
+    if state == "down":
+        return fail(check, "it is down", "no device reaches this host", f"ip link set {device} up")
+    return ok(check, "it is there")
+
+
+def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return which base chains at the hook *forward* drop by default, as the command nft names them."""
+    return [
+        f"{each['family']} {each['table']} {each['name']}"
+        for each in chains
+        if each.get("hook") == "forward" and each.get("policy") == "drop" and each["table"] != TABLE
+    ]
+
+
+def others(found: list[str]) -> Finding:
+    if not found:
+        return ok("other firewalls", "none drops what is passed on")
+    why = "what they do not accept, UDP for instance, does not reach the Internet; TCP by the forwarder does"
+    return warn(
+        "other firewalls", f"dropping by default: {', '.join(found)}", why, "accept what comes from the home there"
+    )
+
+
+def parent(goal: Goal, login: str) -> Finding:
+    """Ask a parent for a tunnel to a port that is none of the web."""
+    check = f"parent {goal.address}, port {goal.port}"
+    received = b""
+    try:
+        with socket.create_connection((str(goal.address), goal.port), _SECONDS) as asking:
+            asking.sendall(connect.request(look_up(_NOBODY, 0)[0].address, _PORT, login))
+            with suppress(TimeoutError):
+                while connect.answer(received) is None and (more := asking.recv(4096)):
+                    received += more
+        answered = connect.answer(received)
+    except (OSError, ValueError) as error:
+        return fail(
+            check,
+            reason(error) if isinstance(error, OSError) else str(error),
+            "nothing is forwarded there",
+            "on the proxy: mptcp-proxy doctor",
+        )
+    if answered is not None and answered.status == 407:
+        return fail(check, "it asks for a password", "it serves nobody without", "login: NAME:PASSWORD in gateway.yaml")
+    if answered is not None and 400 <= answered.status < 500:
+        return warn(
+            check,
+            f"it answers {answered.status} to CONNECT for port {_PORT}",
+            "connections to such ports go past it, by one uplink",
+            "acl homes in its squid.conf: docs/home.md",
+        )
+    return ok(check, "it opens tunnels to any port")
+
+
+def forwarder(home: Mapping[str, Any]) -> Finding:
+    says, is_open = home["forwarder"], home["fail"] == "open"
+    why = "TCP goes by one uplink" if is_open else "TCP is refused"
+    if says is None:
+        return fail("forwarder", "it does not run", why, "systemctl status mptcp-forwarder")
+    if says["silent"] is not None:
+        return fail(
+            "forwarder", f"no parent answers: {says['silent']}", why, "on the proxy: systemctl status mptcp-proxy"
+        )
+    return ok("forwarder", f"{counted(says['open'], 'connection')}, {says['connections']} since its start")
+
+
+def _goals(settings: Settings) -> Iterator[Goal]:
+    for host, port in settings.parents:
+        with suppress(OSError, UnicodeError):
+            yield from look_up(host, port)[:1]
+
+
+def _chains() -> list[dict[str, Any]]:
+    try:
+        said = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, timeout=10, check=True)
+        return [each["chain"] for each in json.loads(said.stdout)["nftables"] if "chain" in each]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        return []

@@ -1,0 +1,198 @@
+"""What people do behind a gateway, by the real programs: each protocol goes through the forwarder."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import RELAY, LiveNode, Testbed, home
+from mptcp_lab.testbed.home import SITE
+from mptcp_lab.testbed.services import Origin, accepts, python_command, start_origin, wait_until
+
+pytestmark = pytest.mark.kernel
+FILES = {"small.bin": 100_000, **{f"segment{number}": 1_000_000 for number in range(8)}}
+SERVERS = """
+import base64, hashlib, http.server, socketserver, threading
+class Sink(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_PUT(self):
+        left, digest = int(self.headers["Content-Length"]), hashlib.sha256()
+        while left > 0 and (piece := self.rfile.read1(min(left, 65536))):
+            left -= len(piece); digest.update(piece)
+        answer = digest.hexdigest().encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
+        self.wfile.write(answer)
+    def do_GET(self):
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        accepted = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+        self.wfile.write(f"HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
+                         f"Sec-WebSocket-Accept: {accepted}\\r\\n\\r\\n".encode())
+        self.wfile.write(b"\\x81" + bytes([5]) + b"hello")
+        self.close_connection = True
+class Mail(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(b"220 here ESMTP\\r\\n")
+        while line := self.rfile.readline():
+            self.wfile.write(b"221 bye\\r\\n" if line.startswith(b"QUIT") else b"250 fine\\r\\n")
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+threading.Thread(target=http.server.ThreadingHTTPServer(("", 8081), Sink).serve_forever, daemon=True).start()
+socketserver.ThreadingTCPServer(("", 25), Mail).serve_forever()
+"""
+HTTP2 = """
+const fs = require("fs");
+const pem = fs.readFileSync(process.argv[1]);
+const server = require("http2").createSecureServer({ key: pem, cert: pem });
+server.on("stream", (stream) => { stream.respond({ ":status": 200 }); stream.end("by HTTP/2"); });
+server.listen(8443, "0.0.0.0");
+"""
+WEBSOCKET = f"""
+import socket
+with socket.create_connection(("{SITE}", 8081), 10) as talk:
+    talk.sendall(b"GET /chat HTTP/1.1\\r\\nHost: x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
+                 b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
+    data = b""
+    while more := talk.recv(1000):
+        data += more
+print(b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data and data[-5:])
+"""
+MAIL = f"""
+import smtplib
+with smtplib.SMTP("{SITE}", 25, timeout=10) as mail:
+    print(mail.noop())
+"""
+
+
+@dataclass
+class Site:
+    testbed: Testbed
+    origin: Origin
+
+    @property
+    def device(self) -> LiveNode:
+        return self.testbed["client"]
+
+    def said(self, *argv: str) -> str:
+        return self.device.run(argv, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Iterator[Site]:
+    require("squid", "apache2", "curl", "openssl", "nftables", "openssh", "git", "node")
+    testbed = make_module_testbed(RELAY)
+    relay, origin = testbed["relay"], testbed["origin"]
+    home.give_site(testbed)
+    home.start_parent(testbed["proxy"])
+    apache = start_origin(origin, FILES, ports=(80,), tls_port=443)
+    home.reached(testbed)
+    origin.popen(python_command(SERVERS), name="servers")
+    origin.popen(["node", "-e", HTTP2, str(apache.directory / "tls.pem")], name="http2")
+    _serve_ssh(origin, testbed["client"])
+    _serve_git(origin)
+    _serve_packages(origin, apache.directory / "htdocs")
+    wait_until(lambda: accepts(origin, SITE, 22, 25, 8081, 8443, 9418), "all serve")
+    settings = home.settings_of(relay, testbed["proxy"].service_address())
+    with home.gateway(relay, settings), home.forwarder(relay, settings):
+        yield Site(testbed, apache)
+
+
+def _serve_ssh(origin: LiveNode, device: LiveNode) -> None:
+    host, key = origin.directory / "host-key", device.directory / "key"
+    for each in (host, key):
+        origin.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(each)])
+    settings = f"HostKey {host}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n"
+    Path("/run/sshd").mkdir(exist_ok=True)
+    origin.popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(origin.write("sshd.conf", settings))], name="sshd")
+
+
+def _serve_git(origin: LiveNode) -> None:
+    base = origin.directory / "git"
+    script = f"""
+git init -q -b main {base}/work && cd {base}/work && echo content >file && git add file
+git -c user.name=x -c user.email=x@example.net commit -qm first && git clone -q --bare {base}/work {base}/public.git
+"""
+    origin.run(["sh", "-ec", script])
+    origin.popen(["git", "daemon", f"--base-path={base}", "--export-all", "--reuseaddr", str(base)], name="git")
+
+
+def _serve_packages(origin: LiveNode, htdocs: Path) -> None:
+    """A repository of one package, which apt(8) takes without a signature."""
+    (htdocs / "apt").mkdir()
+    size = (htdocs / "small.bin").stat().st_size
+    digest = hashlib.sha256((htdocs / "small.bin").read_bytes()).hexdigest()
+    shutil.copy(htdocs / "small.bin", htdocs / "apt/here.deb")
+    text = f"Package: here\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.net>\nDescription: x\n"
+    (htdocs / "apt/Packages").write_text(f"{text}Filename: ./here.deb\nSize: {size}\nSHA256: {digest}\n")
+
+
+def by_curl(site: Site) -> bool:
+    return all("200" in site.said("curl", "-sSk", "-o", "/dev/null", "-w", "%{http_code}", f"{url}://{SITE}/small.bin")
+               for url in ("http", "https"))  # fmt: skip
+
+
+def by_http2(site: Site) -> bool:
+    return site.said("curl", "-sSk", "--http2", "-w", " %{http_version}", f"https://{SITE}:8443/") == "by HTTP/2 2"
+
+
+def by_websocket(site: Site) -> bool:
+    return site.said(*python_command(WEBSOCKET)).strip() == "b'hello'"
+
+
+def by_ssh(site: Site) -> bool:
+    options = ("-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null", "-oConnectTimeout=10", "-oBatchMode=yes")
+    return site.said("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh") == "by ssh\n"
+
+
+def by_smtp(site: Site) -> bool:
+    return "fine" in site.said(*python_command(MAIL))
+
+
+def by_git(site: Site) -> bool:
+    target = site.device.directory / "cloned"
+    site.said("git", "clone", "-q", f"git://{SITE}/public.git", str(target))
+    return (target / "file").read_text() == "content\n"
+
+
+def by_apt(site: Site) -> bool:
+    where = site.device.directory / "apt"
+    for name in ("state/lists/partial", "cache/archives/partial"):
+        (where / name).mkdir(parents=True)
+    source = site.device.write("apt/sources.list", f"deb [trusted=yes] http://{SITE}/apt ./\n")
+    options = [
+        *("-qq", f"-oDir::Etc::SourceList={source}", "-oDir::Etc::SourceParts=-", f"-oDir::State={where}/state"),
+        *(f"-oDir::Cache={where}/cache", "-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Architecture=amd64"),
+    ]
+    site.said("apt-get", *options, "update")
+    site.said("sh", "-ec", f"cd {where} && apt-get {' '.join(options)} download here")
+    return (where / "here_1_all.deb").stat().st_size == FILES["small.bin"]
+
+
+def by_segments(site: Site) -> bool:
+    """A video: one connection, a request after the other."""
+    urls = [f"https://{SITE}/segment{number}" for number in range(8)]
+    into = [word for _ in urls for word in ("-o", "/dev/null")]
+    form = "%{num_connects} %{size_download}\\n"
+    said = site.said("curl", "-sSk", "--http1.1", "-w", form, *into, *urls).split("\n")[:-1]
+    return said == ["1 1000000", *["0 1000000"] * 7]
+
+
+def by_upload(site: Site) -> bool:
+    body = site.device.directory / "body"
+    body.write_bytes(bytes(range(256)) * 20_000)
+    said = site.said("curl", "-sS", "-T", str(body), f"http://{SITE}:8081/x")
+    return said == hashlib.sha256(body.read_bytes()).hexdigest()
+
+
+PROTOCOLS = (by_curl, by_http2, by_websocket, by_ssh, by_smtp, by_git, by_apt, by_segments, by_upload)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda it: it.__name__)
+def test_what_people_do(site: Site, protocol: Callable[[Site], bool]) -> None:
+    before = home.forwarded(site.testbed["relay"])
+    assert protocol(site)
+    wait_until(lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"], "it was forwarded")
+    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "none went past the parent"

@@ -1,0 +1,94 @@
+"""What ``mptcp-gateway doctor`` makes of what the daemons and the kernel say."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_common.findings import Status
+from mptcp_gateway import doctor
+from mptcp_gateway.model import Goal
+from mptcp_gateway.settings import load_settings
+
+SETTINGS = load_settings("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n", "gateway.yaml")
+
+
+def way(uplink: str, verdict: str) -> dict[str, Any]:
+    return {
+        "uplink": uplink, "version": 4, "address": "192.168.1.2", "gateway": None, "verdict": verdict,
+        "for_seconds": 9, "reason": "",
+    }  # fmt: skip
+
+
+def test_uplinks() -> None:
+    said = {"ways": [way("dsl", "good")]}
+    assert [each.status for each in doctor.uplinks(SETTINGS, said)] == [Status.OK, Status.WARN]
+    said = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
+    found = list(doctor.uplinks(SETTINGS, said))
+    assert [each.status for each in found] == [Status.WARN, Status.WARN]
+    assert all(each.why and each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
+    ("says", "status"),
+    [
+        (None, Status.FAIL),
+        ({"silent": "timed out", "open": 0, "connections": 1}, Status.FAIL),
+        ({"silent": None, "open": 2, "connections": 9}, Status.OK),
+    ],
+)
+def test_the_forwarder(says: dict[str, Any] | None, status: Status) -> None:
+    assert doctor.forwarder({"forwarder": says, "fail": "open"}).status is status
+
+
+def test_chains_that_drop_what_is_passed_on() -> None:
+    ours = {"family": "inet", "table": "mptcp_gateway", "name": "pass", "hook": "forward", "policy": "drop"}
+    theirs = {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}
+    harmless = [theirs | {"policy": "accept"}, theirs | {"hook": "input"}, {"family": "ip", "table": "t", "name": "n"}]
+    assert doctor.dropping([ours, *harmless]) == []
+    assert doctor.dropping([ours, theirs]) == ["ip filter FORWARD"]
+
+
+def test_an_interface_of_the_home(tmp_path: Path) -> None:
+    assert doctor.home_device("br0", tmp_path).status is Status.FAIL
+    (tmp_path / "br0").mkdir()
+    for state, status in (("down", Status.FAIL), ("up", Status.OK), ("unknown", Status.OK)):
+        (tmp_path / "br0/operstate").write_text(f"{state}\n")
+        assert doctor.home_device("br0", tmp_path).status is status
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", Status.OK),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", Status.OK),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", Status.WARN),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", Status.FAIL),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", Status.FAIL),
+        (None, Status.OK),
+    ],
+)
+def test_a_parent(answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes its time tries to get there, and so does not refuse."""
+    monkeypatch.setattr(doctor, "_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ended = threading.Event()
+
+        def serve() -> None:
+            with listening.accept()[0] as client:
+                assert client.recv(4096).startswith(b"CONNECT 192.0.2.1:22 ")
+                if answer is not None:
+                    client.sendall(answer)
+                ended.wait(10)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        goal = Goal(ip_address("127.0.0.1"), listening.getsockname()[1])
+        assert doctor.parent(goal, "").status is status
+        ended.set()
+        serving.join()
