@@ -60,7 +60,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
 _PROGRAMS = (
     "squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo", "openssl",
     "chromium", "chromedriver", "node", "prometheus", "promtool", "haproxy", "nginx", "traffic_server",
-    "aarch64-linux-gnu-gcc", "openvpn",
+    "aarch64-linux-gnu-gcc", "openvpn", "git",
 )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Iterator[Site]:
-    require("squid", "apache2", "curl", "openssl", "nftables", "openssh", "git", "node")
+    require("squid", "apache2", "curl", "openssl", "nftables", "ssh", "sshd", "git", "node")
     testbed = make_module_testbed(RELAY)
     relay, origin = testbed["relay"], testbed["origin"]
     home.give_site(testbed)
@@ -104,7 +104,9 @@ def _serve_ssh(origin: LiveNode, device: LiveNode) -> None:
     host, key = origin.directory / "host-key", device.directory / "key"
     for each in (host, key):
         origin.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(each)])
-    settings = f"HostKey {host}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n"
+    settings = (
+        f"HostKey {host}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n"
+    )
     Path("/run/sshd").mkdir(exist_ok=True)
     origin.popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(origin.write("sshd.conf", settings))], name="sshd")
 
@@ -125,7 +127,7 @@ def _serve_packages(origin: LiveNode, htdocs: Path) -> None:
     size = (htdocs / "small.bin").stat().st_size
     digest = hashlib.sha256((htdocs / "small.bin").read_bytes()).hexdigest()
     shutil.copy(htdocs / "small.bin", htdocs / "apt/here.deb")
-    text = f"Package: here\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.net>\nDescription: x\n"
+    text = "Package: here\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.net>\nDescription: x\n"
     (htdocs / "apt/Packages").write_text(f"{text}Filename: ./here.deb\nSize: {size}\nSHA256: {digest}\n")
 
 
@@ -144,7 +146,10 @@ def by_websocket(site: Site) -> bool:
 
 def by_ssh(site: Site) -> bool:
     options = ("-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null", "-oConnectTimeout=10", "-oBatchMode=yes")
-    return site.said("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh") == "by ssh\n"
+    return (
+        site.said("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh")
+        == "by ssh\n"
+    )
 
 
 def by_smtp(site: Site) -> bool:
@@ -164,7 +169,12 @@ def by_apt(site: Site) -> bool:
     source = site.device.write("apt/sources.list", f"deb [trusted=yes] http://{SITE}/apt ./\n")
     options = [
         *("-qq", f"-oDir::Etc::SourceList={source}", "-oDir::Etc::SourceParts=-", f"-oDir::State={where}/state"),
-        *(f"-oDir::Cache={where}/cache", "-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Architecture=amd64"),
+        *(
+            f"-oDir::Cache={where}/cache",
+            "-oAPT::Sandbox::User=root",
+            "-oAcquire::Languages=none",
+            "-oAPT::Architecture=amd64",
+        ),
     ]
     site.said("apt-get", *options, "update")
     site.said("sh", "-ec", f"cd {where} && apt-get {' '.join(options)} download here")
