@@ -15,6 +15,7 @@ _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
 # "transparent" is the old name of "intercept" and still accepted.
 _REDIRECTED = ("intercept", "transparent")
+_WEB = (80, 443)
 MPTCP = "mptcp"
 """The option by which a Squid that knows it opens a listener for Multipath TCP (proxy/squid)."""
 
@@ -90,6 +91,14 @@ def listener_problems(
                     *place,
                     allowed="tproxy, or no mode at all with the proxy set in the browser",
                 )
+        if "tproxy" in listener.options and by_mptcp and listener.port not in _WEB:
+            yield Problem(
+                f"{listener.statement.directive} {listener} tproxy: clients ask for another port, and the kernel"
+                " refuses joins to a port that no listener has: they keep one path",
+                *place,
+                allowed="http_port 80 tproxy, http_port 443 tproxy: a listener on each port that is handed over",
+                warning=True,
+            )
         for earlier in seen:
             apart = listener.statement.conditional or earlier.statement.conditional
             if listener.overlaps(earlier) and not apart:

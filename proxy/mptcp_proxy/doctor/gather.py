@@ -138,8 +138,17 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
             environment, [name for name in (LISTEN, TURNS) if name in maps], role, read(places.counters)
         )
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
+    yield from host.transparent(checked, *_handing_over())
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
+
+
+def _handing_over() -> tuple[str, bool]:
+    """Return the rules of packet filters, and whether some mark has packets for any address delivered here."""
+    rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
+    marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
+    local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
+    return "".join(reading.output(*each) for each in rules), local
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:

@@ -175,6 +175,25 @@ def ports(
             yield ok(name, "free")
 
 
+def transparent(checked: Checked, packet_filter: str, delivering: bool) -> Iterator[Finding]:
+    """Yield whether each transparent listener is handed the connections that it is for.
+
+    *packet_filter*: the rules, as nft and iptables-save print them. *delivering*: by some mark packets for any address
+    are routed to this host.
+    """
+    for listener in checked.listeners:
+        if "tproxy" not in listener.options:
+            continue
+        name, port = f"transparent port {listener.port}", listener.port
+        if not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
+            yield fail(name, "no packet filter hands it connections", "clients go past it", "docs/transparent.md")
+        elif not delivering:
+            text = "no rule by a mark leads to a table with: local default dev lo"
+            yield fail(name, text, "marked packets are routed on, past the proxy", "docs/transparent.md")
+        else:
+            yield ok(name, "connections are handed to it")
+
+
 def descriptors(hard_limit: int, file_nr: str) -> Finding:
     """*hard_limit*: RLIMIT_NOFILE, -1 for none; *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
     fields = [int(field) for field in file_nr.split()]

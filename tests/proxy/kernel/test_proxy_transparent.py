@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from proxying import configuration, fetch, has_libraries, mptcp_listeners, workers
 
-from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy, wait_until
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import (
+    PROXY_PORT,
+    SQUID_CONFIG,
+    mptcp_command,
+    program,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
 
 pytestmark = pytest.mark.kernel
+SITE = "203.0.113.9"
+FILES = {"large.bin": 20_000_000}
+INTERCEPT = """
+table ip intercept {
+  chain pre {
+    type filter hook prerouting priority mangle;
+    meta l4proto tcp socket transparent 1 meta mark set 1 accept
+    ip daddr 203.0.113.9 tcp dport 80 tproxy to :80 meta mark set 1 accept
+    ip daddr 203.0.113.9 tcp dport 443 tproxy to :443 meta mark set 1 accept
+  }
+}
+"""
+CAP = 5_000_000
+POLICY = """
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
+"""
 NET_BIND_SERVICE, NET_ADMIN = 1 << 10, 1 << 12
 """linux/capability.h"""
 PORT = 3129
@@ -53,3 +86,65 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are there")
     got = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+
+
+def intercept(testbed: Testbed) -> None:
+    """Have the proxy on the way between client and site, both ways, and hand it what is for ports 80 and 443."""
+    core, proxy, origin = testbed["core"], testbed["proxy"], testbed["origin"]
+    origin.run(["ip", "addr", "add", f"{SITE}/32", "dev", "lo"])
+    core.run(["ip", "route", "add", f"{SITE}/32", "via", origin.service_address()])
+    core.run(["ip", "route", "add", "default", "via", proxy.service_address(), "table", "300"])
+    paths = [("to-eth0", SITE), ("to-wlan0", SITE), ("to-origin", "10.77.1.0/24"), ("to-origin", "10.77.2.0/24")]
+    for device, to in paths:
+        core.run(["ip", "rule", "add", "iif", device, "to", to, "lookup", "300"])
+    for key in ("ip_forward=1", "conf.all.rp_filter=0", "conf.wan0.rp_filter=0"):
+        proxy.run(["sysctl", "-qw", f"net.ipv4.{key}"])
+    proxy.run(["ip", "rule", "add", "fwmark", "1", "lookup", "100"])
+    proxy.run(["ip", "route", "add", "local", "default", "dev", "lo", "table", "100"])
+    proxy.run(["nft", INTERCEPT])
+
+
+def transparent(node: LiveNode) -> Path:
+    """Write what docs/transparent.md has."""
+    text = SQUID_CONFIG.read_text()
+    for rule in ("!web_ports", "CONNECT !tunnel_ports", "!CONNECT !web_protocols"):
+        assert text.count(f"http_access deny {rule}\n") == 1
+        text = text.replace(f"http_access deny {rule}\n", f"http_access deny {rule} !transparent_tls\n")
+    text = text.replace("http_access deny manager\n", "http_access deny manager\nacl transparent_tls myportname tls\n")
+    ports = "http_port 80 tproxy name=web\nhttp_port 443 tproxy name=tls\non_unsupported_protocol tunnel all\n"
+    return node.write("transparent.conf", f"{text}{ports}shutdown_lifetime 0 seconds\n")
+
+
+def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
+    node, client = testbed["proxy"], testbed["client"]
+    start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
+    intercept(testbed)
+    config = transparent(node)
+    start_proxy(node, config)
+
+    def received(scheme: str) -> dict[str, int]:
+        before = client.counters()
+        form = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
+        command = mptcp_command(["curl", "-sSk", "-m", "50", *form, f"{scheme}://{SITE}/large.bin"])
+        assert client.run(command, timeout=60).stdout == f"200 {FILES['large.bin']}"
+        after = client.counters()
+        return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
+
+    for scheme in ("http", "https"):
+        wait_until(lambda scheme=scheme: min(received(scheme).values()) > FILES["large.bin"] / 10, "it uses both")  # type: ignore[misc]
+    settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
+    throttler = start_throttler(node, settings)
+    for scheme in ("http", "https"):
+        begun = time.monotonic()
+        octets = received(scheme)
+        assert octets["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "it holds"
+        assert octets["wlan0"] > octets["eth0"]
+    throttler.process.stop()
+    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    assert (found["transparent port 80"], found["transparent port 443"]) == ("ok", "ok")
+    node.run(["nft", "delete table ip intercept"])
+    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    assert found["transparent port 80"] == "fail"

@@ -54,6 +54,23 @@ def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list
     assert all(map(is_complete, findings))
 
 
+@pytest.mark.parametrize(
+    ("rules", "delivering", "status"),
+    [
+        ("tcp dport 80 tproxy ip to :80 meta mark set 0x1", True, OK),
+        ("tcp dport 80 tproxy to :80", True, OK),
+        ("-A PREROUTING -p tcp --dport 80 -j TPROXY --on-port 80 --on-ip 0.0.0.0 --tproxy-mark 0x1/0x1", True, OK),
+        ("tcp dport 80 tproxy to :80", False, FAIL),
+        ("tcp dport 80 tproxy to :8080", True, FAIL),
+        ("", True, FAIL),
+    ],
+)
+def test_who_is_handed_connections(rules: str, delivering: bool, status: Status) -> None:
+    (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
+    assert finding.status is status
+    assert is_complete(finding)
+
+
 @pytest.mark.parametrize("role", list(Role))
 def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> None:
     """Defect: it was said to be free, and ok, whatever had become of Squid's workers."""

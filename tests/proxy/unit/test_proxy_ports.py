@@ -114,6 +114,12 @@ def test_intercept_is_refused(mode: str) -> None:
     assert "tproxy" in problem.allowed
 
 
+def test_a_transparent_listener_has_the_port_that_clients_ask_for() -> None:
+    assert port_problems("http_port 80 tproxy", "http_port 443 tproxy") == []
+    (problem,) = port_problems("http_port 80", "http_port 3129 tproxy")
+    assert (problem.line, problem.warning) == (2, True)
+
+
 def test_no_port() -> None:
     (problem,) = port_problems("via on")
     assert str(problem).startswith("squid.conf: no http_port: nothing would listen")
