@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mptcp_lab.testbed.home import UPLINKS
-
 from ..statistics import median
 from .aims import Aim
 
@@ -41,7 +39,7 @@ def judge(values: Mapping[str, Mapping[str, Sequence[float]]], runs: Mapping[str
 
 
 def _goodput(of: Mapping[str, Sequence[float]]) -> list[Aim]:
-    both = sum(median(of[uplink]) for uplink in UPLINKS)
+    both = sum(median(values) for uplink, values in of.items() if uplink not in WAYS)
     return [
         Aim("goodput by the forwarder / both uplinks alone", median(of["forwarder"]) / both, least=0.9, most=1.05),
         Aim("goodput by Squid / both uplinks alone", median(of["squid"]) / both),
