@@ -17,6 +17,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
 from mptcp_gateway.firewall import ruleset
+from mptcp_gateway.metrics import as_text
 from mptcp_gateway.plan import MOST_ENDPOINTS
 from mptcp_gateway.said import status_of
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
@@ -59,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
             where = FORWARDER_DIRECTORY
             added.add_argument("--forwarder", type=Path, default=where, help=f"its directory (default: {where})")
             added.add_argument("--json", action="store_true", help="as JSON")
+        if command is _status:
+            added.add_argument("--prometheus", action="store_true", help="as metrics, for a textfile collector")
     return parser
 
 
@@ -115,7 +118,9 @@ def _status(options: argparse.Namespace) -> int:
     found = status_of(options.directory, options.forwarder)
     if found is None:
         raise KernelError("the daemon does not run: systemctl status mptcp-gateway")
-    if options.json:
+    if options.prometheus:
+        print(as_text(found), end="")
+    elif options.json:
         print(json.dumps(found, indent=1))
     else:
         for uplink in found["uplinks"]:

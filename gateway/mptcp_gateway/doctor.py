@@ -60,8 +60,8 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
             why_not = f"{text} ({each['reason']})" if each["reason"] else text
             command = f"ping -I {device} {each['gateway'] or _NOBODY}"
-            if each["verdict"] == "good":
-                yield ok(check, text)
+            if each["verdict"] in ("good", "untried"):
+                yield ok(check, why_not)
             elif each["verdict"] == "plain TCP":
                 why = "something on the way removes the options of Multipath TCP: it carries no subflows"
                 yield warn(check, text, why, "another provider, or a VPN by UDP: docs/tunnel.md")

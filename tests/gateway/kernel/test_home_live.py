@@ -97,6 +97,11 @@ class Home:
         home: dict[str, Any] = json.loads(said)["home"]
         return home
 
+    def metrics(self) -> list[str]:
+        command = home_of.command(self.relay, "status", self.settings)
+        directory = str(self.relay.directory / home_of.DIRECTORY)
+        return self.relay.run([*command, "--forwarder", directory, "--prometheus"]).stdout.splitlines()
+
     def doctor(self, status: str) -> list[str]:
         """Return the checks of the doctor whose finding is another than *status*."""
         command = home_of.command(self.relay, "doctor", self.settings)
@@ -215,6 +220,8 @@ def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
         with home.forwarder() as forwarder:
             assert home.is_whole(f"http://{SITE}", "small.bin")
             wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "status says it")
+            assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
+            assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
         assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "by NAT, at once"
         with home.forwarder() as forwarder, home.refusing_parent():

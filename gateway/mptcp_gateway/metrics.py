@@ -1,0 +1,58 @@
+"""The status as metrics, in the text format of Prometheus. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mptcp_gateway.model import Verdict
+
+
+def as_text(status: Mapping[str, Any]) -> str:
+    """Return what a textfile collector reads (node_exporter)."""
+    registry = CollectorRegistry()
+    registry.register(_Status(status))
+    return generate_latest(registry).decode()
+
+
+class _Status(Collector):
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("uplink", "version")
+        verdicts = GaugeMetricFamily(
+            "mptcp_gateway_uplink", "1 for what trials say of an uplink.", None, (*labels, "verdict")
+        )
+        since = GaugeMetricFamily("mptcp_gateway_uplink_verdict_seconds", "For how long they say so.", None, labels)
+        rtt = GaugeMetricFamily("mptcp_gateway_uplink_rtt_seconds", "Of the last trial with an answer.", None, labels)
+        for way in self._status["ways"]:
+            of = (way["uplink"], str(way["version"]))
+            for verdict in Verdict:
+                verdicts.add_metric((*of, verdict.value), float(way["verdict"] == verdict.value))
+            since.add_metric(of, way["for_seconds"])
+            if way["rtt_ms"]:
+                rtt.add_metric(of, way["rtt_ms"] / 1e3)
+        yield from (verdicts, since, rtt)
+        home = self._status["home"]
+        if home:
+            yield from _forwarder(home["forwarder"])
+
+
+def _forwarder(says: Mapping[str, Any] | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily("mptcp_forwarder_up", "Whether the forwarder runs.", float(says is not None))
+    if says is None:
+        return
+    yield GaugeMetricFamily("mptcp_forwarder_parents_up", "Whether a parent answers.", float(says["silent"] is None))
+    yield GaugeMetricFamily("mptcp_forwarder_open_connections", "Of devices, now.", says["open"])
+    for name, key, text in (
+        ("mptcp_forwarder_connections", "connections", "Of devices."),
+        ("mptcp_forwarder_direct", "direct", "Connections that went past the parents."),
+        ("mptcp_forwarder_failed", "failed", "Connections that came to nothing."),
+        ("mptcp_forwarder_bytes", "octets", "Of connections that have ended, in both directions."),
+    ):
+        yield CounterMetricFamily(name, text, says[key])
