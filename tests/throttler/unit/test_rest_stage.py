@@ -13,6 +13,7 @@ from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.resting import (
     FIRST_REST,
     RATIO,
+    RECOVERY,
     SLOW_AFTER,
     SLOW_RATIO,
     WAKE_WINDOWS,
@@ -152,6 +153,38 @@ def test_a_path_without_a_cap_rests_while_it_is_too_slow_and_is_tried_again() ->
     assert not scene.run(5.0), "it carries its part"
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
     assert not scene.run(5.0), "nothing waits on it"
+
+
+def held_up() -> Scene:
+    """Return 24 Mbit/s that wait for a path of 1 with a long queue, most of the time."""
+    scene = Scene(SLOW_PATHS, rate=0)
+    slow, other = scene.first
+    slow.rate, slow.waiting = 1 * MBIT, 60_000
+    for _ in range(3):
+        other.rate, other.waiting, other.unacked = 24 * MBIT, 60_000, 10
+        scene.run(2 * STEP)
+        other.rate, other.waiting, other.unacked = 0, 0, 0
+        scene.run(6 * STEP)
+    return scene
+
+
+def test_a_path_that_holds_the_other_up_rests() -> None:
+    """Defect: 12 Mbit/s beside 1 with a long queue carried 2 or 3 in all, and the slow one had its part of that."""
+    assert held_up().apply()
+    scene = Scene(SLOW_PATHS, rate=3 * MBIT)
+    slow, _ = scene.first
+    slow.rate, slow.waiting = 1 * MBIT, 60_000
+    assert not scene.run(10.0), "the other one is no faster"
+
+
+@pytest.mark.parametrize("carried", [12, 2])
+def test_a_path_that_held_nothing_up_comes_back(carried: int) -> None:
+    scene = held_up()
+    slow, other = scene.first
+    other.rate, other.unacked = carried * MBIT, 10
+    slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
+    assert scene.run(1.0), "what was sent on it is still on its way"
+    assert scene.run(RECOVERY + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
 
 
 def test_the_only_path_never_rests() -> None:

@@ -6,8 +6,10 @@ buffers and stops. So a capped subflow rests while the others of its connection 
 leaves it: no more than that share of the rate is lost. It comes back when they have gone, when it may have more than
 before, or when they have data to send and carry too little. docs/soft-start.md has the measurements.
 
-Where the policy says so (``rest_slow_paths``) a subflow without a cap rests, too, if by what it carries it is as slow.
-How fast its path is now nobody knows while it rests: it is tried again after a while, ever more seldom.
+Where the policy says so (``rest_slow_paths``) a subflow without a cap rests, too, if by what it carries it is as slow,
+or if all of them together carry less than the others did in their best moments, between which they wait for it. If the
+others then carry no more than all did before, it comes back. How fast its path is now nobody knows while it rests: it
+is tried again after a while, ever more seldom.
 """
 
 from __future__ import annotations
@@ -37,6 +39,15 @@ FLOWING: Final = 100_000
 """Bits/s, of a connection that uses its cap."""
 SLOW_RATIO: Final = 12
 """As ``RATIO``, of the rate of the others to that of a subflow without a cap."""
+HELD_UP: Final = 1.4
+"""Times of what the connection carries the others could deliver, and they wait for a path that has less than a quarter
+of that."""
+RECOVERY: Final = 6.0
+"""Seconds from its rest on in which what was sent on a slow path may still be on its way."""
+NEW: Final = 0.4
+"""The share of the last window in the mean of all."""
+FADING: Final = 0.95
+"""What is left of the best window's rate with each further one."""
 SLOW_AFTER: Final = 3
 """Windows in which it was so: a slow start takes some round trips."""
 FIRST_REST, LONGEST_REST = 30.0, 600.0
@@ -53,6 +64,10 @@ class _Slow:
     """It had data to send at every sample of the window."""
     rate: float = 0.0
     """Bits/s, when it came to rest."""
+    total: float = 0.0
+    """Of all subflows, then."""
+    rested: float = 0.0
+    """When that was."""
     until: float | None = None
     """When it is tried again; None while it does not rest."""
     rest: float = FIRST_REST
@@ -73,6 +88,10 @@ class _Resting:
     """When the window began; None before the first sample."""
     delivered: dict[FourTuple, int] = field(default_factory=dict)
     """Bytes of the others, then."""
+    able: dict[FourTuple, float] = field(default_factory=dict)
+    """Bits/s, what each of the others carried in its best one of the last windows."""
+    total: float = 0.0
+    """Bits/s of all, the mean of the last windows."""
     flows: bool = False
     waited: bool = True
     """The others had data to send at every sample of the window."""
@@ -250,20 +269,37 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
     """Take what each of the others carries, bits/s; return whether one comes to rest, or back."""
     changed = False
     total = sum(rates.values())
+    # At the head of the line all stop by turns: windows differ.
+    known.total += (total - known.total) * NEW if known.able else total
+    known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
     for each, slow in known.slow_ones.items():
         rate = rates.get(each, 0.0)
         if slow.until is not None:
-            slow.windows = slow.windows + 1 if known.waited and total < SLOW_RATIO / 2 * slow.rate else 0
+            slow.windows = slow.windows + 1 if known.waited and _is_missed(slow, total, now) else 0
             if now >= slow.until or slow.windows >= WAKE_WINDOWS:
                 slow.until, slow.windows = None, 0
+                known.able = {}
                 changed = True
             continue
-        slow.windows = slow.windows + 1 if slow.waited and total - rate >= SLOW_RATIO * rate else 0
+        others = sum(able for other, able in known.able.items() if other != each and not _rests(known, other))
+        holds_up = others >= max(HELD_UP * known.total, 4 * rate)
+        is_slow = slow.waited and (holds_up or total - rate >= SLOW_RATIO * rate)
+        slow.windows = max(0, slow.windows + (1 if is_slow else -1))
         if slow.windows >= SLOW_AFTER:
-            slow.until, slow.rate, slow.windows = now + slow.rest, rate, 0
+            slow.until, slow.rate, slow.total, slow.rested, slow.windows = now + slow.rest, rate, known.total, now, 0
             slow.rest = min(LONGEST_REST, 2 * slow.rest)
             changed = True
     return changed
+
+
+def _rests(known: _Resting, four_tuple: FourTuple) -> bool:
+    slow = known.slow_ones.get(four_tuple)
+    return slow is not None and slow.until is not None
+
+
+def _is_missed(slow: _Slow, total: float, now: float) -> bool:
+    """Say whether the others, which have data to send, carry too little without it: *total*, bits/s."""
+    return total < SLOW_RATIO / 2 * slow.rate and (now >= slow.rested + RECOVERY) and total <= slow.total
 
 
 def _is_down(verdict: Verdict) -> bool:
