@@ -125,7 +125,7 @@ def test_it_follows_what_the_daemon_knows(tmp_path: Path) -> None:
             assert terminal.end() == 0
         finally:
             terminal.close()
-    assert len(asked) >= 3
+    assert len(asked) >= 2, "one picture may come in several pieces"
     times = [time for time, _ in asked]
     assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, "once a second, whatever is typed"
     for _, request in asked:
