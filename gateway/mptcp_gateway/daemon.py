@@ -231,9 +231,10 @@ class Daemon:
         answered = self._answered.get(way.version)
         goals = sorted(self._goals, key=lambda each: each != answered)
         life, access, timeout = health.life, health.access, health.timeout
+        thorough = self._health.is_thorough(way, time.monotonic())
 
         def trial() -> None:
-            self._outcomes.put(_Tried(way, life, self._outcome(access, goals, timeout)))
+            self._outcomes.put(_Tried(way, life, self._outcome(access, goals, timeout, thorough)))
             self.wake()
 
         try:
@@ -242,9 +243,9 @@ class Daemon:
         except RuntimeError as error:  # no more threads
             self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
 
-    def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float) -> Outcome:
+    def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float, thorough: bool) -> Outcome:
         try:
-            return tried(access, goals, timeout, self._ports)
+            return tried(access, goals, timeout, self._ports, thorough=thorough)
         except Exception as error:  # whatever it is, the way is tried again
             return Outcome(Verdict.DEAD, reason=reason(error))
 
@@ -274,7 +275,7 @@ class Daemon:
                             "verdict": health.verdict.value,
                             "for_seconds": round(now - health.since),
                             "rtt_ms": round(health.rtt * 1e3, 1),
-                            "reason": health.reason or unknown,
+                            "reason": health.reason or health.remark or unknown,
                             "begins_here": self._bests.get(version) == Way(uplink, version),
                             "endpoint": health.access.address in endpoints,
                         }

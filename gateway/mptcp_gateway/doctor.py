@@ -18,7 +18,7 @@ from mptcp_gateway import connect
 from mptcp_gateway.firewall import TABLE, ruleset
 from mptcp_gateway.kernel import firewall
 from mptcp_gateway.kernel.resolver import look_up
-from mptcp_gateway.model import Goal, Lan
+from mptcp_gateway.model import STALLS, Goal, Lan
 from mptcp_gateway.settings import Settings
 
 _PORT: Final = 22
@@ -60,7 +60,9 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
             why_not = f"{text} ({each['reason']})" if each["reason"] else text
             command = f"ping -I {device} {each['gateway'] or _NOBODY}"
-            if each["verdict"] in ("good", "untried"):
+            if each["reason"] == STALLS:
+                yield warn(check, why_not, "downloads by it stall at first", f"ip link set {device} mtu 1400")
+            elif each["verdict"] in ("good", "untried"):
                 yield ok(check, why_not)
             elif each["verdict"] == "plain TCP":
                 why = "something on the way removes the options of Multipath TCP: it carries no subflows"

@@ -23,6 +23,8 @@ IDLE_SECONDS: Final = 30.0
 BEGIN_SECONDS: Final = 10.0
 """Where all of a home's UDP goes, by which nobody notices an outage."""
 DEAD_SECONDS: Final = 5.0
+THOROUGH_SECONDS: Final = 3600.0
+"""Between two trials that send data."""
 SUSPECT_SECONDS: Final = 2.0
 """Between two trials for that reason: on a lossy way connections send again all the time."""
 RETRY_SECONDS: Final = 0.1
@@ -69,6 +71,10 @@ class Health:
     """When the last trial began in which a parent took the connection."""
     answers: int = 0
     """Trials with an answer since it is dead."""
+    thorough: float = _NEVER
+    """When data were last sent in a trial."""
+    remark: str = ""
+    """What was remarkable then."""
     changes: list[float] = field(default_factory=list)
     """When the verdict changed."""
 
@@ -143,6 +149,8 @@ class HealthWatch:
         if health is None or health.life != life:
             return False
         health.trying, health.tried, health.reason = False, now, outcome.reason
+        if outcome.thorough:
+            health.thorough, health.remark = now, outcome.reason
         if outcome.verdict is Verdict.DEAD:
             return self._unanswered(health, now)
         health.failures, health.rtt = 0, outcome.rtt
@@ -162,6 +170,10 @@ class HealthWatch:
                 return False
         health.change(outcome.verdict, now)
         return True
+
+    def is_thorough(self, way: Way, now: float) -> bool:
+        """Say whether the next trial of *way* is to send data."""
+        return now >= self.ways[way].thorough + THOROUGH_SECONDS
 
     def judge(self, now: float) -> list[Way]:
         """Return the ways that are dead from now on: good ones that fail while another one has an answer."""

@@ -90,6 +90,9 @@ class Verdict(enum.Enum):
     DEAD = "no answer"
 
 
+STALLS: Final = "packets of full size do not arrive: a path MTU that nobody tells of"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of one trial."""
@@ -98,8 +101,10 @@ class Outcome:
     rtt: float = 0.0
     """Seconds until the connection stood."""
     reason: str = ""
-    """Why there was no answer."""
+    """Why there was no answer, or what is remarkable about it."""
     unproven: bool = False
     """An answer came over the way; whether the parent serves by Multipath TCP it does not say."""
     goal: Goal | None = None
     """Which answered."""
+    thorough: bool = False
+    """Data were sent, too."""

@@ -1,6 +1,7 @@
 """One trial of a way: a connection to a parent by Multipath TCP, bound to the uplink, and reset as soon as it stands.
 
-So it is four packets, and the kernel opens no further subflows for it.
+So it is four packets, and the kernel opens no further subflows for it. A thorough one sends two segments of full size,
+too, the begin of a request: some ways let the handshake pass, and no full packet, or no Multipath TCP option on data.
 """
 
 from __future__ import annotations
@@ -10,30 +11,38 @@ import struct
 import time
 from collections.abc import Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from mptcp_common.reasons import reason
-from mptcp_gateway.model import Access, Goal, Outcome, Verdict
+from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
 
 MOST_GOALS: Final = 3
 """Addresses of parents that one trial asks, one after the other."""
 LATE: Final = 2.5
 """Seconds: a SYN that is sent again after three is one of plain TCP, whatever the way carries."""
+DATA_SECONDS: Final = 2.5
+"""For which the data of a thorough trial may be on their way."""
+_POLL_SECONDS: Final = 0.02
+_DATA: Final = b"GET http://check.mptcp.internal/ HTTP/1.1\r\nX-Trial: ".ljust(2900, b"x")
+_UNACKED, _PATH_MTU = 24, 60
+"""Where struct tcp_info has them (linux/tcp.h)."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
 """linux/mptcp.h: of struct mptcp_info bytes 8 to 11 are flags."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]) -> Outcome:
+def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int], *, thorough: bool = False) -> Outcome:
     """Try one address of a parent after the other until one answers; the best of what they said counts.
 
-    It takes *timeout*, seconds, for each at most. In *ports* are local ports of trials while they go on.
+    It takes *timeout*, seconds, for each at most, and a *thorough* one DATA_SECONDS besides. In *ports* are local ports
+    of trials while they go on.
     """
     reasons: list[str] = []
     answered: list[Outcome] = []
     for goal in islice((each for each in goals if each.address.version == access.address.version), MOST_GOALS):
         try:
-            outcome = _connected(access, goal, timeout, ports)
+            outcome = _connected(access, goal, timeout, ports, thorough)
         except ConnectionRefusedError:
             answered.append(Outcome(Verdict.GOOD, reason=f"{goal.address}: connection refused", unproven=True))
             continue
@@ -48,7 +57,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
     return Outcome(Verdict.DEAD, reason="; ".join(dict.fromkeys(reasons)))
 
 
-def _connected(access: Access, goal: Goal, timeout: float, ports: set[int]) -> Outcome:
+def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thorough: bool) -> Outcome:
     """Raises OSError where there is no answer."""
     family = socket.AF_INET if access.address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as trying:
@@ -64,14 +73,37 @@ def _connected(access: Access, goal: Goal, timeout: float, ports: set[int]) -> O
         finally:
             ports.discard(port)
         took = time.monotonic() - begun
-        try:
-            (flags,) = struct.unpack_from("=I", trying.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
-        except OSError:  # EOPNOTSUPP: it has become a TCP socket
-            flags = _FALLBACK
-        if not flags & _FALLBACK:
-            return Outcome(Verdict.GOOD, took, goal=goal)
+        if _is_multipath(trying):
+            remark = _with_data(trying, access.device) if thorough else ""
+            if _is_multipath(trying):
+                return Outcome(Verdict.GOOD, took, remark, goal=goal, thorough=thorough)
+            return Outcome(Verdict.PLAIN, took, "something on the way removes Multipath TCP from data", goal=goal)
         if took > LATE:
             return Outcome(
                 Verdict.GOOD, took, f"{goal.address}: an answer after {took:.1f} s", unproven=True, goal=goal
             )
         return Outcome(Verdict.PLAIN, took, goal=goal)
+
+
+def _is_multipath(trying: socket.socket) -> bool:
+    try:
+        (flags,) = struct.unpack_from("=I", trying.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
+    except OSError:  # EOPNOTSUPP: it has become a TCP socket
+        return False
+    return not flags & _FALLBACK
+
+
+def _with_data(trying: socket.socket, device: str) -> str:
+    """Send two full segments; return what is remarkable about how they arrive. Raises OSError."""
+    trying.sendall(_DATA)
+    until = time.monotonic() + DATA_SECONDS
+    path_mtu, unacked = 0, 1
+    # Of this subflow: what it does not get through, the kernel sends by another one.
+    while unacked:
+        if time.monotonic() >= until:
+            return STALLS
+        time.sleep(_POLL_SECONDS)
+        info = trying.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        (unacked,), (path_mtu,) = (struct.unpack_from("=I", info, at) for at in (_UNACKED, _PATH_MTU))
+    own = int(Path("/sys/class/net", device, "mtu").read_text(encoding="ascii"))
+    return f"path MTU {path_mtu}, of the interface {own}" if path_mtu < own else ""

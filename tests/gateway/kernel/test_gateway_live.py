@@ -254,3 +254,16 @@ def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
             daemon.stop()
     finally:
         home.parent.run(["nft", "add table inet away; delete table inet away"])
+
+
+def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
+    """Connections stand there, and stall with their first full packet."""
+    chain = "add chain netdev narrow in { type filter hook ingress device u0 priority 0; }"
+    home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
+    try:
+        with home.daemon() as daemon:
+            wait_until(lambda: "full size" in home.ways()[0]["reason"], "it is noticed")
+            assert home.ways()[1]["reason"] == ""
+            daemon.stop()
+    finally:
+        home.parent.run(["nft", "delete table netdev narrow"])

@@ -12,7 +12,7 @@ import pytest
 
 from mptcp_common.findings import Status
 from mptcp_gateway import doctor
-from mptcp_gateway.model import Goal
+from mptcp_gateway.model import STALLS, Goal
 from mptcp_gateway.settings import load_settings
 
 SETTINGS = load_settings("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n", "gateway.yaml")
@@ -30,7 +30,8 @@ def test_uplinks() -> None:
     assert [each.status for each in doctor.uplinks(SETTINGS, said)] == [Status.OK, Status.WARN]
     said = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
     found = list(doctor.uplinks(SETTINGS, said))
-    assert [each.status for each in found] == [Status.WARN, Status.WARN]
+    found += doctor.uplinks(SETTINGS, {"ways": [way("dsl", "good") | {"reason": STALLS}]})
+    assert [each.status for each in found] == [Status.WARN] * 4
     assert all(each.why and each.remedy for each in found)
 
 

@@ -187,12 +187,12 @@ def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Defect: its way was never tried again."""
 
-    def tried(*_: object) -> Outcome:
+    def tried(*_: object, **__: object) -> Outcome:
         raise ValueError("embedded null byte")
 
     monkeypatch.setattr("mptcp_gateway.daemon.tried", tried)
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
-    outcome = daemon._outcome(Access("eth0", 2, FIRST, None, None), [], 1.0)
+    outcome = daemon._outcome(Access("eth0", 2, FIRST, None, None), [], 1.0, False)
     assert (outcome.verdict, outcome.reason) == (Verdict.DEAD, "embedded null byte")
 
 
