@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,11 +100,11 @@ class Home:
         return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", said))
 
     @contextmanager
-    def silent(self, device: str) -> Iterator[None]:
+    def silent(self, *devices: str) -> Iterator[None]:
         """Have nothing pass there, and nobody told."""
+        there = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
         chains = "".join(
-            f"add chain netdev silent {hook} {{ type filter hook {hook} device {device} priority 0; policy drop; }};"
-            for hook in ("ingress", "egress")
+            f"add chain netdev silent {hook} {{ type filter hook {hook} {there} }};" for hook in ("ingress", "egress")
         )
         self.parent.run(["nft", f"add table netdev silent; {chains}"])
         try:
@@ -267,3 +268,61 @@ def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
             daemon.stop()
     finally:
         home.parent.run(["nft", "delete table netdev narrow"])
+
+
+def test_both_uplinks_have_the_same_network(home: Home) -> None:
+    """Two routers as they come out of their boxes."""
+    for number, host in ((0, 2), (1, 3)):
+        home.relay.run(["ip", "addr", "add", f"192.168.1.{host}/24", "dev", f"u{number}"])
+        home.relay.run(["ip", "addr", "del", f"10.94.{number}.1/24", "dev", f"u{number}"])
+        home.relay.run(f"ip route replace default via 192.168.1.1 dev u{number} metric {number + 1}".split())
+        home.parent.run(["ip", "addr", "add", "192.168.1.1/32", "dev", f"u{number}"])
+        home.parent.run(["ip", "route", "add", f"192.168.1.{host}/32", "dev", f"u{number}"])
+    with home.daemon() as daemon, home.connect() as living:
+        both = r"192\.168\.1\.[23]"
+
+        def carrying() -> set[str]:
+            said = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+
+        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "it has both")
+        before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
+        wait_until(
+            lambda: all(home.relay.interface_bytes(f"u{number}").received > before[number] for number in range(2)),
+            "each by its own device",
+        )
+        assert living.recv(100)
+        daemon.stop()
+
+
+def test_both_uplinks_gone_and_back(home: Home) -> None:
+    with home.daemon() as daemon:
+        with home.silent("u0", "u1"), home.beginning():
+            wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
+            for number in range(2):
+                home.parent.run(["ip", "link", "set", f"u{number}", "down"])
+            wait_until(lambda: all("link is down" in each["reason"] for each in home.ways()), "links, too")
+            for number in range(2):
+                home.parent.run(["ip", "link", "set", f"u{number}", "up"])
+        wait_until(lambda: home.verdicts() == ["good", "good"], "both are good")
+        wait_until(lambda: home.endpoints() == {"10.94.0.1", "10.94.1.1"}, "both are endpoints")
+        with home.connect() as fresh:
+            assert fresh.recv(100)
+        daemon.stop()
+
+
+@pytest.mark.nightly
+def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
+    with home.daemon() as daemon, home.connect() as living:
+        for _ in range(6):
+            home.parent.run(["ip", "link", "set", "u0", "down"])
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                assert living.recv(1000), "it goes on"
+            home.parent.run(["ip", "link", "set", "u0", "up"])
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                assert living.recv(1000), "it goes on"
+        assert home.verdicts()[1] == "good"
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both in the end")
+        daemon.stop()
