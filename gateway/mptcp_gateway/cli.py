@@ -16,6 +16,7 @@ from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.service_manager import READY, tell
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.plan import MOST_ENDPOINTS
@@ -82,6 +83,7 @@ def _forward(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if settings.lan is None:
         print(f"{options.config}: no lan: there is nothing to forward")
+        tell("mptcp-forwarder", READY)  # a unit that ends before has failed
         return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     asyncio.run(serve(settings, options.directory))

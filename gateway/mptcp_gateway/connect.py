@@ -11,6 +11,8 @@ LONGEST_HEAD: Final = 8192
 CHECK_ADDRESS: Final = "192.0.2.80"
 """Of nobody (RFC 5737): devices that ask for it get the proxy's check page, whatever their name server knows."""
 _CHECK_NAME: Final = "check.mptcp.internal"
+_KEPT: Final = (b"accept", b"accept-language", b"user-agent")
+"""The fields of a request for the check page that are passed on."""
 _END: Final = b"\r\n\r\n"
 
 
@@ -55,9 +57,12 @@ def check_request(received: bytes, login: str) -> bytes | None:
         return None
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ")
-    if len(words) != 3 or not words[1].startswith(b"/"):
+    # Nothing of it may become a request of its own, with our password.
+    if len(words) != 3 or words[0] not in (b"GET", b"HEAD") or not words[1].startswith(b"/"):
         raise ValueError("no request for a page")
-    kept = [each for each in lines[1:] if each.split(b":")[0].lower() not in (b"host", b"connection", b"via")]
+    if any(b"\n" in each or b"\r" in each for each in lines) or rest:
+        raise ValueError("more than one request for a page")
+    kept = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _KEPT]
     first = b"%s http://%s%s HTTP/1.1" % (words[0], _CHECK_NAME.encode(), words[1])
     ours = f"Host: {_CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
-    return b"\r\n".join([first, *kept, ours.encode()]) + b"\r\n" + rest
+    return b"\r\n".join([first, *kept, ours.encode()]) + b"\r\n"

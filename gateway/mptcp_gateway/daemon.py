@@ -97,8 +97,8 @@ class Daemon:
         self._bests: dict[int, Way | None] = {}
         self._planned = Objects()
         self._told = 0.0
-        self._tunnel: int | None = None
-        """Number of the tunnel's device; None: it is not up."""
+        self._tunnel: tuple[int, frozenset[int]] | None = None
+        """Number of the tunnel's device, and versions of IP of which it has addresses; None: it is not up."""
         self._guarded = False
         """Whether this daemon has made the firewall."""
         self.ending = False
@@ -111,10 +111,14 @@ class Daemon:
                 scope.callback(each.close)
             for each in (self._notices, self._woken):
                 self._selector.register(each, selectors.EVENT_READ)
-            scope.callback(self._leave)
-            self._attempt("prepare", self._before.prepare)
+            # It goes when nothing is passed on any longer. One of an earlier start, with another file, goes at once.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
+            else:
+                with suppress(KernelError):  # without nft there is none
+                    firewall.remove()
+            scope.callback(self._leave)
+            self._attempt("prepare", self._before.prepare)
             self._resolver.start()
             yield
 
@@ -169,12 +173,12 @@ class Daemon:
 
     def _open_home(self, lan: Lan) -> list[str]:
         """Have sysctls and the firewall of a gateway. Raises KernelError."""
-        refused = self._before.open_home(lan.devices, self._settings.uplinks.values())
-        self._tunnel = self._network.index_of(lan.tunnel) if lan.tunnel else None
+        self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
+        # Before anything is passed on, and nothing is without it.
         if not self._guarded or not firewall.is_there():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._guarded = True
-        return refused
+        return self._before.open_home(lan.devices, self._settings.uplinks.values())
 
     def _turn(self, now: float) -> None:
         """Take the outcomes of trials, and begin those that are due."""

@@ -42,7 +42,8 @@ def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[F
     yield kernel(lan, settings.uplinks)
     for device in lan.devices:
         yield home_device(device, Path("/sys/class/net"))
-    yield others(dropping(_chains()))
+    chains = _chains()
+    yield others(None if chains is None else dropping(chains))
     for goal in _goals(settings):
         yield parent(goal, settings.login)
     if status is not None and status["home"]:
@@ -95,18 +96,22 @@ def home_device(device: str, devices: Path) -> Finding:
 
 
 def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return which base chains at the hook *forward* drop by default, as the command nft names them."""
+    """Return which base chains drop by default what passes here or is handed over, as the command nft names them."""
     return [
         f"{each['family']} {each['table']} {each['name']}"
         for each in chains
-        if each.get("hook") == "forward" and each.get("policy") == "drop" and each["table"] != TABLE
+        if each.get("hook") in ("forward", "input") and each.get("policy") == "drop" and each["table"] != TABLE
     ]
 
 
-def others(found: list[str]) -> Finding:
+def others(found: list[str] | None) -> Finding:
+    if found is None:
+        return warn(
+            "other firewalls", "nft does not say", "one that drops the home's packets is not seen", "nft list ruleset"
+        )
     if not found:
-        return ok("other firewalls", "none drops what is passed on")
-    why = "what they do not accept, UDP for instance, does not reach the Internet; TCP by the forwarder does"
+        return ok("other firewalls", "no chain of nftables drops by default")
+    why = "what they do not accept is lost: forwarded packets, and at the hook input all TCP of the home"
     return warn(
         "other firewalls", f"dropping by default: {', '.join(found)}", why, "accept what comes from the home there"
     )
@@ -115,13 +120,15 @@ def others(found: list[str]) -> Finding:
 def parent(goal: Goal, login: str) -> Finding:
     """Ask a parent for a tunnel to a port that is none of the web."""
     check = f"parent {goal.address}, port {goal.port}"
-    received = b""
+    received, waits = b"", False
     try:
         with socket.create_connection((str(goal.address), goal.port), _SECONDS) as asking:
             asking.sendall(connect.request(look_up(_NOBODY, 0)[0].address, _PORT, login))
-            with suppress(TimeoutError):
+            try:
                 while connect.answer(received) is None and (more := asking.recv(4096)):
                     received += more
+            except TimeoutError:
+                waits = True
         answered = connect.answer(received)
     except (OSError, ValueError) as error:
         return fail(
@@ -129,6 +136,10 @@ def parent(goal: Goal, login: str) -> Finding:
             reason(error) if isinstance(error, OSError) else str(error),
             "nothing is forwarded there",
             "on the proxy: mptcp-proxy doctor",
+        )
+    if answered is None and not waits:
+        return fail(
+            check, "it closes without an answer", "nothing is forwarded there", "on the proxy: mptcp-proxy doctor"
         )
     if answered is not None and answered.status == 407:
         return fail(check, "it asks for a password", "it serves nobody without", "login: NAME:PASSWORD in gateway.yaml")
@@ -139,7 +150,7 @@ def parent(goal: Goal, login: str) -> Finding:
             "connections to such ports go past it, by one uplink",
             "acl homes in its squid.conf: docs/home.md",
         )
-    return ok(check, "it opens tunnels to any port")
+    return ok(check, f"it does not refuse tunnels to port {_PORT}")
 
 
 def forwarder(home: Mapping[str, Any]) -> Finding:
@@ -160,9 +171,9 @@ def _goals(settings: Settings) -> Iterator[Goal]:
             yield from look_up(host, port)[:1]
 
 
-def _chains() -> list[dict[str, Any]]:
+def _chains() -> list[dict[str, Any]] | None:
     try:
         said = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, timeout=10, check=True)
         return [each["chain"] for each in json.loads(said.stdout)["nftables"] if "chain" in each]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError):
-        return []
+        return None

@@ -38,6 +38,8 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
         "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
+        # A router's advice to ask the next one instead; for IPv4 a sysctl has it.
+        "advise": ("filter hook output priority filter", [f"oifname {home} icmpv6 type nd-redirect drop"]),
         "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
     }
     lines = []
@@ -57,7 +59,7 @@ REMOVAL: Final = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
 
 def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     yield f"iifname != {home} return"
-    yield f"meta l4proto tcp socket transparent 1 {_marked(Mark.DELIVER)} accept"
+    yield f"tcp flags & (syn | ack) != syn socket transparent 1 {_marked(Mark.DELIVER)} accept"
     yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_marked(mark)} accept" for mark in devices.values())
     yield "fib daddr type { local, broadcast, anycast, multicast } accept"
     past = f"ct mark set ct mark or {_PAST:#x} accept"

@@ -17,7 +17,7 @@ import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -42,12 +42,17 @@ may have found that the uplink is dead."""
 ATTEMPTS: Final = 4
 PATIENCE_SECONDS: Final = 5.0
 """All attempts together."""
-TUNNEL_SECONDS: Final = 60.0
+TUNNEL_SECONDS: Final = 20.0
 """For which a parent may try to reach the origin."""
 DIRECT_SECONDS: Final = 20.0
 ASK_SECONDS: Final = 2.0
 """Between two attempts to reach parents that are silent."""
 _TELL_SECONDS: Final = 1.0
+_FORBIDDEN: Final = 403
+_PARENTS_ASKED: Final = 2
+"""For one tunnel."""
+MOST_OF_ONE: Final = 1000
+"""Connections of one device: further ones are reset, so that one that scans leaves the others room."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
 """Connections that are accepted at a time."""
@@ -62,6 +67,10 @@ _LOOPBACK: Final = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 class UnansweredError(Exception):
     """No parent opened the tunnel; the text says why."""
+
+
+class RefusedError(UnansweredError):
+    """A parent's rules forbid it; another one has the same."""
 
 
 class Forwarder:
@@ -79,6 +88,8 @@ class Forwarder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
+        self._of: Counter[str] = Counter()
+        """Connections by device."""
         self._refusals: dict[str, str] = {}
         """What parents refused, by port, the latest."""
         self._why = ""
@@ -112,7 +123,7 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTS):
             try:
-                client, _ = listener.accept()
+                client, (device, *_) = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is left: the connection waits in the kernel
@@ -124,7 +135,12 @@ class Forwarder:
                 return
             self._full = False
             client.setblocking(False)
-            task = loop.create_task(self._serve(client))
+            if self._of[device] >= MOST_OF_ONE:
+                self._counts["failed"] += 1
+                abort(client)
+                continue
+            self._of[device] += 1
+            task = loop.create_task(self._serve(client, device))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -132,7 +148,7 @@ class Forwarder:
         if listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    async def _serve(self, client: socket.socket) -> None:
+    async def _serve(self, client: socket.socket, device: str) -> None:
         upstream = None
         try:
             host, port = client.getsockname()[:2]
@@ -142,10 +158,11 @@ class Forwarder:
             _tune(client)
             self._counts["connections"] += 1
             upstream, first = await self._upstream(client, address, port)
-            pump = Pump(client, upstream, lambda octets: self._ended(pump, octets))
+            pump = Pump(client, upstream, lambda octets: self._ended(pump, device, octets))
             self._pumps.add(pump)
             pump.start(first)
         except (OSError, ValueError, TimeoutError, UnansweredError, asyncio.CancelledError) as error:
+            self._gone(device)
             for each in (client, upstream):
                 if each is not None:
                     abort(each)
@@ -158,8 +175,9 @@ class Forwarder:
         """Return a connection for what *client* wants, and the first bytes from there. Raises OSError and others."""
         login = self._settings.login
         if (str(address), port) == (connect.CHECK_ADDRESS, 80):
-            asked = await _received(client, lambda data: connect.check_request(data, login))
-            upstream = await self._parent()
+            async with asyncio.timeout(TUNNEL_SECONDS):
+                asked = await _received(client, lambda data: connect.check_request(data, login))
+            _, upstream = await self._parent()
             await _sent(upstream, asked)
             return upstream, b""
         try:
@@ -174,34 +192,47 @@ class Forwarder:
             return await _direct(address, port), b""
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
-        """Raises UnansweredError."""
-        upstream = await self._parent()
+        """Ask one parent, and another one where that does not serve. Raises UnansweredError."""
+        asked: set[Goal] = set()
+        while True:
+            goal, upstream = await self._parent(without=asked)
+            try:
+                return upstream, await self._opened(upstream, address, port)
+            except BaseException as error:
+                abort(upstream)
+                if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
+                    raise
+                asked.add(goal)
+                self._answered = None if self._answered == goal else self._answered
+                if len(asked) >= _PARENTS_ASKED or asked.issuperset(self._resolver.goals):
+                    raise
+
+    async def _opened(self, upstream: socket.socket, address: Address, port: int) -> bytes:
+        """Have a parent open the tunnel; return the first bytes through it. Raises UnansweredError."""
         try:
-            await _sent(upstream, connect.request(address, port, self._settings.login))
             async with asyncio.timeout(TUNNEL_SECONDS):
+                await _sent(upstream, connect.request(address, port, self._settings.login))
                 answer = await _received(upstream, connect.answer)
         except (OSError, ValueError, TimeoutError) as error:
-            abort(upstream)
             raise UnansweredError(str(error) or "no answer to CONNECT") from None
-        except asyncio.CancelledError:
-            abort(upstream)
-            raise
-        if answer.status != 200:
-            abort(upstream)
-            if answer.status < 500:
-                self._refuse(port, answer.status)
-            raise UnansweredError(f"the parent answers {answer.status}")
-        return upstream, answer.rest
+        if answer.status == 200:
+            return answer.rest
+        if answer.status == _FORBIDDEN:
+            self._refuse(port)
+            raise RefusedError(f"the parent answers {answer.status}")
+        raise UnansweredError(f"the parent answers {answer.status}")
 
-    def _refuse(self, port: int, code: int) -> None:
+    def _refuse(self, port: int) -> None:
         if str(port) not in self._refusals and len(self._refusals) < 100:
-            log.warning("a parent answers %d to CONNECT for port %d: does it allow this port?", code, port)
-            self._refusals[str(port)] = str(code)
+            log.warning("a parent refuses tunnels to port %d: does it allow this port?", port)
+            self._refusals[str(port)] = str(_FORBIDDEN)
 
-    async def _parent(self) -> socket.socket:
-        """Return a connection to a parent, the first that stands. Raises UnansweredError."""
-        goals = sorted(self._resolver.goals, key=lambda each: each != self._answered)
+    async def _parent(self, without: Collection[Goal] = ()) -> tuple[Goal, socket.socket]:
+        """Return a parent and a connection to it, the first that stands. Raises UnansweredError."""
+        known = (each for each in self._resolver.goals if each not in without)
+        goals = sorted(known, key=lambda each: each != self._answered)
         if not goals:
+            self._found("no parent has a known address")
             raise UnansweredError("no parent has a known address")
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
@@ -219,15 +250,16 @@ class Forwarder:
                     if error is None:
                         done.remove(each)
                         attempts |= done
-                        self._answered, upstream = each.result()
+                        self._answered, _ = found = each.result()
                         self._found(None)
-                        return upstream
+                        return found
                     last = reason(error) if isinstance(error, OSError) else str(error)
         finally:
             for each in attempts:
                 each.add_done_callback(_close)
                 each.cancel()
-        self._found(last)
+        if not without:
+            self._found(last)
         raise UnansweredError(f"no parent: {last}")
 
     def _found(self, silent: str | None) -> None:
@@ -244,11 +276,17 @@ class Forwarder:
             await asyncio.sleep(ASK_SECONDS)
             if self._silent is not None:
                 with suppress(UnansweredError):
-                    abort(await self._parent())
+                    abort((await self._parent())[1])
 
-    def _ended(self, pump: Pump, octets: int) -> None:
+    def _ended(self, pump: Pump, device: str, octets: int) -> None:
         self._pumps.discard(pump)
         self._octets += octets
+        self._gone(device)
+
+    def _gone(self, device: str) -> None:
+        self._of[device] -= 1
+        if not self._of[device]:
+            del self._of[device]
 
     def _tell(self) -> None:
         found = {
@@ -307,7 +345,8 @@ def _tune(connection: socket.socket) -> None:
     """An end that vanished is noticed after two minutes; small pieces go at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        with suppress(OSError):  # older kernels lack some of them for Multipath TCP
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,13 +121,14 @@ def planned(
     verdicts: Mapping[Way, Verdict],
     parents: Iterable[Address],
     lan: Lan | None = None,
-    tunnel: int | None = None,
+    tunnel: tuple[int, Collection[int]] | None = None,
 ) -> Objects:
     """Return what there is to be.
 
     *order*: of the uplinks, the first is preferred. *parents*: addresses of theirs that are known. Of endpoints there
     are as many as the kernel takes, those of the first uplinks. *tunnel*: the number of the tunnel's device, if it is
-    up; what goes by it leaves by the uplinks again, unless no parent answers: then its other end is dead, too.
+    up, and the versions of IP that it carries; what goes by it leaves by the uplinks again, unless no parent answers:
+    then its other end is dead, too.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -151,8 +152,8 @@ def planned(
         rules.update(_home_rules(order, found, verdicts, lan))
         for version in (4, 6):
             routes.add(Route(DELIVER_TABLE, version, None, _LOOPBACK, None, None, local=True))
-            if tunnel is not None and Verdict.GOOD in verdicts.values():
-                routes.add(Route(TUNNEL_TABLE, version, None, tunnel, None, None))
+            if tunnel is not None and version in tunnel[1] and Verdict.GOOD in verdicts.values():
+                routes.add(Route(TUNNEL_TABLE, version, None, tunnel[0], None, None))
     endpoints = list(_endpoints(order, found, verdicts))[:MOST_ENDPOINTS]
     return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
 

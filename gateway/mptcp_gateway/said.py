@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 STALE_SECONDS: Final = 5.0
-"""The forwarder says each second how it is."""
+"""The forwarder says each second how it is; so does the gateway, which may wait for the kernel."""
+_PATIENCE: Final = 3
 
 
 def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
@@ -16,18 +17,18 @@ def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
 
     *directory*, *forwarder*: where each leaves its status. Raises OSError and ValueError.
     """
-    try:
-        found: dict[str, Any] = json.loads((directory / "status.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    found = _recent(directory / "status.json", _PATIENCE * STALE_SECONDS)
+    if found is None:
         return None
     if found["home"]:
-        found["home"]["forwarder"] = _forwarder(forwarder / "forwarder.json")
+        found["home"]["forwarder"] = _recent(forwarder / "forwarder.json", STALE_SECONDS)
     return found
 
 
-def _forwarder(path: Path) -> dict[str, Any] | None:
+def _recent(path: Path, seconds: float) -> dict[str, Any] | None:
+    """Return what is there; None where it is older: who wrote it has been killed."""
     try:
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+        if time.time() - path.stat().st_mtime > seconds:
             return None
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -36,8 +36,8 @@ def give_site(testbed: Testbed) -> None:
 def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy:
     """Start a proxy that opens tunnels to any port for *homes*, as docs/home.md has it."""
     changes = {
-        "http_access deny !web_ports\n": f"acl homes src {homes}\nacl home_tunnels all-of CONNECT homes\n"
-        "http_access deny !web_ports !home_tunnels\n",
+        "http_access deny !web_ports\n": f"acl homes src {homes}\nacl clients src {homes}\n"
+        "acl home_tunnels all-of CONNECT homes\nhttp_access deny !web_ports !home_tunnels\n",
         "http_access deny CONNECT !tunnel_ports\n": "http_access deny CONNECT !tunnel_ports !homes\n",
     }
     text = SQUID_CONFIG.read_text()

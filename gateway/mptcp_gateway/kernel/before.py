@@ -80,7 +80,15 @@ class Before:
             if _read(f"net/ipv6/conf/{each}/accept_ra") == "1"
         }
         wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
-        wanted |= {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
+        forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
+        if any(_read(name) == "0" for name in forwarding):
+            # The kernel changes these with it; what is noted first is restored last.
+            changing = [*_ROOT.glob("net/ipv4/conf/*/accept_redirects"), *_ROOT.glob("net/ipv[46]/conf/*/forwarding")]
+            for each in changing:
+                name = str(each.relative_to(_ROOT))
+                if not name.endswith("/all/forwarding") and (value := _read(name)) is not None:
+                    self._sysctls.setdefault(name, value)
+        wanted |= forwarding
         return [text for name, value in wanted.items() for text in self._have(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
@@ -142,7 +150,8 @@ class Before:
             if address in self._ours or address not in there:
                 refused += _refusal(add_endpoint, address, device, flags)
         for name, value in reversed(self._sysctls.items()):
-            refused += _refusal(_set, name, value)  # perhaps of a device that has gone
+            if (_ROOT / name).exists():  # not of a device that has gone
+                refused += _refusal(_set, name, value)
         if self._limit is not None:
             refused += _refusal(set_subflow_limit, self._limit)
         for text in refused:

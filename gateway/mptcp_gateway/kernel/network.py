@@ -75,14 +75,21 @@ class Network:
                     found[Way(uplink, version)] = access
         return found
 
-    def index_of(self, device: str) -> int | None:
-        """Return the number of a device; None where it is not there, or down. Raises KernelError."""
+    def device(self, name: str) -> tuple[int, frozenset[int]] | None:
+        """Return a device's number, and the versions of IP of which it has addresses, but for link-local ones.
+
+        None where it is not there, or down. Raises KernelError.
+        """
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
+            addresses = list(self._route.get_addr())
         except _REFUSED as error:
-            raise KernelError(f"look at {device}: {reason(error)}") from error
-        link = links.get(device)
-        return None if link is None or not _has_carrier(link) else int(link["index"])
+            raise KernelError(f"look at {name}: {reason(error)}") from error
+        link = links.get(name)
+        if link is None or not _has_carrier(link):
+            return None
+        families = {each["family"] for each in addresses if each["index"] == link["index"] and not each["scope"]}
+        return int(link["index"]), frozenset(version for version, family in _FAMILIES.items() if family in families)
 
     def objects(self) -> Objects:
         """Return our routes and rules, without endpoints. Raises KernelError."""

@@ -50,7 +50,7 @@ def test_the_forwarder(says: dict[str, Any] | None, status: Status) -> None:
 def test_chains_that_drop_what_is_passed_on() -> None:
     ours = {"family": "inet", "table": "mptcp_gateway", "name": "pass", "hook": "forward", "policy": "drop"}
     theirs = {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}
-    harmless = [theirs | {"policy": "accept"}, theirs | {"hook": "input"}, {"family": "ip", "table": "t", "name": "n"}]
+    harmless = [theirs | {"policy": "accept"}, theirs | {"hook": "output"}, {"family": "ip", "table": "t", "name": "n"}]
     assert doctor.dropping([ours, *harmless]) == []
     assert doctor.dropping([ours, theirs]) == ["ip filter FORWARD"]
 
@@ -71,6 +71,7 @@ def test_an_interface_of_the_home(tmp_path: Path) -> None:
         (b"HTTP/1.1 403 Forbidden\r\n\r\n", Status.WARN),
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", Status.FAIL),
         (b"SSH-2.0-OpenSSH\r\n\r\n", Status.FAIL),
+        (b"", Status.FAIL),
         (None, Status.OK),
     ],
 )
@@ -83,9 +84,10 @@ def test_a_parent(answer: bytes | None, status: Status, monkeypatch: pytest.Monk
         def serve() -> None:
             with listening.accept()[0] as client:
                 assert client.recv(4096).startswith(b"CONNECT 192.0.2.1:22 ")
-                if answer is not None:
+                if answer:
                     client.sendall(answer)
-                ended.wait(10)
+                if answer != b"":
+                    ended.wait(10)
 
         serving = threading.Thread(target=serve)
         serving.start()

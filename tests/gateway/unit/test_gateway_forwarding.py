@@ -103,5 +103,15 @@ def test_a_request_for_the_check_page_is_one_to_a_proxy() -> None:
     assert [each for each in lines if each.startswith("Host")] == ["Host: check.mptcp.internal"]
     assert [each for each in lines if each.startswith("Connection")] == ["Connection: close"]
     assert check_request(b"GET / HTTP/1.1\r\n", "") is None
+    asked = check_request(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nProxy-Authorization: x\r\n\r\n", "")
+    assert asked is not None
+    assert b"chunked" not in asked
+    assert b"Authorization" not in asked
+    for smuggled in (
+        b"GET / HTTP/1.1\r\nA: b\n\nGET http://10.0.0.5/ HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\nGET /",
+    ):
+        with pytest.raises(ValueError, match="more than one"):
+            check_request(smuggled, "secret:secret")
     with pytest.raises(ValueError, match="no request"):
         check_request(b"\x16\x03\x01\r\n\r\n", "")

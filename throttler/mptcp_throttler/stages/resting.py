@@ -270,7 +270,7 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
     changed = False
     total = sum(rates.values())
     # At the head of the line all stop by turns: windows differ.
-    known.total += (total - known.total) * NEW if known.able else total
+    known.total += (total - known.total) * (NEW if known.able else 1.0)
     known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
     for each, slow in known.slow_ones.items():
         rate = rates.get(each, 0.0)
@@ -283,7 +283,8 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
             continue
         others = sum(able for other, able in known.able.items() if other != each and not _rests(known, other))
         holds_up = others >= max(HELD_UP * known.total, 4 * rate)
-        is_slow = slow.waited and (holds_up or total - rate >= SLOW_RATIO * rate)
+        # One that carries nothing is silent, and not slow.
+        is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
         slow.windows = max(0, slow.windows + (1 if is_slow else -1))
         if slow.windows >= SLOW_AFTER:
             slow.until, slow.rate, slow.total, slow.rested, slow.windows = now + slow.rest, rate, known.total, now, 0
