@@ -156,8 +156,8 @@ def _home(home: dict[str, Any]) -> Iterator[str]:
         counts = f"{says['open']} connections, {says['connections']} since its start"
         because = f" (the last: {says['direct_because']})" if says["direct_because"] else ""
         yield f"{counts}; {says['direct']} went past the parents{because}, {says['failed']} failed"
-        for port, status in says["refused_ports"].items():
-            yield f"port {port}: a parent refuses to connect there ({status}); see acl tunnel_ports in its squid.conf"
+        for port in says["refused_ports"]:
+            yield f"port {port}: a parent refuses to connect there; see docs/home.md for its squid.conf"
     if home["tunnel"]:
         how = "carries what is not TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"
         yield f"{home['tunnel']} {how}"

@@ -49,6 +49,7 @@ ASK_SECONDS: Final = 2.0
 """Between two attempts to reach parents that are silent."""
 _TELL_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
+_MOST_REFUSED: Final = 100
 _PARENTS_ASKED: Final = 2
 """For one tunnel."""
 MOST_OF_ONE: Final = 1000
@@ -90,8 +91,8 @@ class Forwarder:
         self._counts: Counter[str] = Counter()
         self._of: Counter[str] = Counter()
         """Connections by device."""
-        self._refusals: dict[str, str] = {}
-        """What parents refused, by port, the latest."""
+        self._refused: list[int] = []
+        """Ports to which parents forbid tunnels, as far as there is room."""
         self._why = ""
         """Why the last one went past the parents."""
         self._octets = 0
@@ -173,13 +174,8 @@ class Forwarder:
 
     async def _upstream(self, client: socket.socket, address: Address, port: int) -> tuple[socket.socket, bytes]:
         """Return a connection for what *client* wants, and the first bytes from there. Raises OSError and others."""
-        login = self._settings.login
         if (str(address), port) == (connect.CHECK_ADDRESS, 80):
-            async with asyncio.timeout(TUNNEL_SECONDS):
-                asked = await _received(client, lambda data: connect.check_request(data, login))
-            _, upstream = await self._parent()
-            await _sent(upstream, asked)
-            return upstream, b""
+            return await self._check_page(client), b""
         try:
             if self._silent is not None and self._lan.fail_open:
                 raise UnansweredError(self._silent)
@@ -190,6 +186,18 @@ class Forwarder:
             self._counts["direct"] += 1
             self._why = str(error)
             return await _direct(address, port), b""
+
+    async def _check_page(self, client: socket.socket) -> socket.socket:
+        login = self._settings.login
+        async with asyncio.timeout(TUNNEL_SECONDS):
+            asked = await _received(client, lambda data: connect.check_request(data, login))
+        _, upstream = await self._parent()
+        try:
+            await _sent(upstream, asked)
+        except BaseException:
+            abort(upstream)
+            raise
+        return upstream
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
         """Ask one parent, and another one where that does not serve. Raises UnansweredError."""
@@ -223,9 +231,9 @@ class Forwarder:
         raise UnansweredError(f"the parent answers {answer.status}")
 
     def _refuse(self, port: int) -> None:
-        if str(port) not in self._refusals and len(self._refusals) < 100:
+        if port not in self._refused and len(self._refused) < _MOST_REFUSED:
             log.warning("a parent refuses tunnels to port %d: does it allow this port?", port)
-            self._refusals[str(port)] = str(_FORBIDDEN)
+            self._refused.append(port)
 
     async def _parent(self, without: Collection[Goal] = ()) -> tuple[Goal, socket.socket]:
         """Return a parent and a connection to it, the first that stands. Raises UnansweredError."""
@@ -297,7 +305,7 @@ class Forwarder:
             "failed": self._counts["failed"],
             "octets": self._octets,
             "silent": self._silent,
-            "refused_ports": self._refusals,
+            "refused_ports": self._refused,
         }
         temporary = self._directory / "forwarder.new"
         try:

@@ -92,7 +92,7 @@ class TunnelSection(Section):
     )
     duplicate: bool = Field(
         default=False,
-        description="Packets under 300 bytes, and those marked as expedited (DSCP EF), leave by two paths.",
+        description="IP packets under 286 bytes, and those marked as expedited (DSCP EF), leave by two paths.",
     )
 
 

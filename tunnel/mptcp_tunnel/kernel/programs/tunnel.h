@@ -23,7 +23,7 @@
 #define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
 #define COPY 0x4d540000           /* in cb[1] of a copy; the path that has the first one is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
-#define LIGHT 300                 /* bytes: a smaller packet is light */
+#define LIGHT 300                 /* bytes with the Ethernet header: a smaller packet is light */
 #define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the byte that has been the type of service: light, too */
 #define DONT_FRAGMENT 0x4000      /* in the IPv4 header, beside the fragment's offset */
 #define UNORDERED 0               /* number of a light packet: it is not to wait for others */
