@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import json
 import logging
+import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,8 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, tell
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
-from mptcp_gateway.plan import MOST_ENDPOINTS
+from mptcp_gateway.model import Verdict
+from mptcp_gateway.plan import MOST_ENDPOINTS, apart, commands, planned
 from mptcp_gateway.said import status_of
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 
@@ -47,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "Look after the uplinks until SIGTERM."),
         ("forward", _forward, "Forward the home's connections to the parents until SIGTERM."),
-        ("plan", _plan, "Print the firewall that the settings stand for; nothing is changed."),
+        ("plan", _plan, "Print the routes, rules and firewall that the settings stand for now; nothing is changed."),
         ("check", _check, "Check the settings and print every problem; nothing is changed."),
         ("doctor", _doctor, "Tell what stands between a home and its uplinks; nothing is changed."),
         ("status", _status, "Print how each uplink is; exit status 1 where none is good."),
@@ -91,10 +94,19 @@ def _forward(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from mptcp_gateway.kernel.network import Network
+    from mptcp_gateway.kernel.resolver import known
+
     settings = read_settings(options.config)
-    if settings.lan is None:
-        print(f"{options.config}: no lan: packets of other hosts are not touched")
-    else:
+    with closing(Network()) as network:
+        found, _ = apart(tuple(settings.uplinks), network.found(settings.uplinks, {}))
+        tunnel = network.device(settings.lan.tunnel) if settings.lan is not None and settings.lan.tunnel else None
+    parents = {goal.address for each in settings.parents for goal in known(*each)}
+    untried = dict.fromkeys(found, Verdict.UNTRIED)
+    wanted = planned(tuple(settings.uplinks), found, untried, parents, settings.lan, tunnel)
+    names = {1: "lo", **dict(socket.if_nameindex())}
+    print("\n".join(commands(wanted, names)))
+    if settings.lan is not None:
         print(ruleset(settings.lan, settings.uplinks), end="")
     return DONE
 

@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from mptcp_common.units import counted
 from mptcp_gateway import connect
 from mptcp_gateway.firewall import TABLE, ruleset
 from mptcp_gateway.kernel import firewall
-from mptcp_gateway.kernel.resolver import look_up
+from mptcp_gateway.kernel.resolver import known
 from mptcp_gateway.model import STALLS, Goal, Lan
 from mptcp_gateway.settings import Settings
 
@@ -123,7 +123,7 @@ def parent(goal: Goal, login: str) -> Finding:
     received, waits = b"", False
     try:
         with socket.create_connection((str(goal.address), goal.port), _SECONDS) as asking:
-            asking.sendall(connect.request(look_up(_NOBODY, 0)[0].address, _PORT, login))
+            asking.sendall(connect.request(ip_address(_NOBODY), _PORT, login))
             try:
                 while connect.answer(received) is None and (more := asking.recv(4096)):
                     received += more
@@ -166,9 +166,8 @@ def forwarder(home: Mapping[str, Any]) -> Finding:
 
 
 def _goals(settings: Settings) -> Iterator[Goal]:
-    for host, port in settings.parents:
-        with suppress(OSError, UnicodeError):
-            yield from look_up(host, port)[:1]
+    for each in settings.parents:
+        yield from known(*each)[:1]
 
 
 def _chains() -> list[dict[str, Any]] | None:

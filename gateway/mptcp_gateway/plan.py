@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mptcp_gateway.model import Access, Address, Lan, Mark, Network, Verdict, Way, uplink_mark
+from mptcp_gateway.model import MARK_MASK, Access, Address, Lan, Mark, Network, Verdict, Way, uplink_mark
 
 MAIN: Final = 254
 """The table that everybody else's routes are in (rtnetlink(7))."""
@@ -156,6 +156,29 @@ def planned(
                 routes.add(Route(TUNNEL_TABLE, version, None, tunnel[0], None, None))
     endpoints = list(_endpoints(order, found, verdicts))[:MOST_ENDPOINTS]
     return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
+
+
+def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
+    """Yield the commands by which one would make *objects* by hand; *devices*: names by number."""
+    # A network comes before the default route by a gateway in it.
+    for route in sorted(objects.routes, key=lambda it: (it.table, it.version, it.to is None)):
+        kind = "local " if route.local else ""
+        to = "default" if route.to is None else str(route.to)
+        via = f" via {route.gateway}" if route.gateway else ""
+        source = f" src {route.source}" if route.source else ""
+        device = devices.get(route.index, str(route.index))
+        yield f"ip -{route.version} route add {kind}{to}{via} dev {device}{source} table {route.table}"
+    for rule in sorted(objects.rules, key=lambda it: (it.priority, it.version, it.mark, it.device, str(it.to))):
+        what = "".join(
+            f" {word} {value}"
+            for word, value in (("from", rule.source), ("to", rule.to), ("iif", rule.device))
+            if value
+        )
+        mark = f" fwmark {rule.mark:#x}/{MARK_MASK:#x}" if rule.mark else ""
+        local = " suppress_prefixlength 0" if rule.local else ""
+        yield f"ip -{rule.version} rule add priority {rule.priority}{what}{mark} lookup {rule.table}{local}"
+    for endpoint in sorted(objects.endpoints, key=lambda it: str(it.address)):
+        yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
 
 
 def abandoned(before: Objects, after: Objects) -> set[int]:

@@ -28,6 +28,14 @@ def look_up(host: str, port: int) -> tuple[Goal, ...]:
     return tuple(dict.fromkeys(Goal(each, port) for each in found if not each.is_link_local))
 
 
+def known(host: str, port: int) -> tuple[Goal, ...]:
+    """Return what a name server says; nothing where it says nothing."""
+    try:
+        return look_up(host, port)
+    except (OSError, UnicodeError):
+        return ()
+
+
 class Resolver:
     """What is known of the parents' addresses; the last answer counts until there is another."""
 

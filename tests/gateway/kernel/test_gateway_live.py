@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mptcp_gateway.plan import TABLES
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
@@ -326,3 +327,25 @@ def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
         assert home.verdicts()[1] == "good"
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both in the end")
         daemon.stop()
+
+
+def test_what_is_printed_is_what_is_done(home: Home) -> None:
+    """A daemon finds nothing to change where a person has entered what ``plan`` printed."""
+    home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
+
+    def there() -> list[str]:
+        said = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
+        tables = [home.relay.run(["ip", "route", "show", "table", str(each)], check=False).stdout for each in TABLES]
+        return sorted("".join([*said, *tables]).splitlines())
+
+    command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", "plan", "--config", str(home.settings)]
+    lines = home.relay.run(command).stdout.splitlines()
+    home.relay.run(["sh", "-ec", "\n".join(line for line in lines if line.startswith("ip "))])
+    try:
+        before = there()
+        with home.daemon() as daemon:
+            assert there() == before
+            daemon.stop()
+        assert not any(" lookup 77" in each for each in there())
+    finally:
+        home.relay.run(["ip", "mptcp", "endpoint", "flush"])
