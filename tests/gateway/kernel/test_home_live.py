@@ -191,6 +191,8 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
 
 
 def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
+    # The kernel changes these with ip_forward.
+    home.relay.run(["sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.lan0.forwarding=1"])
     before = kernel_state(home.relay)
     with home.gateway(), home.forwarder() as forwarder:
         for url in (f"http://{SITE}", f"https://{SITE}", f"http://{SITE}:8081", f"http://[{SITE6}]"):
@@ -228,6 +230,16 @@ def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
             assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
             assert home.forwarded_soon("direct", 1)
             forwarder.stop()
+
+
+def test_a_gateway_that_was_killed_and_is_none_any_more(home: Home) -> None:
+    """Defect: its firewall stayed for good."""
+    with home.gateway() as process:
+        process.kill()
+    assert "mptcp_gateway" in home.relay.run(["nft", "list", "tables"]).stdout
+    home.settings.write_text(re.sub("lan: .*", "", home.settings.read_text()))
+    with home_of.gateway(home.relay, home.settings):
+        assert "mptcp_gateway" not in home.relay.run(["nft", "list", "tables"]).stdout
 
 
 def test_fail_closed(home: Home) -> None:

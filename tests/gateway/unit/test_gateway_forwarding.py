@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mptcp_gateway.cli import main
 from mptcp_gateway.connect import LONGEST_HEAD, answer, check_request, request
+from mptcp_gateway.forwarder import Forwarder
+from mptcp_gateway.model import Lan
 from mptcp_gateway.pump import Pump
+from mptcp_gateway.settings import Settings
 
 
 @settings(deadline=None)
@@ -80,6 +85,40 @@ def test_a_reset_reaches_the_other_end() -> None:
             each.close()
 
     asyncio.run(run())
+
+
+def test_another_parent_is_asked_where_one_does_not_serve(tmp_path: Path) -> None:
+    async def run() -> bytes:
+        async def closing(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            to.close()
+
+        async def opening(of: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            await of.readuntil(b"\r\n\r\n")
+            to.write(b"HTTP/1.1 200 OK\r\n\r\n220 here")
+            await to.drain()
+
+        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (closing, opening)]
+        parents = tuple(("127.0.0.1", each.sockets[0].getsockname()[1]) for each in servers)
+        forwarder = Forwarder(Settings({}, parents, "gateway.yaml", Lan(("br0",))), tmp_path)
+        upstream, first = await forwarder._tunnel(ip_address("203.0.113.9"), 25)
+        upstream.close()
+        for each in servers:
+            each.close()
+        return first
+
+    assert asyncio.run(run()) == b"220 here"
+
+
+def test_without_a_home_the_unit_has_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd calls a unit of Type=notify that ends before it is ready failed, and starts it again."""
+    settings = tmp_path / "gateway.yaml"
+    settings.write_text("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert main(["forward", "--config", str(settings)]) == 0
+        assert b"READY=1" in told.recv(1000)
 
 
 def test_requests_and_answers() -> None:
