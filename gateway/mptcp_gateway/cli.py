@@ -113,9 +113,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
-    for uplink, device in settings.uplinks.items():
+    named = {f"uplinks.{uplink}": device for uplink, device in settings.uplinks.items()}
+    if settings.lan is not None:
+        named |= {f"lan.devices[{number}]": device for number, device in enumerate(settings.lan.devices)}
+        named |= {"lan.tunnel": settings.lan.tunnel} if settings.lan.tunnel else {}
+    for key, device in named.items():
         if not Path("/sys/class/net", device).exists():
-            print(f"{options.config}: uplinks.{uplink}: there is no device {device} now", file=sys.stderr)
+            print(f"{options.config}: {key}: there is no device {device} now", file=sys.stderr)
     print(f"{options.config}: no errors")
     return DONE
 
