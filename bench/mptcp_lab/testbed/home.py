@@ -47,10 +47,12 @@ def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy
     return start_proxy(host, host.write("parent.conf", text))
 
 
-def settings_of(relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS) -> Path:
-    """Write the gateway's settings; *more* is for its section lan."""
+def settings_of(
+    relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS, home: str = "lan0"
+) -> Path:
+    """Write the gateway's settings; *more* is for its section lan, *home* the interface that leads there."""
     named = ", ".join(f"{device}: {device}" for device in uplinks)
-    text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [lan0]{more}}}\n"
+    text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
     return relay.write("gateway.yaml", text)
 
 

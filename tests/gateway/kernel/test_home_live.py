@@ -284,6 +284,31 @@ def test_what_is_not_tcp_goes_by_a_tunnel_while_it_is_up(home: Home) -> None:
     relay.run(["ip", "link", "del", "vpn0"])
 
 
+def test_behind_two_routers_devices_are_on_the_network_of_an_uplink(home: Home) -> None:
+    """The device is the host *core*: with one of its addresses it is on the network of the uplink eth0."""
+    core, relay = home.testbed["core"], home.relay
+    own, gateway = "10.77.1.77", relay.address("eth0")
+    core.run(["ip", "addr", "add", f"{own}/24", "dev", "to-eth0"])
+    core.run(["ip", "rule", "add", "from", own, "to", SITE, "lookup", "400"])
+    core.run(["ip", "route", "add", SITE, "via", gateway, "dev", "to-eth0", "table", "400"])
+
+    def fetched() -> str:
+        form = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
+        command = ["curl", "-s", "-m", "10", "--interface", own, *form, f"http://{SITE}/small.bin"]
+        return core.run(command, check=False, timeout=20).stdout
+
+    whole = f"200 {FILES['small.bin']}"
+    home.settings = settings_of(relay, home.testbed["proxy"].service_address(), home="eth0")
+    with home_of.gateway(relay, home.settings, confined("mptcp-gateway")):
+        assert fetched() == whole, "by NAT"
+        with home.forwarder() as forwarder:
+            assert fetched() == whole
+            wait_until(lambda: home.forwarded()["connections"] == 1, "it was forwarded")
+            assert home.forwarded()["direct"] == 0
+            forwarder.stop()
+    core.run(["ip", "rule", "del", "from", own, "to", SITE, "lookup", "400"])
+
+
 def test_udp_leaves_a_dead_uplink(home: Home) -> None:
     """Defect: the kernel went on to translate a flow of long life to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
