@@ -10,7 +10,7 @@ from mptcp_gateway.model import Address
 LONGEST_HEAD: Final = 8192
 CHECK_ADDRESS: Final = "192.0.2.80"
 """Of nobody (RFC 5737): devices that ask for it get the proxy's check page, whatever their name server knows."""
-_CHECK_NAME: Final = "check.mptcp.internal"
+CHECK_NAME: Final = "check.mptcp.internal"
 _KEPT: Final = (b"accept", b"accept-language", b"user-agent")
 """The fields of a request for the check page that are passed on."""
 _END: Final = b"\r\n\r\n"
@@ -63,6 +63,6 @@ def check_request(received: bytes, login: str) -> bytes | None:
     if any(b"\n" in each or b"\r" in each for each in lines) or rest:
         raise ValueError("more than one request for a page")
     kept = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _KEPT]
-    first = b"%s http://%s%s HTTP/1.1" % (words[0], _CHECK_NAME.encode(), words[1])
-    ours = f"Host: {_CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
+    first = b"%s http://%s%s HTTP/1.1" % (words[0], CHECK_NAME.encode(), words[1])
+    ours = f"Host: {CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
     return b"\r\n".join([first, *kept, ours.encode()]) + b"\r\n"

@@ -59,19 +59,17 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
             yield warn(check, text, _WHY_DEAD, f"ip -brief address show {device}; ip route show default dev {device}")
         for each in ways:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
-            why_not = f"{text} ({each['reason']})" if each["reason"] else text
+            said = f"{text} ({each['reason']})" if each["reason"] else text
             command = f"ping -I {device} {each['gateway'] or _NOBODY}"
             if each["reason"] == STALLS:
-                yield warn(check, why_not, "downloads by it stall at first", f"ip link set {device} mtu 1400")
+                yield warn(check, said, "downloads by it stall at first", f"ip link set {device} mtu 1400")
             elif each["verdict"] in ("good", "untried"):
-                yield ok(check, why_not)
+                yield ok(check, said)
             elif each["verdict"] == "plain TCP":
                 why = "something on the way removes the options of Multipath TCP: it carries no subflows"
                 yield warn(check, text, why, "another provider, or a VPN by UDP: docs/tunnel.md")
             else:
-                yield warn(
-                    check, why_not, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?"
-                )
+                yield warn(check, said, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?")
 
 
 def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:

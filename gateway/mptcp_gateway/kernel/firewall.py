@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from pyroute2 import NFCTSocket
@@ -56,7 +57,13 @@ def forget(mark: int) -> None:
 def _nft(arguments: list[str], text: str = "") -> None:
     try:
         done = subprocess.run(
-            ["nft", *arguments], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
+            ["nft", *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},  # is_there() reads its errors
         )
     except FileNotFoundError:
         raise KernelError("nft is not installed (Debian: nftables)") from None

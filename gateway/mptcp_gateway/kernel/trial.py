@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from mptcp_common.reasons import reason
+from mptcp_gateway.connect import CHECK_NAME
 from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
 
 MOST_GOALS: Final = 3
@@ -24,7 +25,7 @@ LATE: Final = 2.5
 DATA_SECONDS: Final = 2.5
 """For which the data of a thorough trial may be on their way."""
 _POLL_SECONDS: Final = 0.02
-_DATA: Final = b"GET http://check.mptcp.internal/ HTTP/1.1\r\nX-Trial: ".ljust(2900, b"x")
+_DATA: Final = f"GET http://{CHECK_NAME}/ HTTP/1.1\r\nX-Trial: ".encode().ljust(2900, b"x")
 _UNACKED, _PATH_MTU = 24, 60
 """Where struct tcp_info has them (linux/tcp.h)."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
