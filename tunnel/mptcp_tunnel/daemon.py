@@ -370,7 +370,7 @@ class Daemon:
             or before is None
             or abs(least - before) > _DELAY
             or abs(rate - state.rate) > _LEAST_CHANGE * state.rate
-            or abs(max(0, estimator.queue) - state.queue) > _QUEUE
+            or abs(estimator.standing - state.queue) > _QUEUE
         )
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
@@ -413,7 +413,7 @@ class Daemon:
         session, inside = running.session, running.inside
         if inside is None:
             return
-        alive, delays = session.alive(now), session.delays(now)
+        alive, costs = session.alive(now), session.costs(now)
         if alive != running.lives:
             for index, (before, lives) in enumerate(zip(running.lives, alive, strict=True)):
                 if before is not lives and running.states[index] is not None:
@@ -424,8 +424,8 @@ class Daemon:
         after: list[PathState | None] = [
             None
             if state is None
-            else replace(state, alive=lives, rate=path.estimator.rate, delay=delay, queue=max(0, path.estimator.queue))
-            for state, lives, delay, path in zip(running.states, alive, delays, session.paths, strict=True)
+            else replace(state, alive=lives, rate=path.estimator.rate, delay=cost, queue=path.estimator.standing)
+            for state, lives, cost, path in zip(running.states, alive, costs, session.paths, strict=True)
         ]
         after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
         due = now - running.told > _TELL
@@ -441,9 +441,9 @@ class Daemon:
                     log.warning("%s; packets pass as they come", error)
             split = running.tunnel.split
             # While a rate is being found, a queue that seems long may be none.
-            known = all(path.estimator.known for path, lives in zip(session.paths, alive, strict=True) if lives)
+            known = all(path.estimator.full for path, lives in zip(session.paths, alive, strict=True) if lives)
             bounded = known and split.queue and split.mode is not Mode.WEIGHTS
-            queue = split.queue + max(delays) if bounded else 0
+            queue = split.queue + max(session.delays(now)) if bounded else 0
             self._programs.set_tunnel(running.number, inside, after, split, queue)
 
     def _cap(self, running: _Running, index: int) -> tuple[int, int]:

@@ -36,6 +36,9 @@ OURS: Final = 0.7
 RISE: Final = 1.05
 FIRST_RISE: Final = 1.25
 """Until the path was found to be full once."""
+GENTLE_RISE: Final = 1.01
+NEAR: Final = 1.1
+"""Up to so many times what a full path carried, the rate rises gently: a rate that is too high makes a queue."""
 BUSY: Final = 0.9
 """Of the rate that is assumed: a path that carries more of it is limited by the splitter."""
 FIRST_RATE: Final = 10e6
@@ -49,6 +52,10 @@ LONGEST: Final = 10 * SECOND
 LOSS_SECONDS: Final = 10.0
 LEAST_LOSS_BYTES: Final = 50_000
 """Of fewer no loss is told: it would be of one or two packets."""
+LEAST_LOSS: Final = 0.005
+"""Less is what a sender causes that fills the path's queue."""
+LOSS_COST: Final = SECOND
+"""For each loss: a path that loses 1 % counts as 10 ms longer."""
 
 
 class Sample(NamedTuple):
@@ -99,8 +106,8 @@ class PathEstimator:
     def __init__(self, rate: float = FIRST_RATE) -> None:
         self.rate = rate
         """Bits/s that the path is taken to carry."""
-        self.known = False
-        """It was found to be full once."""
+        self.full = 0.0
+        """Bits/s that the path carried when it was full last; 0 if it never was."""
         self.delays = DelayEstimator()
         self.queue = 0
         """By how much the last one took longer."""
@@ -144,9 +151,12 @@ class PathEstimator:
         if min(queue for _, queue in counts) > QUEUE:
             # The queue of others says nothing of what the path would carry of ours.
             if carried > OURS * self.rate or dispatched > carried / DRAIN:
-                self.rate, self.known = DRAIN * carried, True
+                self.rate, self.full = DRAIN * carried, carried
+        elif self.queue > QUEUE and self.full and self.rate > max(self.full, carried) > OURS * self.rate:
+            self.rate = DRAIN * max(self.full, carried)  # it was raised too far
         elif carried > BUSY * self.rate and self.queue <= QUEUE:
-            self.rate *= RISE if self.known else FIRST_RISE
+            near = self.full <= self.rate < NEAR * self.full
+            self.rate *= GENTLE_RISE if near else RISE if self.full else FIRST_RISE
         self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)
 
     def lives(self, now: int, interval: int) -> bool:
@@ -167,6 +177,17 @@ class PathEstimator:
         self._counts.clear()
         self._marks.clear()
         self.queue = 0
+
+    @property
+    def standing(self) -> int:
+        """Return for how long a packet waits on the path, nanoseconds; 0 where that may be noise."""
+        return self.queue if self.queue > QUEUE else 0
+
+    @property
+    def loss_cost(self) -> int:
+        """Return by how much the path counts as longer because it loses packets, nanoseconds."""
+        loss = self.loss or 0.0
+        return round(loss * LOSS_COST) if loss >= LEAST_LOSS else 0
 
     @property
     def loss(self) -> float | None:

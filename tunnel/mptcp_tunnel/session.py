@@ -186,6 +186,10 @@ class Session:
         """Return by how much each path's delay from here is above the least."""
         return differences([path.estimator.delays for path in self.paths], now)
 
+    def costs(self, now: int) -> list[int]:
+        """Return by how much each path counts as longer than the shortest: its delay, and more if it loses packets."""
+        return [delay + path.estimator.loss_cost for delay, path in zip(self.delays(now), self.paths, strict=True)]
+
     def patience(self, now: int) -> int:
         """Return for how long a packet that came may wait for one by another path."""
         return max(differences([path.incoming for path in self.paths], now)) + PATIENCE

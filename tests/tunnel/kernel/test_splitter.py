@@ -142,8 +142,8 @@ class Frame(NamedTuple):
         return ETHERNET[version] + bytes(packet)
 
 
-def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int) -> int | None:
-    """Return by which path a frame goes at *now*; None where it is dropped."""
+def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, told: int) -> int | None:
+    """Return by which path a frame goes at *now*, None if it is dropped; *told*: when the queues of *paths* stood."""
     size = frame.size
     costs = dict[int, float]()
     for index, path in enumerate(paths):
@@ -157,8 +157,9 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         elif split.mode is Mode.ORDER:
             costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
         else:
-            late = wait + path.delay + path.queue
-            done = wait + took(split, index, path, size) + min(path.delay, split.spill)
+            stands = max(wait, told + path.queue - now)
+            late = stands + path.delay
+            done = stands + took(split, index, path, size) + min(path.delay, split.spill)
             costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
@@ -195,7 +196,8 @@ def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> Non
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
     inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
     said = time.monotonic_ns()
-    with mock.patch("time.monotonic_ns", return_value=said - (6000 * MS if daemon_is_gone else 0)):
+    said -= 6000 * MS if daemon_is_gone else 0
+    with mock.patch("time.monotonic_ns", return_value=said):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
     if daemon_is_gone:
         paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
@@ -203,11 +205,11 @@ def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> Non
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         copied = random.randrange(MOST_PATHS) if random.random() < 0.25 else None
         frame = Frame(size, service, copied, random.random() < 0.5)
-        one_packet(kernel, inside, split, paths, frame, random)
+        one_packet(kernel, inside, split, paths, frame, random, said)
 
 
 def one_packet(
-    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random
+    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, told: int
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
     next_free = [now + random.randint(-wait // 4, wait) for _ in range(MOST_PATHS)]
@@ -217,7 +219,8 @@ def one_packet(
     result, out = kernel.run(SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
     end = time.monotonic_ns()
     after = kernel.remembered()
-    possible = {chosen(split, paths, before, frame, start + (end - start) * part // 16) for part in range(17)}
+    times = [start + (end - start) * part // 16 for part in range(17)]
+    possible = {chosen(split, paths, before, frame, each, told) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
         assert result == DROPPED
         assert after == before

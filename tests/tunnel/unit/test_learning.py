@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptcp_tunnel.learning import QUEUE, RISE, SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, differences
 
 STEP = SECOND // 20
 MS = SECOND // 1000
@@ -51,9 +51,9 @@ def test_the_rate_of_a_path_is_found(rate: float) -> None:
 def test_a_fast_path_is_found_soon_and_is_known_to_be_full_then() -> None:
     """Defect: it took as many seconds as a page takes."""
     link = Link(100e6)
-    assert not link.estimator.known
+    assert not link.estimator.full
     assert link.run(2) > 80e6
-    assert link.estimator.known
+    assert link.estimator.full
 
 
 def test_the_rate_does_not_rise_while_a_queue_stands() -> None:
@@ -63,7 +63,7 @@ def test_the_rate_does_not_rise_while_a_queue_stands() -> None:
     for _ in range(100):
         before = link.estimator.rate
         link.run(0.05)
-        if link.estimator.rate == pytest.approx(RISE * before, rel=1e-9):
+        if link.estimator.rate > before:
             queues.append(link.estimator.queue)
     assert queues
     assert max(queues) <= QUEUE
@@ -140,3 +140,23 @@ def test_the_least_delay_is_of_the_last_while() -> None:
     other.add(4 * SECOND, 125)
     assert differences([delays, other], 33 * SECOND) == [0, 100]
     assert differences([delays, other], 35 * SECOND) == [0, 0], "of the other nothing is known any more"
+
+
+def test_a_path_that_is_full_keeps_a_short_queue() -> None:
+    """Defect: rates that rose past what a path carries made queues of 30 ms, and a call waited for them."""
+    link = Link(10e6)
+    link.run(5)
+    queues = []
+    for _ in range(200):
+        link.run(0.05)
+        queues.append(link.estimator.queue)
+    assert max(queues) <= 2 * QUEUE
+
+
+def test_a_path_that_loses_packets_counts_as_longer() -> None:
+    link = Link(10e6)
+    link.run(5)
+    assert link.estimator.loss_cost == 0
+    link.lost = 0.02
+    link.run(15)
+    assert link.estimator.loss_cost == pytest.approx(20_000_000, rel=0.3)

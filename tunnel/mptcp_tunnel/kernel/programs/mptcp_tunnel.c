@@ -164,8 +164,8 @@ struct load {
 };
 
 /* Choose a path, by the tunnel's mode: the one with the least cost. Each path has a virtual queue. By MODE_SPILL a path
- * whose queue has room goes before every one without; for a light packet all of the delay counts, and the queue that
- * stands on the path. By MODE_WEIGHTS the queues are of bytes / share (start-time fair queueing): a path that was dead
+ * whose queue has room goes before every one without. Its queue is the longer of the virtual one and of what the last
+ * probe found, for rates are never quite right; for a light packet all of the delay counts. By MODE_WEIGHTS the queues are of bytes / share (start-time fair queueing): a path that was dead
  * has nothing to catch up with. A copy does not go where cb[1] says. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
@@ -192,10 +192,12 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         } else if (tunnel->mode == MODE_ORDER) {
             cost = start - now > tunnel->tau ? NO_ROOM + done : each;
         } else {
+            __u64 standing = tunnel->probed + path->queue, begin = start > standing ? start : standing;
+
             if (load->light)
-                cost = start + path->delay + path->queue;
+                cost = begin + path->delay;
             else
-                cost = done + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
+                cost = begin + (done - start) + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
             if (start - now > path->room)
                 cost += NO_ROOM;
         }

@@ -69,7 +69,7 @@ struct path {
     __u64 byte_time; /* ns / 1024 that a byte takes; of MODE_WEIGHTS, 1024 / the path's share */
     __u64 delay;     /* ns beyond that of the path with the least */
     __u64 room;      /* ns that its virtual queue may hold */
-    __u64 queue;     /* ns that the last probe waited on the path */
+    __u64 queue;     /* ns that the last probe waited on the path, when the daemon said so */
 };
 
 struct tunnel {
