@@ -38,6 +38,8 @@ __all__ = ["OPTIONS", "run"]
 T = TypeVar("T")
 LIMIT = 1.3
 """A download is given up after so many times as long as it takes at the sum of its paths."""
+LEARNING = 4.0
+"""Seconds of a download over paths of unequal rates before that which is measured: a tunnel lives for days."""
 SILENCE = PathPair((10, 10))
 
 
@@ -87,7 +89,8 @@ class Work:
             beds(cell.over, self.seed, cell.controls, seconds) as found,
         ):
             for number, variant in self.plan.turns(cell.part):
-                once = partial(transfers, found, cell.name, variant, LIMIT * seconds)
+                learning = LEARNING if cell.part == "rates" else 0.0
+                once = partial(transfers, found, cell.name, variant, LIMIT * seconds, learning)
                 got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
                 self.measured.transfers += got or []
 

@@ -157,9 +157,14 @@ def check(found: Sequence[Bed]) -> None:
         bed.testbed.check_emulation()
 
 
-def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float) -> list[Transfer]:
-    """Download once in each testbed, at the same time. Raises TestbedError."""
+def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float, learning: float = 0.0) -> list[Transfer]:
+    """Download once in each testbed, at the same time; *learning*: seconds of a download before it, from which daemons
+    learn what the paths carry. Raises TestbedError."""
     with running(found, variant) as tunnels:
+        if tunnels and learning:
+            before = [bed.download(*bed.pairs_of(variant)[0], learning) for bed in found]
+            for download in before:
+                download.rate()
         begun = [[(pair, bed.download(pair, file, limit)) for pair, file in bed.pairs_of(variant)] for bed in found]
         time.sleep(CHECK)
         for bed, downloads in zip(found, begun, strict=True):
