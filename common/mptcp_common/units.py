@@ -11,6 +11,7 @@ case does matter, so that no ``kb`` can be taken for bits. A plain whole number 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from decimal import Decimal
 from typing import Final
 
@@ -33,6 +34,9 @@ SIZE_PATTERN: Final = rf"^{_NUMBER} *(?:{'|'.join(_SIZE_UNITS)})$"
 _RATE = re.compile(rf"([-+]?{_NUMBER}) *([kmg]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(rf"([-+]?{_NUMBER}) *({'|'.join(_SIZE_UNITS)})", re.ASCII)
 
+_LIKE_A_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kKmMgG]?)(bits?|b|B)?(p?s|/s(?:ec)?)?", re.ASCII)
+_LIKE_A_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?i?)(?:b|bytes?)?", re.ASCII | re.IGNORECASE)
+
 _RATE_ADVICE: Final = 'write a number and one of bit/s, kbit/s, Mbit/s, Gbit/s (e.g. "5 Mbit/s")'
 _SIZE_ADVICE: Final = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
 
@@ -44,14 +48,11 @@ def parse_rate(value: object) -> int:
     else:
         found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"{shown(value)} is not a rate; {_RATE_ADVICE}")
+            raise ValueError(f"{shown(value)} is not a rate{_rate_meant(value)}; {_RATE_ADVICE}")
         exact = Decimal(found[1]) * _RATE_UNITS[found[2].lower()]
     if not LOWEST_RATE <= exact <= HIGHEST_RATE:
-        meant = (
-            f'; without a unit a number is bits per second, did you mean "{value} Mbit/s"?'
-            if type(value) is int and 0 < value < LOWEST_RATE
-            else ""
-        )
+        without_unit = type(value) is int and 0 < value < LOWEST_RATE
+        meant = f"; without a unit a number is bits per second{_rate_meant(str(value))}" if without_unit else ""
         raise ValueError(
             f"{shown(value)} is out of range; "
             f"a rate is from {format_rate(LOWEST_RATE)} to {format_rate(HIGHEST_RATE)}{meant}"
@@ -66,7 +67,7 @@ def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> i
     else:
         found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"{shown(value)} is not a size; {_SIZE_ADVICE}")
+            raise ValueError(f"{shown(value)} is not a size{size_meant(value, _SIZE_UNITS)}; {_SIZE_ADVICE}")
         exact = Decimal(found[1]) * _SIZE_UNITS[found[2]]
     if not lowest <= exact <= highest:
         raise ValueError(
@@ -113,6 +114,31 @@ def approximate_size(size: float) -> str:
         if size >= factor * 0.9995:
             return f"{_three_digits(size / factor)} {unit}"
     return f"{size:.0f} B"
+
+
+def _rate_meant(value: object) -> str:
+    """Return ``, did you mean "5 Mbit/s"?`` for what looks like a rate, and why it is none where that is known."""
+    found = _LIKE_A_RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return ""
+    number, prefix, bits, a_second = Decimal(found[1]), found[2].lower(), found[3], found[4]
+    ambiguous = bits is not None and len(bits) == 1 and a_second == "ps"
+    if bits == "B" and not ambiguous:
+        number *= 8
+    if not prefix and bits is None:
+        prefix = "m" if number < 1000 else "k"
+    if not LOWEST_RATE <= number * _RATE_UNITS[prefix] <= HIGHEST_RATE:
+        return ""
+    why = f': "{bits}ps" is bytes to tc(8) and bits to most people' if ambiguous else ""
+    return f'{why} (did you mean "{_plain(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
+
+
+def size_meant(value: object, units: Collection[str]) -> str:
+    """Return ``(did you mean "20 GB"?)`` for what looks like a size in one of *units*."""
+    found = _LIKE_A_SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    wanted = "" if found is None else f"{found[2]}b".lower()
+    unit = next((each for each in units if each.lower() == wanted and each != "kB"), None)
+    return "" if found is None or unit is None else f' (did you mean "{found[1]} {unit}"?)'
 
 
 def _whole(exact: Decimal, value: object, unit: str) -> int:

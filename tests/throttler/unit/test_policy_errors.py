@@ -22,7 +22,7 @@ SIZE_ADVICE = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
 PREFIX_ADVICE = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
 DAY_ADVICE = 'write mon, tue, wed, thu, fri, sat, sun, or a range such as "mon-fri"'
 NAME_ADVICE = "write 1 to 32 letters, digits, dots, dashes and underscores, the first a letter or digit"
-RULE_KEYS = "allowed here: name, paths, when, throttle, lift_last, direction, guard, steer, budget"
+RULE_KEYS = "allowed here: name, paths, when, throttle, always, lift_last, direction, guard, steer, budget"
 PATH_KEYS = "clients, interfaces, remote_ids, subflow, backup"
 
 
@@ -212,7 +212,8 @@ IN_RULES = {
     ),
     "ambiguous unit": (
         "- {name: a, throttle: {rate: 5 Mbps}}",
-        f'6: rules[0].throttle.rate: "5 Mbps" is not a rate; {RATE_ADVICE}',
+        '6: rules[0].throttle.rate: "5 Mbps" is not a rate: "bps" is bytes to tc(8) and bits to most people '
+        f'(did you mean "5 Mbit/s"?); {RATE_ADVICE}',
     ),
     "boolean as rate": (
         "- {name: a, throttle: {rate: true}}",
@@ -233,7 +234,7 @@ IN_RULES = {
     "rate without a unit": (
         "- {name: a, throttle: {rate: 5}}",
         "6: rules[0].throttle.rate: 5 is out of range; a rate is from 8 kbit/s to 1000 Gbit/s; "
-        'without a unit a number is bits per second, did you mean "5 Mbit/s"?',
+        'without a unit a number is bits per second (did you mean "5 Mbit/s"?)',
     ),
     "rate of a fraction of a bit": (
         "- {name: a, throttle: {rate: 8.00001 kbit/s}}",
@@ -245,7 +246,7 @@ IN_RULES = {
     ),
     "burst in bits": (
         "- {name: a, throttle: {rate: 5 Mbit/s, burst: 15 kb}}",
-        f'6: rules[0].throttle.burst: "15 kb" is not a size; {SIZE_ADVICE}',
+        f'6: rules[0].throttle.burst: "15 kb" is not a size (did you mean "15 KB"?); {SIZE_ADVICE}',
     ),
     "burst below a packet": (
         "- {name: a, throttle: {rate: 5 Mbit/s, burst: 100 B}}",
@@ -375,3 +376,23 @@ def test_a_number_beyond_all_measure_gets_one_short_line(number: str) -> None:
     (line,) = problems(f"{PATHS}rules: [{{name: a, throttle: {{rate: {number}}}}}]\n")
     assert line.startswith("policy.yaml:5: rules[0].throttle.rate: ")
     assert len(line) < 250
+
+
+@pytest.mark.parametrize(
+    ("rule", "hint"),
+    [
+        ("budget: 20 GB", "{after: 20 GB, throttle"),
+        ("budget: 20gb", "{after: 20GB, throttle"),
+        ("budget: {period: month, steps: [{after: 20 gb, throttle: none}]}", '"20 GB"'),
+        ("throttle: {rate: 5000}", '"5000 kbit/s"'),
+        ("throttle: {rate: 5 MB/s}", '"40 Mbit/s"'),
+        ("throttle: {rate: 1 Mbit/s, burst: 15 kb}", '"15 KB"'),
+        ("throttle: {rate: 1 Mbit/s}, always: true, guard: true", "guard"),
+        ("throttle: {rate: 1 Mbit/s}, always: true, when: {min_paths: 2}", "when.min_paths"),
+        ("throttle: none, always: true", "throttle"),
+    ],
+)
+def test_what_was_probably_meant_is_said(rule: str, hint: str) -> None:
+    (problem,) = check_policy(f"version: 1\nrules:\n  - {{name: x, {rule}}}\n", "policy.yaml").problems
+    assert hint in problem.message
+    assert problem.line == 3

@@ -39,7 +39,7 @@ CONDITIONS = policy("""\
     """)
 
 
-def test_each_condition_that_fails_is_named_and_nothing_is_tried_after_the_rule_that_decides() -> None:
+def test_each_condition_that_fails_is_named() -> None:
     assert tried(CONDITIONS, subflow(ETHERNET), subflow(WIFI)) == [
         ("elsewhere", False, "it is on path ethernet, not on wifi"),
         ("many", False, "only 2 active subflows (needs 4)"),
@@ -47,6 +47,7 @@ def test_each_condition_that_fails_is_named_and_nothing_is_tried_after_the_rule_
         ("others", False, "no active subflow comes from its clients"),
         ("evening", False, "outside its hours, 18:00-24:00; begins 18:00 (Europe/Athens)"),
         ("all", True, None),
+        ("never", False, "rule all above decides"),
     ]
 
 
@@ -69,7 +70,7 @@ def test_until_when_the_clock_leaves_it_so() -> None:
         ]
 
     assert untils(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
-    assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp()]
+    assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
 
 
 @pytest.mark.parametrize(
@@ -212,13 +213,33 @@ def test_each_question_is_explained_for_itself() -> None:
         found = ExplainedPolicy(subject).tried(connection(*flows), flows[index], direction, NOW)
         return [(each.kind, each.rule, each.matched) for each in found]
 
-    assert kinds(0, Direction.DOWN) == [(Kind.THROTTLE, "cap", True), (Kind.BUDGET, "free", True)]
+    assert kinds(0, Direction.DOWN) == [
+        (Kind.THROTTLE, "cap", True),
+        (Kind.BUDGET, "free", True),
+        (Kind.BUDGET, "volume", False),
+    ]
     assert kinds(1, Direction.DOWN) == [
         (Kind.THROTTLE, "cap", True),
         (Kind.BUDGET, "free", False),
         (Kind.BUDGET, "volume", True),
     ]
     assert kinds(1, Direction.UP) == [(Kind.THROTTLE, "cap", True)]
+
+
+def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named() -> None:
+    """Defect: who asked why an upload was capped did not hear of the exemption that was for downloads."""
+    subject = policy("""\
+        - {name: vip, direction: down, throttle: none}
+        - {name: cap, direction: both, throttle: {rate: 6 Mbit/s}}
+        - {name: more, direction: up, throttle: {rate: 5 Mbit/s}}
+        """)
+    flows = subflow(ETHERNET), subflow(WIFI)
+    found = ExplainedPolicy(subject).tried(connection(*flows), flows[0], Direction.UP, NOW)
+    assert [(each.rule, each.matched, each.failed) for each in found] == [
+        ("vip", False, "it is for downloads"),
+        ("cap", True, None),
+        ("more", False, "rule cap above decides"),
+    ]
 
 
 _condition = st.sampled_from(

@@ -14,7 +14,7 @@ from short_policies import BUDGET, CAP, NAMED, STEER, rules
 
 from mptcp_throttler.policy.conditions import SubflowCount
 from mptcp_throttler.policy.load import check_policy, load_policy
-from mptcp_throttler.policy.model import Kind, Policy, Rule, Share
+from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window
 from mptcp_throttler.stages.degradation import Candidate
 
@@ -88,7 +88,7 @@ def test_everything_that_can_be_said() -> None:
                 hours=[(time(8), time(18)), (time(22), time(2))],
                 lift_last=False,
             ),
-            a_rule(name="rest", paths=None, throttle=None, exempts=True),
+            a_rule(name="rest", paths=None, throttle=None, exempts=True, direction=frozenset(Direction)),
         ),
         time_zone=ZoneInfo("Europe/Athens"),
         dry_run=True,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mptcp_common import readable
-from mptcp_common.problems import Problem, Severity
+from mptcp_common.problems import Problem, Severity, did_you_mean
 from mptcp_common.throttler_needs import (
     BACKENDS,
     BY_EITHER,
@@ -66,7 +66,7 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
     for name in settings.interfaces:
         if name not in there:
             known = ", ".join(sorted(there)) or "none"
-            message = f"there is no interface {name} on this host; there are: {known}"
+            message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
             yield _problem(settings, "interfaces", name, message)
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from mptcp_common.fields import Interface, Parsed, Section, between, editor_schema, one_of
 from mptcp_common.paths import absolute_path, file_path, socket_path
-from mptcp_common.problems import DocumentError, Problem, Severity, in_order, shown
+from mptcp_common.problems import DocumentError, Problem, Severity, did_you_mean, in_order, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
 from mptcp_common.units import SIZE_PATTERN, parse_size
 from mptcp_common.validate import problem_at, validate
@@ -312,8 +312,8 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
             problem(
                 "interfaces",
                 name,
-                f"the policy's path {path.name} names {name}, on which nothing is captured: "
-                "add it here, or no subflow is seen on it",
+                f"the policy's path {path.name} names {name}, on which nothing is captured"
+                f"{did_you_mean(name, settings.interfaces)}: add it here, or no subflow is seen on it",
                 Severity.WARNING,
             )
             for name in unseen

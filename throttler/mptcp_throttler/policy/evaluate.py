@@ -36,6 +36,7 @@ _REMEMBERED_ANSWERS: Final = 4096
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
+_WAYS: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.UP}): "uploads"}
 
 
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
@@ -345,7 +346,7 @@ class ExplainedPolicy(CompiledPolicy):
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield the rules that were tried for *subflow*, question by question.
+        """Yield the policy's rules as they were tried for *subflow*, question by question.
 
         *expected* is as in :meth:`evaluate`.
         """
@@ -354,18 +355,25 @@ class ExplainedPolicy(CompiledPolicy):
         path_bits = facts[connection.subflows.index(subflow)].path_bits
         situation = self._view(connection.subflows, facts, expected).situation(subflow, path_bits)
         for kind, rules in self._rules.get(direction, {}).items():
-            for each in rules:
-                if each.path_bits is not None and not each.path_bits & path_bits:
-                    yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None, None)
-                    continue
-                decides = self._first(kind, situation, direction)[0] is each
-                if not decides:
+            decides = self._first(kind, situation, direction)[0] if rules else None
+            compiled = {each.rule.name: each for each in rules}
+            decided = False
+            for rule in self.policy.rules if rules else ():
+                each = compiled.get(rule.name)
+                if each is None:
+                    if rule.answers(kind):
+                        yield Tried(rule.name, kind, False, f"it is for {_WAYS[rule.direction]}", None, None)
+                elif decided and decides is not None:
+                    yield Tried(rule.name, kind, False, f"rule {decides.rule.name} above decides", None, None)
+                elif each.path_bits is not None and not each.path_bits & path_bits:
+                    yield Tried(rule.name, kind, False, self._not_caught(rule, path_bits), None, None)
+                elif each is not decides:
                     yield self._not_met(each, kind, situation, now)
-                    continue
-                lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
-                why = "lifted: the last usable path" if lifted else None
-                yield Tried(each.rule.name, kind, True, why, self._until(each.rule, now), self._since(each.rule, now))
-                break
+                else:
+                    decided = True
+                    lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
+                    why = "lifted: the last usable path" if lifted else None
+                    yield Tried(rule.name, kind, True, why, self._until(rule, now), self._since(rule, now))
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]

@@ -5,10 +5,12 @@ Reading the file is the caller's business: here text comes in, and nothing is op
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from mptcp_common.fields import NAME_PATTERN
 from mptcp_common.problems import (
     DocumentError,
     KeyPath,
@@ -23,7 +25,7 @@ from mptcp_common.problems import (
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.policy import rule_lint
-from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
+from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths, volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
@@ -43,7 +45,7 @@ class CheckedPolicy:
     problems: tuple[Problem, ...]
     """Errors, or else warnings, in the order of their lines."""
     notes: tuple[Problem, ...] = ()
-    """Which rules hold beside others, and which caps for each interface apart: what ``check`` shows besides."""
+    """Which caps hold for each interface apart, and which rules wait in vain: what ``check`` shows besides."""
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
@@ -59,8 +61,8 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
         return CheckedPolicy(None, errors)
     policy.made_of(text)
     warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
-    found = [*rule_lint.notes(policy), *rule_lint.per_interface(policy, interfaces)]
-    notes = _of_rules([*found, *rule_lint.on_one_path(policy, interfaces)], document, Severity.NOTE)
+    found = [*rule_lint.per_interface(policy, interfaces), *rule_lint.on_one_path(policy, interfaces)]
+    notes = _of_rules(found, document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
 
@@ -116,7 +118,9 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         budget, name = rule.get("budget"), rule.get("name")
         if isinstance(budget, str) and budget not in (NO_BUDGET, *budgets):
             message = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
-            yield problem_at(document, ("rules", index, "budget"), budget, message)
+            if re.fullmatch(NAME_PATTERN, budget):  # another is refused as a name
+                message = volume_as_budget(budget) or message
+                yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
             line = document.key_position(("budgets", name)).line
             message = (
@@ -136,7 +140,7 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
         steer = rule.get("steer")
         foreign: dict[str, str] = {}
         if given == ["steer"]:
-            foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
+            foreign = dict.fromkeys(("always", "lift_last", "direction", "guard"), "belongs to throttle, not to steer")
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None

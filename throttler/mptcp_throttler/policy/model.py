@@ -9,6 +9,7 @@ concerns several sections at once is checked by ``load``.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, time
 from functools import cached_property
@@ -359,6 +360,9 @@ class Budget(Named):
         return self.named(name)
 
 
+_LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
+
+
 class _BudgetOrName:
     """Annotation for what a rule says of its budget: ``none`` (None), a name (text), or the budget itself."""
 
@@ -367,9 +371,23 @@ class _BudgetOrName:
 
     @staticmethod
     def _read(value: object, section: core_schema.ValidatorFunctionWrapHandler) -> object:
-        if isinstance(value, str):
-            return None if value == NO_BUDGET else parse_name(value)
-        return section(value)
+        if not isinstance(value, str):
+            return section(value)
+        if value == NO_BUDGET:
+            return None
+        if " " in value.strip() and (message := volume_as_budget(value)):
+            raise ValueError(message)
+        return parse_name(value)
+
+
+def volume_as_budget(value: str) -> str | None:
+    """Return what to write for a budget that is given as a volume, ``20 GB``; None for what is no volume."""
+    if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
+        return None
+    steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
+    return (
+        f"{shown(value)} is a volume; write when it begins anew and what holds then: {{period: month, steps: {steps}}}"
+    )
 
 
 _mode = one_of(*BY_NAME)
@@ -482,6 +500,12 @@ class Rule(Section):
         examples=[{"rate": "5 Mbit/s"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
+    always: bool = Field(
+        default=False,
+        description="true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and "
+        "for a connection that it harms.",
+        examples=[True],
+    )
     lift_last: bool = Field(
         default=True,
         description="Lift the cap from a subflow while it is on the last usable path of its connection.",
@@ -490,7 +514,7 @@ class Rule(Section):
     direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
         default=DIRECTIONS["down"],
         description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
-        "both: each way for itself, so that the cap holds in each.",
+        "both: each way for itself, so that the cap holds in each. Default: down; both for a rule that only exempts.",
         examples=["up"],
         json_schema_extra={"default": "down"},
     )
@@ -520,10 +544,25 @@ class Rule(Section):
     )
 
     @model_validator(mode="after")
-    def _is_for_the_paths_steered_among(self) -> Self:
+    def _has_what_follows(self) -> Self:
         if self.steer is not None and self.steer.paths:
             self.__dict__["paths"] = list(self.steer.paths)
+        if "direction" not in self.model_fields_set and not self.acts:
+            self.__dict__["direction"] = DIRECTIONS["both"]
+        if self.always:
+            given: list[str] = [key for key in ("lift_last", "guard") if key in self.model_fields_set]
+            given += [f"when.{key}" for key in ("min_paths", "min_subflows") if getattr(self.when, key) is not None]
+            if self.throttle is None:
+                raise ValueError("always: true needs a throttle in the same rule")
+            if given:
+                raise ValueError(f"always: true leaves nothing to say for {' and '.join(given)}; leave it out")
+            self.__dict__.update(lift_last=False, guard=False)
         return self
+
+    @property
+    def acts(self) -> bool:
+        """Whether the rule does anything besides exempting."""
+        return any(self.answers(kind) and kind not in self.exempts for kind in Kind)
 
     @cached_property
     def exempts(self) -> frozenset[Kind]:
@@ -546,7 +585,7 @@ class Rule(Section):
         """What a path carries counts from the first subflow on; and an exemption that began with the second path would
         leave the first to later rules."""
         undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
-        return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed else 2
+        return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
 
     def least_paths(self, kind: Kind) -> int:
         """Return the least number of paths on which active subflows must be for the rule to answer."""
@@ -679,8 +718,8 @@ class Policy(Section):
 
     @property
     def acts_on_upload(self) -> bool:
-        """Some rule is for packets from the clients."""
-        return any(Direction.UP in rule.direction for rule in self.rules)
+        """Some rule caps, meters or steers packets from the clients."""
+        return any(rule.acts and Direction.UP in rule.direction for rule in self.rules)
 
     @property
     def enforced(self) -> Policy:

@@ -49,24 +49,18 @@ def warnings(policy: Policy) -> Iterator[Finding]:
                 f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
                 "path, so its cap is lifted; write lift_last: false to cap it",
             )
+        for kind, other in _not_exempted_from(policy, index):
+            yield (
+                index,
+                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
+                "uploads; write direction: both, or direction: down if that is meant",
+            )
         if _exempts(rule):
             for kind, other in _beside(policy, index):
                 yield (
                     index,
                     f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
                     f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it',
-                )
-
-
-def notes(policy: Policy) -> Iterator[Finding]:
-    """Yield which rules hold beside others above them."""
-    for index, rule in enumerate(policy.rules):
-        if not _exempts(rule):
-            for kind, other in _beside(policy, index):
-                yield (
-                    index,
-                    f'the {kind.value} of rule "{other.name}" below holds beside rule "{rule.name}"; to exempt from it '
-                    f'what this rule catches, add "{kind.value}: none"',
                 )
 
 
@@ -134,17 +128,40 @@ def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rul
     """Return the rule above the one at *index* that leaves nothing for it to decide; None where it can decide."""
     later = policy.rules[index]
     for earlier in policy.rules[:index]:
-        if (kind, direction) in _asked(earlier) and _leaves_nothing(earlier, later, kind):
+        if (kind, direction) in _asked(earlier) and _leaves_nothing(policy, earlier, later, kind):
             return earlier
     return None
 
 
-def _leaves_nothing(earlier: Rule, later: Rule, kind: Kind) -> bool:
+def _leaves_nothing(policy: Policy, earlier: Rule, later: Rule, kind: Kind) -> bool:
     """Return whether *earlier* catches every subflow that *later* could."""
     theirs = _by_class(later, kind)
-    return (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths))) and all(
+    return _catches_all(policy, earlier, later) and all(
         mine.covers(theirs.get(sort)) for sort, mine in _by_class(earlier, kind).items()
     )
+
+
+def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
+    """Return whether the paths of *earlier* have every subflow in them that those of *later* have."""
+    if earlier.paths is None or later.paths is None:
+        return earlier.paths is None
+    wider = [policy.paths[name] for name in earlier.paths]
+    return all(any(_is_within(policy.paths[name], each) for each in wider) for name in later.paths)
+
+
+def _is_within(inner: PathMatch, outer: PathMatch) -> bool:
+    """Return whether every subflow on *inner* is on *outer*, too."""
+    for key in outer.model_fields_set:
+        mine, theirs = getattr(outer, key), getattr(inner, key)
+        if theirs is None:
+            return False
+        if key == "clients":
+            within = all(any(is_inside(each, wide) for wide in mine) for each in theirs)
+        else:
+            within = set(theirs) <= set(mine) if isinstance(mine, list) else theirs == mine
+        if not within:
+            return False
+    return True
 
 
 def _by_class(rule: Rule, kind: Kind) -> dict[type[Condition], Condition]:
@@ -164,14 +181,26 @@ def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
         if rule.answers(kind):
             continue
         for other in policy.rules[index + 1 :]:
-            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind):
+            directions = rule.direction & other.direction
+            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind, directions):
                 yield kind, other
                 break
 
 
-def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind) -> bool:
-    """Return whether both can hold for one subflow at once."""
-    directions = one.direction & other.direction
+def _not_exempted_from(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
+    """Yield, of each kind from which the rule at *index* exempts in one direction without saying so, the first rule
+    below that is for the other direction of what it catches."""
+    rule = policy.rules[index]
+    for kind in rule.exempts if "direction" not in rule.model_fields_set else ():
+        for other in policy.rules[index + 1 :]:
+            directions = other.direction - rule.direction
+            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind, directions):
+                yield kind, other
+                break
+
+
+def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
+    """Return whether both can hold for one subflow at once, in one of *directions*."""
     theirs = _by_class(other, kind)
     return (
         (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))

@@ -23,6 +23,7 @@ from mptcp_common.units import (
     SIZE_PATTERN,
     parse_rate,
     parse_size,
+    size_meant,
 )
 from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 
@@ -86,7 +87,10 @@ def parse_volume(value: object) -> int:
         found = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
         exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
     if exact is None or exact != exact.to_integral_value():
-        raise ValueError(f'{shown(value)} is not a volume; write a number and {", ".join(VOLUME_UNITS)}, as in "5 GB"')
+        raise ValueError(
+            f"{shown(value)} is not a volume{size_meant(value, VOLUME_UNITS)}; write a number and "
+            f'{", ".join(VOLUME_UNITS)}, as in "5 GB"'
+        )
     if exact > HIGHEST_VOLUME:
         raise ValueError(
             f"{shown(value)} is out of range; at most {HIGHEST_VOLUME // VOLUME_UNITS['TB']} TB is allowed"

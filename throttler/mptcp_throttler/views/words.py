@@ -14,12 +14,24 @@ from typing import Final
 from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.conditions import clients_text
 from mptcp_throttler.policy.evaluate import cap_text
-from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, PathMatch, Period, Policy, Rule, Throttle
+from mptcp_throttler.policy.model import (
+    DIRECTIONS,
+    Budget,
+    Direction,
+    Kind,
+    Onset,
+    PathMatch,
+    Period,
+    Policy,
+    Rule,
+    Throttle,
+)
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
 from mptcp_throttler.views.answers import PathWords, RuleWords
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
+_WAYS: Final = {"down": "downloads", "up": "uploads", "both": "downloads and uploads"}
 
 
 @lru_cache(4096)
@@ -64,8 +76,8 @@ def rules_in_words(policy: Policy) -> list[RuleWords]:
 def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
-    if rule.direction != {Direction.DOWN}:
-        yield "uploads" if rule.direction == {Direction.UP} else "downloads and uploads"
+    if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
+        yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
     # Without what is usual: a rule has the same words, whatever it is asked for.
     for condition in rule.when.conditions(1):
         yield from condition.words(policy.time_zone)
@@ -75,7 +87,8 @@ def _does(rule: Rule) -> Iterator[str]:
     if rule.throttle is not None:
         last = "" if rule.lift_last else ", on the last usable path too"
         guard = "" if rule.guard else ", never relaxed by the guard"
-        yield f"cap of {cap_in_words(rule.throttle)}{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
+        holds = ", always" if rule.always else f"{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
+        yield f"cap of {cap_in_words(rule.throttle)}{holds}"
     if rule.budget is not None:
         yield budget_in_words(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
     if rule.steer is not None:
