@@ -253,6 +253,23 @@ class FakeTunnels:
         return {"tunnels": [{"name": name, "paths": list(paths)} for name, paths in self.tunnels.items()]}
 
 
+class FakeNftables:
+    """libnftables with one table: what made it."""
+
+    def __init__(self) -> None:
+        self.table = ""
+
+    def run(self, commands: str, what: str) -> str:
+        if commands.startswith("list"):
+            if not self.table:
+                raise KernelError(f"{what}: no such table")
+            return self.table
+        self.table = commands.partition("delete table")[2].partition("\n")[2]
+        return ""
+
+    def close(self) -> None: ...
+
+
 class FakeKernel:
     """All of it; ``access`` is for the daemon."""
 
@@ -266,6 +283,7 @@ class FakeKernel:
         self.pacing = FakePacing(self.sockets)
         self.subflows = FakeSubflows()
         self.meter = FakeMeter()
+        self.nftables = FakeNftables()
         self.tunnels = FakeTunnels()
         self.captures: dict[str, FakeCapture] = {}
         self.events: FakeEvents
@@ -293,6 +311,7 @@ class FakeKernel:
             upload_missing=lambda: None,
             upload_traffic_control=lambda _: opened(self.upload_traffic_control),
             upload_netfilter=lambda _: self.upload_netfilter,
+            nftables=lambda: self.nftables,  # type: ignore[arg-type, return-value]
             sockets=lambda _: self.sockets,
             pacing=lambda _: self.pacing,
             meter=lambda _: self.meter,

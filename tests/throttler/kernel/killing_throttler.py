@@ -48,10 +48,11 @@ def run(words: str, number: str, *arguments: str) -> NoReturn:
             netlink(self, [each], what, ignore)
             bomb.changed(what)
 
-    def run_commands(self: LibNftables, commands: str, what: str) -> None:
-        nft(self, commands, what)
+    def run_commands(self: LibNftables, commands: str, what: str) -> str:
+        output = nft(self, commands, what)
         if not commands.startswith("list "):
             bomb.changed(what)
+        return output
 
     def update_batch(self: Bpf, table: Map, keys: bytes, values: bytes) -> None:
         bpf(self, table, keys, values)

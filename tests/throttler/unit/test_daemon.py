@@ -349,6 +349,25 @@ async def test_asking_decides_nothing(tmp_path: Path) -> None:
 
 
 @scenario
+async def test_plain_tcp_is_in_the_class_while_a_rule_says_so(tmp_path: Path) -> None:
+    kernel, table = FakeKernel(), "paths: [a], always: true, plain_tcp: cap,"
+    kernel.nftables.table = "what a killed daemon left"
+    capped = CAPPED.replace("paths: [a],", table)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert not kernel.nftables.table
+        await scene.reload(capped)
+        assert f"4d50:{FIRST_MINOR:x}" in kernel.nftables.table
+        made, kernel.nftables.table = kernel.nftables.table, "what somebody else made of it"
+        await scene.daemon._plain_tcp.verify()
+        assert kernel.nftables.table == made
+        await scene.reload("dry_run: true\n" + capped)
+        assert not kernel.nftables.table
+        await scene.reload(capped)
+        assert kernel.nftables.table
+    assert not kernel.nftables.table
+
+
+@scenario
 async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

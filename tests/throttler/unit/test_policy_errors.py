@@ -22,7 +22,7 @@ SIZE_ADVICE = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
 PREFIX_ADVICE = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
 DAY_ADVICE = 'write mon, tue, wed, thu, fri, sat, sun, or a range such as "mon-fri"'
 NAME_ADVICE = "write 1 to 32 letters, digits, dots, dashes and underscores, the first a letter or digit"
-RULE_KEYS = "allowed here: name, paths, when, throttle, always, lift_last, direction, guard, steer, budget"
+RULE_KEYS = "allowed here: name, paths, when, throttle, always, plain_tcp, lift_last, direction, guard, steer, budget"
 PATH_KEYS = "clients, interfaces, remote_ids, subflow, backup"
 
 
@@ -390,9 +390,24 @@ def test_a_number_beyond_all_measure_gets_one_short_line(number: str) -> None:
         ("throttle: {rate: 1 Mbit/s}, always: true, guard: true", "guard"),
         ("throttle: {rate: 1 Mbit/s}, always: true, when: {min_paths: 2}", "when.min_paths"),
         ("throttle: none, always: true", "throttle"),
+        ("throttle: {rate: 1 Mbit/s}, plain_tcp: cap", "always"),
+        ("throttle: {rate: 1 Mbit/s, share: client}, always: true, plain_tcp: cap", "share: path"),
+        ('throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap, when: {hours: ["08:00-18:00"]}', "hours"),
+        ("throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap, direction: both", "downloads"),
+        ("throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap", "paths"),
     ],
 )
 def test_what_was_probably_meant_is_said(rule: str, hint: str) -> None:
     (problem,) = check_policy(f"version: 1\nrules:\n  - {{name: x, {rule}}}\n", "policy.yaml").problems
     assert hint in problem.message
     assert problem.line == 3
+
+
+def test_plain_tcp_has_no_address_ids_to_tell_a_path_by() -> None:
+    text = (
+        "version: 1\npaths: {lte: {clients: [10.3.0.0/16], subflow: joined}}\nrules:\n"
+        "  - {name: x, paths: [lte], throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap}\n"
+    )
+    (problem,) = check_policy(text, "policy.yaml").problems
+    assert (problem.line, problem.severity) == (4, Severity.ERROR)
+    assert "subflow" in problem.message

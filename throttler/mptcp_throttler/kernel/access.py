@@ -15,7 +15,7 @@ from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
-from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.netfilter.nftables import LibNftables, NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
 from mptcp_throttler.kernel.notices import KernelChange, LinkNotices, NftablesNotices
 from mptcp_throttler.kernel.ports import (
@@ -97,6 +97,7 @@ class KernelAccess:
     """What shaping uploads lacks on this host, for people; None where it can be done."""
     upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]
     upload_netfilter: Callable[[Settings], Netfilter]
+    nftables: Callable[[], LibNftables]
     sockets: Callable[[Settings], KernelSockets]
     pacing: Callable[[Settings], SocketPacing | None]
     meter: Callable[[Settings], SocketMeter | None]
@@ -127,6 +128,7 @@ REAL = KernelAccess(
     upload_missing=nftables_missing,
     upload_traffic_control=lambda s: IfbTrafficControl(s.ownership).opened(),
     upload_netfilter=lambda s: NftablesNetfilter(NftTable.upload(s.ownership, s.interfaces)),
+    nftables=LibNftables,
     sockets=lambda s: SocketDiagnostics(s.ownership.listen_ports),
     pacing=lambda s: open_socket_pacing(s.ownership),
     meter=lambda s: open_socket_meter(s.ownership.listen_ports),

@@ -59,9 +59,15 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     errors = in_order([*problems, *(problem for check in checks for problem in check(document))])
     if policy is None or errors:
         return CheckedPolicy(None, errors)
+    if errors := tuple(_of_rules(rule_lint.errors(policy), document, Severity.ERROR)):
+        return CheckedPolicy(None, errors)
     policy.made_of(text)
     warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
-    found = [*rule_lint.per_interface(policy, interfaces), *rule_lint.on_one_path(policy, interfaces)]
+    found = [
+        *rule_lint.past_caps(policy),
+        *rule_lint.per_interface(policy, interfaces),
+        *rule_lint.on_one_path(policy, interfaces),
+    ]
     notes = _of_rules(found, document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
@@ -140,7 +146,9 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
         steer = rule.get("steer")
         foreign: dict[str, str] = {}
         if given == ["steer"]:
-            foreign = dict.fromkeys(("always", "lift_last", "direction", "guard"), "belongs to throttle, not to steer")
+            foreign = dict.fromkeys(
+                ("always", "plain_tcp", "lift_last", "direction", "guard"), "belongs to throttle, not to steer"
+            )
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None

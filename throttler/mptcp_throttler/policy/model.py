@@ -506,6 +506,12 @@ class Rule(Section):
         "for a connection that it harms.",
         examples=[True],
     )
+    plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(
+        default="pass",
+        description="With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths "
+        "is in the cap, too.",
+        examples=["pass"],
+    )
     lift_last: bool = Field(
         default=True,
         description="Lift the cap from a subflow while it is on the last usable path of its connection.",
@@ -557,7 +563,25 @@ class Rule(Section):
             if given:
                 raise ValueError(f"always: true leaves nothing to say for {' and '.join(given)}; leave it out")
             self.__dict__.update(lift_last=False, guard=False)
+        if self.caps_plain_tcp and (why := self._why_no_plain_tcp()):
+            raise ValueError(f"plain_tcp: cap {why}")
         return self
+
+    def _why_no_plain_tcp(self) -> str | None:
+        """Of a connection of plain TCP nothing is known but its addresses and interface: its class is a fixed one."""
+        if not self.always:
+            return "needs always: true in the same rule"
+        if self.throttle is None or self.throttle.share is not Share.PATH:
+            return "needs a throttle with share: path"
+        if self.when.model_fields_set:
+            return f"knows no conditions; leave out when, or {' and '.join(sorted(self.when.model_fields_set))} in it"
+        if self.direction != DIRECTIONS["down"]:
+            return "is for downloads; give uploads a rule of their own"
+        return "needs paths" if self.paths is None else None
+
+    @property
+    def caps_plain_tcp(self) -> bool:
+        return self.plain_tcp == "cap"
 
     @property
     def acts(self) -> bool:

@@ -10,11 +10,21 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from mptcp_throttler.policy.conditions import Condition, is_inside
-from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule
+from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, PathMatch, Policy, Rule
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
 Finding = tuple[int, str]
 """Index of the rule that it is about, and a sentence."""
+
+
+def errors(policy: Policy) -> Iterator[Finding]:
+    """Yield what cannot be done."""
+    for index, rule in enumerate(policy.rules):
+        for name in rule.paths or () if rule.caps_plain_tcp else ():
+            foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
+            if foreign:
+                message = f'plain_tcp: cap is for paths told by clients or interfaces; path "{name}" has {foreign[0]}'
+                yield index, message
 
 
 def warnings(policy: Policy) -> Iterator[Finding]:
@@ -62,6 +72,17 @@ def warnings(policy: Policy) -> Iterator[Finding]:
                     f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
                     f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it',
                 )
+
+
+def past_caps(policy: Policy) -> Iterator[Finding]:
+    """Yield which caps are never exceeded, but by plain TCP."""
+    for index, rule in enumerate(policy.rules):
+        if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
+            yield (
+                index,
+                f'rule "{rule.name}" caps Multipath TCP only; for downloads by plain TCP over its paths write '
+                "plain_tcp: cap",
+            )
 
 
 def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:

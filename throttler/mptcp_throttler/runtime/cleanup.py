@@ -20,6 +20,8 @@ from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
 from mptcp_throttler.runtime.pacing import lift_all
 from mptcp_throttler.runtime.path_manager import end_keeper, take_flags_back
+from mptcp_throttler.runtime.plain_tcp import PlainTcp
+from mptcp_throttler.shaping.plan import Planner
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,16 @@ async def cleanup(settings: Settings) -> list[str]:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (_tunnels, _uploads, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket):
+        for remove in (
+            _tunnels,
+            _uploads,
+            _plain_tcp,
+            _backup_flags,
+            _path_manager,
+            _root_qdiscs,
+            _limits,
+            _status_socket,
+        ):
             try:
                 done += filter(None, [await remove(settings)])
             except KernelError as error:
@@ -72,6 +83,14 @@ async def _uploads(settings: Settings) -> str:
         return "uploads: nothing of ours is left" if await direction.remove_what_was_left() else ""
     finally:
         await direction.close()
+
+
+async def _plain_tcp(settings: Settings) -> str:
+    table = PlainTcp(settings, REAL, Planner(settings.ownership))
+    try:
+        return "plain TCP: nothing of ours is left" if await table.remove_what_was_left() else ""
+    finally:
+        await table.close()
 
 
 async def _backup_flags(settings: Settings) -> str:

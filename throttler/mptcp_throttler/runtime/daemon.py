@@ -37,6 +37,7 @@ from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.plain_tcp import PlainTcp
 from mptcp_throttler.runtime.queries import answer
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
@@ -65,6 +66,7 @@ class Daemon:
         self._sockets = kernel.sockets(settings)
         self._path_manager = UserspacePathManager(settings.state_directory, kernel)
         self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
+        self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
@@ -79,6 +81,7 @@ class Daemon:
             engine.tunnels,
             engine.downloads,
             engine.uploads,
+            self._plain_tcp,
             self._path_manager,
             closed_sockets,
             engine.paced,
@@ -140,6 +143,8 @@ class Daemon:
             for component in self._components:
                 await component.commit(policy)
             await engine.uploads.remove_what_was_left()
+            if not any(rule.caps_plain_tcp for rule in policy.enforced.rules):
+                await self._plain_tcp.remove_what_was_left()
             await self._kernel.remove_other_backends(engine.downloads.backend, self._settings)
             stack.push_async_callback(self._status.close)
             await self._status.open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -16,6 +16,7 @@ from mptcp_throttler.shaping.model import (
     MAX_ENTRIES,
     MTU,
     NFT_TABLE,
+    PLAIN_TCP_TABLE,
     RULE_COMMENT,
     SEGMENT_SECONDS,
     SET_PREFIX,
@@ -23,6 +24,7 @@ from mptcp_throttler.shaping.model import (
     UPLOAD_DEVICE,
     ClassSpec,
     Ownership,
+    PlainTcpCap,
     Target,
 )
 
@@ -212,6 +214,37 @@ class NftTable:
         for four_tuple, target in sorted(entries.items()):
             map_name = f"v{6 if four_tuple.is_ipv6 else 4}"
             yield f"add element {self.name} {map_name} {{ {nft_key(four_tuple)} : jump {nft_chain_name(target)} }}"
+
+
+def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterator[str]:
+    """Yield the nft(8) commands that make the table of *caps*, if there are any."""
+    if not caps:
+        return
+    table = f"inet {PLAIN_TCP_TABLE}"
+    ports = ", ".join(str(port) for port in ownership.listen_ports)
+    keep = 0xFFFFFFFF ^ ownership.mark_mask
+    yield f"add table {table}"
+    yield f"add chain {table} postrouting {{ type filter hook postrouting priority mangle + 1; policy accept; }}"
+    for number, cap in enumerate(caps):
+        by = "" if cap.interfaces is None else f"oifname {{ {', '.join(map(_quoted, cap.interfaces))} }} "
+        for version, ip in ((4, "ip"), (6, "ip6")):
+            to = f"meta nfproto ipv{version} "
+            if cap.clients is not None:
+                prefixes = ", ".join(str(each) for each in cap.clients if each.version == version)
+                if not prefixes:
+                    continue
+                to = f"{ip} daddr @clients{number}v{version} "
+                kind = f"type ipv{version}_addr; flags interval; auto-merge;"
+                yield f"add set {table} clients{number}v{version} {{ {kind} elements = {{ {prefixes} }} }}"
+            yield (
+                f"add rule {table} postrouting {by}tcp sport {{ {ports} }} {to}meta length > {SMALL_PACKET[version]} "
+                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{cap.target.mark:08x} "
+                f'meta priority set "{ownership.htb_major:x}:{cap.target.minor:x}"'
+            )
+
+
+def _quoted(interface: str) -> str:
+    return f'"{interface}"'
 
 
 def nftables(entries: Mapping[FourTuple, Target], table: NftTable) -> Iterator[str]:

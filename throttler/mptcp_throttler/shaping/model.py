@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_throttler.policy.model import Direction, Policy, Throttle
+from mptcp_throttler.policy.values import Network
 
 MTU = 1514
 """Bytes of a full Ethernet frame."""
@@ -101,6 +102,15 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainTcpCap:
+    """A path whose plain TCP is in a class: without Multipath TCP's option no packet of a capped subflow is."""
+
+    target: Target
+    clients: tuple[Network, ...] | None
+    interfaces: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class SocketLimit:
     """What one subflow's socket may do; None is no limit."""
 
@@ -164,6 +174,7 @@ FIRST_MINOR = 0x10
 LAST_MINOR = 0x7FEF
 """A class's leaf qdisc has the class's minor number as its handle; from 0x8000 the kernel numbers qdiscs by itself."""
 NFT_TABLE = "mptcp_throttler"
+PLAIN_TCP_TABLE = "mptcp_throttler_plain"
 UPLOAD_DEVICE = "mptcp-up"
 """The IFB device through which packets of subflows that are capped on upload pass."""
 RULE_COMMENT = "mptcp-throttler"

@@ -26,7 +26,7 @@ from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, 
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.delta import DeltaTracker
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, Ownership, PlainTcpCap, Target
 
 IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0
@@ -528,3 +528,18 @@ class Planner:
             if cap := self._by_minor.get(minor):
                 for member in list(cap.unsettled):
                     self._check(member)
+
+
+def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[PlainTcpCap]:
+    """Yield what of plain TCP *policy* caps, whose classes *planner* has.
+
+    The last one counts for a packet, and the first rule of the policy is to decide.
+    """
+    for index, rule in reversed(list(enumerate(policy.rules))):
+        cap = planner.caps.get(ScopeKey(rule.name, Share.PATH))
+        for name in rule.paths or () if rule.caps_plain_tcp else ():
+            path = policy.paths[name]
+            interfaces = None if path.interfaces is None else tuple(path.interfaces)
+            if cap is not None:
+                target = Target(cap.minor, planner.ownership.mark_of_rule(index))
+                yield PlainTcpCap(target, None if path.clients is None else tuple(path.clients), interfaces)

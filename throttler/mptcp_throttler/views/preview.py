@@ -12,7 +12,7 @@ from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import Ownership, Target, gso_limit
-from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
 
 EntryCommands = Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
 """Yields the commands by which a backend of netfilter makes its rules and these entries."""
@@ -51,6 +51,8 @@ def preview(
             yield f"ip link set dev {interface} gso_max_size {size}"
     yield from commands.traffic_control(settings.interfaces, classes, ownership)
     yield from entry_commands(entries, ownership)
+    for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
+        yield f"nft '{command}'"
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)
         yield from commands.nftables(upload.entries.desired, commands.NftTable.upload(ownership, settings.interfaces))

@@ -93,18 +93,19 @@ class LibNftables:
         """A call runs in another thread."""
         return self._turn.locked()
 
-    def run(self, commands: str, what: str) -> None:
-        """Run *commands* as one transaction. Raises KernelError naming *what*."""
+    def run(self, commands: str, what: str) -> str:
+        """Run *commands* as one transaction; return what they print. Raises KernelError naming *what*."""
         with self._turn:
             if not self._context:
                 raise KernelError(f"{what}: libnftables is closed")
             failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
             # Reading a buffer empties it.
-            self._library.nft_ctx_get_output_buffer(self._context)
+            output: bytes = self._library.nft_ctx_get_output_buffer(self._context)
             error: bytes = self._library.nft_ctx_get_error_buffer(self._context)
         if failed:
             lines = error.decode(errors="replace").strip().splitlines()
             raise KernelError(f"{what}: {lines[0] if lines else 'nftables refused'}")
+        return output.decode(errors="replace")
 
 
 class NftablesNetfilter:

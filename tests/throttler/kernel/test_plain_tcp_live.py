@@ -1,0 +1,72 @@
+"""``plain_tcp: cap`` on real connections: plain TCP and Multipath TCP in one class, and nothing of it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_throttler.shaping.model import PLAIN_TCP_TABLE
+
+pytestmark = pytest.mark.kernel
+
+MEGABITS = 8
+OCTETS = 2_000_000
+CAPPED = f"""\
+{PATHS}rules:
+  - {{name: never-above, paths: [ethernet], always: true, plain_tcp: cap, throttle: {{rate: {MEGABITS} Mbit/s}}}}
+"""
+
+
+@dataclass
+class Site(ThrottledSite):
+    """Origin, proxy and a throttler's configuration."""
+
+    origin: Origin
+
+    def plain(self) -> float:
+        """Return how many seconds a client of plain TCP takes for :data:`OCTETS`."""
+        argv = self.curl(self.origin.url("small"), "-w", "%{time_total}")
+        argv = argv[argv.index("curl") :]
+        return float(self.testbed["client"].run(argv).stdout)
+
+    def tables(self) -> str:
+        return str(self.node.run(["nft", "list", "tables"]).stdout)
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    origin = start_origin(testbed["origin"], {"big": 400_000_000, "small": OCTETS})
+    return Site.on(testbed, origin, settings={"verify_interval": 1})
+
+
+def test_plain_tcp_and_multipath_tcp_share_the_cap(site: Site) -> None:
+    least = 8 * OCTETS / 1e6 / MEGABITS
+    assert site.plain() < least, "no cap holds it"
+    throttler = site.start(CAPPED)
+    assert site.plain() > 0.9 * least
+    with_others = site.testbed["client"].popen(site.curl(site.origin.url("big")))
+    wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download by Multipath TCP")
+    wait_until(
+        lambda: len(throttler.status()["connections"][0]["subflows"]) == 2, "it has a subflow on the other path, too"
+    )
+    assert site.plain() > 1.2 * least, "it has a part of the cap"
+    site.abort(with_others)
+    site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
+    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is put back")
+    site.reload(throttler, UNCAPPED)
+    wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table goes with the rule")
+    assert site.plain() < least
+    site.reload(throttler, CAPPED)
+    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "it comes with it")
+    throttler.process.kill()
+    throttler.process.wait(10)
+    assert "plain TCP" in site.cleanup()
+    site.stopped(site.start(CAPPED))
