@@ -63,7 +63,8 @@ def _problem(model: type[Section], document: Document, error: ErrorDetails) -> P
         path = path[:-1]
         position = document.key_position(path)
     if kind == "missing":
-        return problem_at(document, path, None, "is required", document.key_position(path[:-1]))
+        message = f"is required{_example(model, path)}"
+        return problem_at(document, path, None, message, document.key_position(path[:-1]))
     if kind == "extra_forbidden":
         return problem_at(document, path, None, _unknown_key(model, path), document.key_position(path))
     if path in document.unread:
@@ -73,6 +74,19 @@ def _problem(model: type[Section], document: Document, error: ErrorDetails) -> P
         value = None
         position = document.key_position(path)
     return problem_at(document, path, value, _message(error, _way_out(model, path)), position)
+
+
+def _example(model: type[Section], path: KeyPath) -> str:
+    """Return ``, as in "period: month"``, by the first example of the key at *path*; nothing where it has none."""
+    field = _section_at(model, path[:-1]).model_fields.get(str(path[-1]))
+    return f', as in "{path[-1]}: {_flow(field.examples[0])}"' if field is not None and field.examples else ""
+
+
+def _flow(value: object) -> str:
+    """Return *value* as YAML in one line, as people write it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def _way_out(model: type[Section], path: KeyPath) -> str:

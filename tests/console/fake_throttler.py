@@ -56,6 +56,12 @@ class World:
     events: list[dict[str, Any]] = field(default_factory=list)
     upside_down: bool = False
     """The last connection comes first."""
+    over_budget: bool = False
+    """The first client has a budget of its own, of which nothing is left."""
+    until: float | None = None
+    """When budgets begin anew; None: in eight days."""
+    plain: dict[str, int] = field(default_factory=dict)
+    """Connections of plain TCP by client."""
     captures: bool = True
     ledger_error: str | None = None
     dropped: int = 0
@@ -87,6 +93,7 @@ class World:
         answers = {
             "summary": self._summary,
             "connections": self._connections,
+            "clients": self._clients,
             "explain": self._explain,
             "events": self._events,
             "policy": self._policy,
@@ -140,17 +147,8 @@ class World:
                 }
             ],
             "budgets": [
-                {
-                    "name": "month",
-                    "rule": "lte-volume",
-                    "client": None,
-                    "used": 1_200_000_000,
-                    "volume": 5_000_000_000,
-                    "left": 3_800_000_000,
-                    "step": None,
-                    "next_step": 5_000_000_000,
-                    "until": self.clock() + 8 * 86400,
-                }
+                *([self._account("own", "10.77.1.2", 2_100_000_000, 2_000_000_000)] if self.over_budget else []),
+                self._account("month", None, 1_200_000_000, 5_000_000_000),
             ],
             "guard": {"relaxed": 0, "interventions": 2},
             "counters": {
@@ -165,7 +163,7 @@ class World:
                 way: {"le": [0.01, 1.0], "count": [4, count], "total": count, "sum": 0.2 * count}
                 for way, count in (("down", 9), ("up", 5))
             },
-            "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
+            "reloads": {"accepted": 1, "refused": 0, "last_refused": None, "settings": []},
             "ledger_error": self.ledger_error,
             "captures": {"wan0": self.captures},
             "bpf": {"pacing": True, "counting": True},
@@ -173,6 +171,7 @@ class World:
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,
                 "dry_run": self.dry_run,
+                "time_zone": "Europe/Athens",
                 "rules": [each["rule"] for each in self.words],
                 "paths_in_words": PATHS,
                 "rules_in_words": self.words,
@@ -248,6 +247,52 @@ class World:
         offset = request.get("offset", 0)
         shown = numbers[offset : offset + request.get("limit", 50)]
         return {"total": len(numbers), "connections": [self.connection(number) for number in shown]}
+
+    def _clients(self, request: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, dict[str, Any]] = {}
+        for number in range(self.count):
+            connection = self.connection(number)
+            client = found.setdefault(
+                connection["client"],
+                {"client": connection["client"], "connections": 0, "subflows": 0, "capped": 0, "budgets": []}
+                | dict.fromkeys(("rate_sent", "rate_received", "bytes_sent", "bytes_received"), 0),
+            )
+            client["connections"] += 1
+            client["subflows"] += 2
+            client["capped"] += int(self.capped and not self.dry_run)
+            for name in ("bytes_sent", "bytes_received"):
+                client[name] += connection[name]
+            for name in ("rate_sent", "rate_received"):
+                client[name] += sum(each[name] for each in connection["subflows"])
+        clients = list(found.values())
+        if self.over_budget and clients:
+            clients[0]["budgets"] = [self._account("own", clients[0]["client"], 2_100_000_000, 2_000_000_000)]
+        sort = request.get("sort", "rate")
+        key = {"client": lambda each: each["client"], "bytes": lambda each: -each["bytes_sent"]}
+        clients.sort(key=key.get(sort, lambda each: -each["rate_sent"]))
+        plain = sorted(self.plain.items(), key=lambda each: -each[1])
+        return {
+            "total": len(clients),
+            "clients": clients[: request.get("limit", 50)],
+            "plain_tcp": {
+                "connections": sum(self.plain.values()),
+                "total": len(plain),
+                "clients": [{"client": client, "connections": number} for client, number in plain],
+            },
+        }
+
+    def _account(self, name: str, client: str | None, used: int, volume: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "rule": "lte-volume",
+            "client": client,
+            "used": used,
+            "volume": volume,
+            "left": max(0, volume - used),
+            "step": volume if used >= volume else None,
+            "next_step": None if used >= volume else volume,
+            "until": self.until if self.until is not None else self.clock() + 8 * 86400,
+        }
 
     def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._connections({"token": request.get("token"), "client": request.get("client"), "limit": 20})
@@ -359,6 +404,7 @@ class FakeThrottler:
         self.hangs = False
         self.raw: bytes | None = None
         """What is sent in place of an answer."""
+        self._leaves_socket = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -371,6 +417,8 @@ class FakeThrottler:
 
     def start(self) -> None:
         self._stop.clear()
+        self._leaves_socket = False
+        self.path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.path))
         listener.listen()
@@ -378,7 +426,9 @@ class FakeThrottler:
         self._thread = threading.Thread(target=self._serve, args=(listener,), daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, *, is_crash: bool = False) -> None:
+        """End it; one that crashes leaves its socket behind."""
+        self._leaves_socket = is_crash
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -400,7 +450,8 @@ class FakeThrottler:
                     self._answer(client)
         for client in held:
             client.close()
-        self.path.unlink(missing_ok=True)
+        if not self._leaves_socket:
+            self.path.unlink(missing_ok=True)
 
     def _answer(self, client: socket.socket) -> None:
         line = b""

@@ -170,8 +170,14 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
             f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/man/man8/{command}.8.gz | zcat"
         )
         assert f"{command} {word}" in page.replace("\\-", "-")
+        assert {f".SH {each}" for each in ("EXAMPLES", "FILES", "EXIT STATUS")} <= set(page.splitlines())
         assert bash_completes(host, command, word[:2]) == word
     assert bash_completes(host, "mptcp-throttler", "check", "--policy", "/etc/debian_ver") == "/etc/debian_version"
+    assert bash_completes(host, "mptcp-throttler", "events", "--rule", "spare") == ""
+    host.sh("cd /etc/mptcp-throttler && for each in *.yaml.example; do cp $each ${each%.example}; done")
+    assert bash_completes(host, "mptcp-throttler", "events", "--rule", "spare") == "spare-ethernet"
+    assert bash_completes(host, "mptcp-throttler", "top", "--path", "wi") == "wifi"
+    host.sh("rm /etc/mptcp-throttler/*.yaml")
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
     )

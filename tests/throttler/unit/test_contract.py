@@ -14,6 +14,7 @@ from mptcp_common.trust import THROTTLER_USER
 from mptcp_console.settings import DEFAULT_SQUID
 from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
 from mptcp_portal.squid_socket import HEADER, LINE
+from mptcp_proxy.error_pages import CHECK_PAGE
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import commands, keeping
@@ -82,6 +83,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ),
         ("nftables table", f"inet {model.NFT_TABLE}"),
         ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
+        ("nftables table for plain TCP", f"inet {model.PLAIN_TCP_TABLE}"),
         ("IFB device for uploads", model.UPLOAD_DEVICE),
         ("BPF program and its map", socket_pacing.NAME),
         ("what was used of budgets", str(SETTINGS.ledger)),
@@ -97,6 +99,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("user and group of the throttler", THROTTLER_USER),
         ("exit status for mistakes of files", str(CONFIGURATION)),
         ("name of the check page", CHECK_NAME),
+        ("name of the check page", CHECK_PAGE.split("/")[2]),
         ("portal's end for Squid", str(PORTAL.check)),
         ("portal's end for Squid", "{}:{}".format(*squid_peer())),
         (
@@ -104,6 +107,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
             f"{squid_header()}: ADDRESS PORT ADDRESS PORT",
         ),
         ("page where the portal does not answer", str(Places().check_page_missing)),
+        ("pages where Squid has no answer of a site", str(Places().error_pages)),
         ("outcome of the proxy's last reload, how it serves", str(Places().reloads)),
         ("counts of the preload libraries", str(Places().counters)),
         ("counts of the preload libraries", str(FILES[Places().service_name])),

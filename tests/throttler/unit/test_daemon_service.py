@@ -20,6 +20,7 @@ from test_daemon_births import happens
 
 from mptcp_common.status_client import ask
 from mptcp_throttler.cli.daemon import reload_outcome
+from mptcp_throttler.config.files import news_of_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import cap_log as cap_log_module
 from mptcp_throttler.runtime.logs import Lines
@@ -211,12 +212,14 @@ def test_a_refused_reload_is_shown_until_one_succeeds(
     @scenario
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
-            assert scene.status()["reloads"] == {"accepted": 0, "refused": 0, "last_refused": None}
+            assert scene.status()["reloads"] == {"accepted": 0, "refused": 0, "last_refused": None, "settings": []}
             manager.told()
             await scene.reload(BROKEN)
-            # The status text is told by a task of its own, at any time.
-            begun, when, ready = (line for line in manager.told() if not line.startswith("STATUS="))
+            told = manager.told()
+            # The status text is told by a task of its own, too, at any time.
+            begun, when, ready = (line for line in told if not line.startswith("STATUS="))
             assert (begun, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
+            assert "RELOAD REFUSED" in told[told.index(ready) + 1], "Defect: the text was right five seconds later"
             reloads = scene.status()["reloads"]
             assert (reloads["accepted"], reloads["refused"]) == (0, 1)
             assert abs(reloads["last_refused"]["time"] - time.time()) < 60
@@ -229,7 +232,8 @@ def test_a_refused_reload_is_shown_until_one_succeeds(
             assert "  p:5: rules[0].throttle.rate: " in shown
 
             await scene.reload(UNCAPPED)
-            assert scene.status()["reloads"] == {"accepted": 1, "refused": 1, "last_refused": None}
+            assert scene.status()["reloads"] == {"accepted": 1, "refused": 1, "last_refused": None, "settings": []}
+            assert not [line for line in manager.told() if "REFUSED" in line]
             print_status(scene.status())
             assert "REFUSED" not in capsys.readouterr().out + scene.daemon._summary()
 
@@ -241,12 +245,30 @@ async def test_who_reloads_is_told_what_becomes_of_it(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, scene.daemon.reload)
         scene.policy[0] = BROKEN
-        (first, second) = await asyncio.to_thread(reload_outcome, tmp_path / "s")
+        reloads = await asyncio.to_thread(reload_outcome, tmp_path / "s")
+        (first, second) = reloads["last_refused"]["errors"]
         assert "rules[0].paths" in first
         assert "rules[0].throttle.rate" in second
         scene.policy[0] = UNCAPPED
-        assert await asyncio.to_thread(reload_outcome, tmp_path / "s") == []
+        assert (await asyncio.to_thread(reload_outcome, tmp_path / "s"))["last_refused"] is None
         assert scene.status()["policy"]["rules"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("interfaces: [w0]\npolicy: p.yaml\n", ""),
+        ("interfaces: [w0, w1]\npolicy: p.yaml\nlisten_ports: [3129]\n", "interfaces, listen_ports changed"),
+        ("interfaces: [w0]\npolicy: p.yaml\nlisten_ports: 3128\n", "the next start would be refused"),
+    ],
+)
+def test_a_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "throttler.yaml"
+    path.write_text("interfaces: [w0]\n# a comment\npolicy: p.yaml\n")
+    before = read_settings(path)
+    path.write_text(text)
+    assert said in "\n".join(news_of_settings(path, before))
+    assert bool(news_of_settings(path, before)) is bool(said)
 
 
 @scenario

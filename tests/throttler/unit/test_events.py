@@ -169,7 +169,7 @@ def test_a_flood_of_joins_does_not_drive_out_what_happened() -> None:
 
 
 def test_all_kinds_are_known() -> None:
-    assert len(set(KINDS)) == 11
+    assert len(set(KINDS)) == 12
     assert {getattr(events, kind.upper()) for kind in KINDS} == set(KINDS)
 
 

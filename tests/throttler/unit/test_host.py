@@ -141,7 +141,10 @@ NFTABLES_NEEDS = {
     ): "warning: netfilter: libnftables cannot be loaded: the throttler then needs the kernel's legacy",
     ("nftables", DOWNLOADS): "netfilter: libnftables cannot be loaded: nftables needs it; apt install libnftables1",
     ("iptables", DOWNLOADS): None,
-    ("iptables", UPLOADS): "policy: libnftables cannot be loaded: rules for uploads need it; apt install libnftables1",
+    (
+        "iptables",
+        UPLOADS,
+    ): "policy: libnftables cannot be loaded: rules for uploads or plain TCP need it; apt install libnftables1",
 }
 
 

@@ -38,7 +38,7 @@ WHOLE_FILES = {
         "version: 1\nrules: name: a\n",
         ['policy.yaml:2: not valid YAML: a second ": " on the line, or a line with wrong indentation'],
     ),
-    "no version": ("rules: []\n", ["policy.yaml:1: version: is required"]),
+    "no version": ("rules: []\n", ['policy.yaml:1: version: is required, as in "version: 1"']),
     "version of the future": (
         "version: 2\nrules: []\n",
         ["policy.yaml:1: version: 2 is not a version this release reads; write 1"],
@@ -51,7 +51,13 @@ WHOLE_FILES = {
         "version: true\nrules: []\n",
         ["policy.yaml:1: version: true is not a version this release reads; write 1"],
     ),
-    "no rules": ("version: 1\n", ["policy.yaml:1: rules: is required"]),
+    "no rules": (
+        "version: 1\n",
+        [
+            "policy.yaml:1: rules: is required, as in "
+            '"rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]"'
+        ],
+    ),
     "rules without a value": ("version: 1\nrules:\n", ["policy.yaml:2: rules: has no value; write one"]),
     "rules as a mapping": (
         "version: 1\nrules: {name: a}\n",
@@ -172,7 +178,7 @@ def test_a_broken_path(case: str) -> None:
 
 IN_RULES = {
     "no throttle": ("- name: a", "6: rules[0].throttle: is required, or steer or budget in its place"),
-    "no name": ("- throttle: none", "6: rules[0].name: is required"),
+    "no name": ("- throttle: none", '6: rules[0].name: is required, as in "name: spare-ethernet"'),
     "a word": ("- none", '6: rules[0]: "none" is not a mapping; write "key: value" lines'),
     "name with a space": (
         "- {name: a b, throttle: none}",
@@ -208,7 +214,7 @@ IN_RULES = {
     ),
     "throttle without a rate": (
         "- {name: a, throttle: {ceil: 5 Mbit/s}}",
-        "6: rules[0].throttle.rate: is required",
+        '6: rules[0].throttle.rate: is required, as in "rate: 5 Mbit/s"',
     ),
     "ambiguous unit": (
         "- {name: a, throttle: {rate: 5 Mbps}}",
@@ -390,6 +396,8 @@ def test_a_number_beyond_all_measure_gets_one_short_line(number: str) -> None:
         ("throttle: {rate: 1 Mbit/s}, always: true, guard: true", "guard"),
         ("throttle: {rate: 1 Mbit/s}, always: true, when: {min_paths: 2}", "when.min_paths"),
         ("throttle: none, always: true", "throttle"),
+        ("throttle: 1 Mbit/s", "{rate: 1 Mbit/s}"),
+        ("steer: waterfall", "{mode: waterfall}"),
         ("throttle: {rate: 1 Mbit/s}, plain_tcp: cap", "always"),
         ("throttle: {rate: 1 Mbit/s, share: client}, always: true, plain_tcp: cap", "share: path"),
         ('throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap, when: {hours: ["08:00-18:00"]}', "hours"),

@@ -382,9 +382,10 @@ def test_the_first_match_of_each_kind_decides_and_none_exempts_from_its_kind_alo
     assert [reason for _, _, reason in lines(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
         "exempted by rule a; exempted from steering by rule a"
     ] * 2
-    assert lines(subject, subflow("10.77.1.4"))[0][2] == (
-        "rule a does not apply: no active subflow comes from its clients"
-    ), "said once, though it is so for cap and steering"
+    alone = "does not apply: only 1 active subflow (needs 2)"
+    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {alone}; rule e {alone}"
+    both = policy("- {name: a, throttle: {rate: 1mbit}, steer: {mode: smallest-delay}, when: {min_paths: 2}}\n")
+    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {alone}", "once, though it is so for cap and steering"
 
 
 def test_uploads_are_metered_for_themselves_and_never_steered() -> None:

@@ -16,6 +16,7 @@ from mptcp_throttler.mptcp.model import Subflow
 from mptcp_throttler.policy.evaluate import ExplainedPolicy, evaluate
 from mptcp_throttler.policy.model import Direction, Kind, Policy
 from mptcp_throttler.policy.schedule import is_open
+from mptcp_throttler.policy.verdict import NO_RULE
 
 ZONE = ZoneInfo("Europe/Athens")
 
@@ -242,6 +243,18 @@ def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named()
     ]
 
 
+def test_the_reason_is_that_of_the_rule_that_is_nearest_to_matching() -> None:
+    """Defect: it was that of the first rule, which was for other clients."""
+    subject = policy("""\
+        - {name: vip, when: {clients: [10.99.0.0/16]}, throttle: none}
+        - {name: dear, when: {min_subflows: 4, hours: ["18:00-24:00"]}, throttle: {rate: 1 Mbit/s}}
+        - {name: evening, when: {hours: ["18:00-24:00"]}, throttle: {rate: 6 Mbit/s}}
+        """)
+    flows = subflow(ETHERNET), subflow(WIFI)
+    first, _ = evaluate(subject, connection(*flows), NOW)
+    assert first.reason == "rule evening does not apply: outside its hours"
+
+
 _condition = st.sampled_from(
     ["", "min_subflows: 1", "min_subflows: 3", "max_subflows: 2", "clients: [10.77.2.0/24]", 'hours: ["18:00-24:00"]']
 )
@@ -277,11 +290,10 @@ def test_the_explanation_agrees_with_the_verdict(
         if not decided:
             assert len(found) == len(subject.rules)
             passed_over = [one for one in found if "it is on" not in (one.failed or "")]
-            if passed_over:
-                why = passed_over[0].failed or ""
-                if passed_over[0].until is not None:
-                    why = "outside its hours"  # which, and until when, is told to who asks alone
-                assert verdict.reason == f"rule {passed_over[0].rule} does not apply: {why}"
+            # Which hours, and until when, is told to who asks alone.
+            whys = {one.rule: one.failed if one.until is None else "outside its hours" for one in passed_over}
+            reasons = [f"rule {rule} does not apply: {why}" for rule, why in whys.items()] or [NO_RULE]
+            assert verdict.reason in reasons
 
 
 def test_an_unknown_direction_tries_nothing() -> None:

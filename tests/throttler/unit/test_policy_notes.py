@@ -154,6 +154,17 @@ def test_an_exemption_is_for_both_directions_unless_it_says_otherwise() -> None:
     assert not load_policy(rules("name: x, throttle: none", f"name: y, {CAP}"), "p").acts_on_upload
 
 
+@pytest.mark.parametrize("kind", ["throttle", "budget"])
+def test_an_exemption_of_clients_below_the_cap_for_all_is_warned_of(kind: str) -> None:
+    """Defect: VIPs below the customers' rule were capped, and nothing said so."""
+    cap = f'name: y, {EACH[kind]}, when: {{hours: ["08:00-18:00"]}}'
+    vip = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
+    (warning,) = (each for each in warnings(rules(cap, vip)) if "above it" in each)
+    assert warning.startswith("policy.yaml:5: ")
+    assert not [each for each in warnings(rules(vip, cap)) if "above it" in each]
+    assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "move it above" in each]
+
+
 def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
     assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
         'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '

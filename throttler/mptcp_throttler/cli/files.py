@@ -18,6 +18,8 @@ from mptcp_common.problems import DocumentError, Severity
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from mptcp_throttler.config.settings import Settings
     from mptcp_throttler.mptcp.model import Connection
     from mptcp_throttler.policy.model import Policy
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 def check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import (
+        distant_paths,
         host_problems,
         kernel_problems,
         library_problems_here,
@@ -53,10 +56,11 @@ def check(options: argparse.Namespace) -> int:
         *ports_without_listener(settings),
         *silent_tunnels(settings),
         *stacked_interfaces(settings, link.stands_on()),
+        *distant_paths(settings, policy, link.networks()),
     )
-    for note in (each for each in needs if each.severity is Severity.NOTE):
+    for note in (each for each in (*unfit, *needs) if each.severity is Severity.NOTE):
         journal.say(note)
-    for warning in (*unfit, *(each for each in needs if each.severity is Severity.WARNING)):
+    for warning in (each for each in (*unfit, *needs) if each.severity is Severity.WARNING):
         journal.say(warning, journal.WARNING)
     if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
@@ -85,11 +89,12 @@ def plan(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     policy = policy_with_warnings(options.policy or settings.policy, settings)
-    now = _time_of(options.at)
+    now, used = _time_of(options.at, policy.time_zone), _volumes(options.used, policy)
     connections = (
         _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
     )
-    for line in preview(settings, policy, connections, now, expected_backend(settings.netfilter).preview):
+    backend = expected_backend(settings.netfilter)
+    for line in preview(settings, policy, connections, now, backend.preview, used):
         print(line)
     return DONE
 
@@ -157,11 +162,31 @@ def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
-def _time_of(text: str | None) -> float:
+def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
+    from mptcp_common.problems import did_you_mean
+    from mptcp_throttler.policy.values import parse_volume
+
+    volumes = {}
+    for each in given:
+        name, _, volume = each.partition("=")
+        if name not in policy.budgets:
+            those = ", ".join(policy.budgets) or "none"
+            guess = did_you_mean(name, policy.budgets)
+            raise mistake("--used", each, f'"{name}" is not a budget{guess}; the policy\'s budgets: {those}')
+        try:
+            volumes[name] = parse_volume(volume)
+        except ValueError as error:
+            raise mistake("--used", each, str(error)) from None
+    return volumes
+
+
+def _time_of(text: str | None, zone: ZoneInfo) -> float:
+    """*zone* is that of a time without one."""
     if text is None:
         return time.time()
     try:
-        at = datetime.fromisoformat(text).timestamp()
+        when = datetime.fromisoformat(text)
+        at = (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
         # A policy is asked for days before and after, in any time zone.
         if not 0 <= at < _LATEST:
             raise ValueError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from mptcp_common.problems import DocumentError, Problem, Severity
@@ -16,6 +17,23 @@ from mptcp_throttler.policy.model import Policy
 def read_settings(path: Path) -> Settings:
     """Return the settings of *path*. Raises DocumentError with every problem of the file."""
     return load_settings(text_of(path), str(path))
+
+
+def news_of_settings(path: Path, running: Settings) -> list[str]:
+    """Return in words what of the settings file at *path* is not as a daemon is *running* with: it is read at start."""
+    try:
+        now = read_settings(path)
+    except DocumentError as error:
+        return [*str(error).splitlines(), f"{path} was changed, and the next start would be refused"]
+    keys = [key for key in _values(now) if _values(now)[key] != _values(running)[key]]
+    return [f"{path}: {', '.join(keys)} changed; restart the throttler for that"] if keys else []
+
+
+def _values(settings: Settings) -> dict[str, object]:
+    ownership = {each.name: getattr(settings.ownership, each.name) for each in fields(settings.ownership)}
+    ours = {each.name: getattr(settings, each.name) for each in fields(settings) if each.compare}
+    del ours["ownership"]
+    return ours | ownership
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:

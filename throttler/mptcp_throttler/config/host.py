@@ -11,13 +11,16 @@ import os
 import pwd
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 from mptcp_common import readable
 from mptcp_common.problems import Problem, Severity, did_you_mean
+from mptcp_common.tcp_table import ESTABLISHED, LISTEN, TABLES, sockets
 from mptcp_common.throttler_needs import (
     BACKENDS,
     BY_EITHER,
+    BY_NFTABLES,
     FOR_UPLOADS,
     KERNEL_TYPES,
     OF_KERNEL,
@@ -30,12 +33,11 @@ from mptcp_common.throttler_needs import (
     loads,
 )
 from mptcp_common.trust import THROTTLER_USER
+from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.mptcp.model import unmap
 from mptcp_throttler.policy.model import Policy
-
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTEN = "0A"
-"""TCP_LISTEN of include/net/tcp_states.h."""
+from mptcp_throttler.policy.values import Network, Prefixes
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
@@ -92,9 +94,36 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
                 yield _problem(settings, "interfaces", upper, message, Severity.WARNING)
 
 
+def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
+    """Yield a warning where clients are connected and none is on a path of *policy*; where none is, a note if no path
+    has an address of *networks*, those on which the host has addresses."""
+    paths = list(policy.paths.values())
+    if not paths or any(path.clients is None for path in paths):
+        return  # by its interfaces, say, a path may have any client
+    prefixes = Prefixes((each, True) for path in paths for each in path.clients or ())
+    ports = frozenset(settings.ownership.listen_ports)
+    seen = sorted(connected_clients((table.read_text() for table in TABLES if table.exists()), ports))
+    if seen and not any(map(prefixes.holds, seen)):
+        message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"
+        yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
+    wanted = [each for path in paths for each in path.clients or ()]
+    if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in wanted for b in networks):
+        message = (
+            f"no path has a client of this host's networks, {', '.join(map(str, networks))}: right if all clients come "
+            "by a router, wrong if the addresses are those of an example"
+        )
+        yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
+
+
+def connected_clients(tables: Iterable[str], ports: Collection[int]) -> set[bytes]:
+    """Return the packed addresses of clients with a connection to one of *ports*, by the kernel's *tables*."""
+    found = (each for table in tables for each in sockets(table.splitlines(), ESTABLISHED))
+    return {unmap(each.remote) for each in found if each.local_port in ports}
+
+
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     """Yield a warning for each port of the proxy on which nobody listens: the throttler then has nothing to do."""
-    taken = listening_ports(table.read_text() for table in _TABLES if table.exists())
+    taken = listening_ports(table.read_text() for table in TABLES if table.exists())
     for port in settings.ownership.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
@@ -114,9 +143,8 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
-    """Return the ports that *tables*, /proc/net/tcp and tcp6 (proc_pid_net(5)), show as listening."""
-    rows = (line.split() for table in tables for line in table.splitlines()[1:])
-    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
+    """Return the ports that the kernel's *tables* show as listening."""
+    return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
@@ -145,8 +173,8 @@ def library_problems(
     """
     if lack := lack_of_pcap(loads):
         yield _lacking(settings, "", lack, Severity.ERROR)
-    if (lack := lack_of_nftables(loads)) and policy.acts_on_upload:
-        yield _lacking(settings, "policy", lack._replace(why="rules for uploads need it"), Severity.ERROR)
+    if (lack := lack_of_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
+        yield _lacking(settings, "policy", lack._replace(why="rules for uploads or plain TCP need it"), Severity.ERROR)
     elif lack and by_nftables(settings.netfilter):
         yield _lacking(settings, "netfilter", lack._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
     elif lack and settings.netfilter == BY_EITHER:
@@ -163,6 +191,8 @@ def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Proble
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = loads) -> tuple[str, ...]:
     """Return which features of the kernel *settings* and *policy* need, without those of a library that is missing."""
     wanted = (*OF_KERNEL, settings.netfilter, *(FOR_UPLOADS if policy.acts_on_upload else ()))
+    if policy.caps_plain_tcp and BY_NFTABLES not in wanted:
+        wanted = (*wanted, BY_NFTABLES)
     lacks_nftables = lack_of_nftables(loads) is not None
     return tuple(feature for feature in wanted if not (lacks_nftables and by_nftables(feature)))
 

@@ -19,11 +19,20 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow
-from mptcp_throttler.policy.conditions import Condition, OfSubflow, OpenHours, Seen, Subject
+from mptcp_throttler.policy.conditions import (
+    Condition,
+    OfSubflow,
+    OpenHours,
+    PathCount,
+    Seen,
+    SubflowCount,
+    Subject,
+)
 from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
@@ -149,9 +158,9 @@ class CompiledRule(NamedTuple):
     path_bits: int | None
     """The paths whose subflows it catches; None for all subflows."""
 
-    def failed(self, seen: Seen) -> Condition | None:
-        """Return the first condition that does not hold."""
-        return next((each for each in self.conditions if not each.holds(seen)), None)
+    def failed(self, seen: Seen) -> list[Condition]:
+        """Return the conditions that do not hold."""
+        return [each for each in self.conditions if not each.holds(seen)]
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -287,16 +296,20 @@ class CompiledPolicy:
     def _first(
         self, kind: Kind, situation: Situation, direction: Direction
     ) -> tuple[CompiledRule | None, CompiledRule | None]:
-        """Return the rule that decides, if any, and the first that would have, had its conditions been met."""
-        passed_over: CompiledRule | None = None
+        """Return the rule that decides, if any, and of those above it that catch the subflow the one that is nearest
+        to matching."""
+        passed_over: list[tuple[int, CompiledRule]] = []
+        decides: CompiledRule | None = None
         seen = self._seen(kind, situation)
         for each in self._rules[direction][kind]:
             if each.path_bits is not None and not each.path_bits & situation.path_bits:
                 continue
-            if each.failed(seen) is None:
-                return each, passed_over
-            passed_over = passed_over or each
-        return None, passed_over
+            failed = each.failed(seen)
+            if not failed:
+                decides = each
+                break
+            passed_over.append((_distance(failed), each))
+        return decides, min(passed_over, key=itemgetter(0), default=(0, None))[1]
 
     def _seen(self, kind: Kind, situation: Situation) -> Seen:
         paths, subflows = situation.counted(kind)
@@ -306,8 +319,7 @@ class CompiledPolicy:
     def _why_not(self, rule: CompiledRule, kind: Kind, situation: Situation) -> str:
         """Return in words why a *rule* did not decide although it catches the subflow."""
         seen = self._seen(kind, situation)
-        failed = rule.failed(seen)
-        assert failed is not None
+        failed, *_ = rule.failed(seen)
         return f"rule {rule.rule.name} does not apply: {failed.why_not(seen)}"
 
     def _path(self, path_bits: int, situation: Situation) -> str:
@@ -384,8 +396,7 @@ class ExplainedPolicy(CompiledPolicy):
         """Return why a rule that catches the subflow does not decide; of its hours, which they are and when they begin
         next, by the policy's clock."""
         seen = self._seen(kind, situation)
-        failed = rule.failed(seen)
-        assert failed is not None
+        failed, *_ = rule.failed(seen)
         why, until, since = failed.why_not(seen), None, None
         if isinstance(failed, OpenHours):
             zone, until, since = self.policy.time_zone, self._until(rule.rule, now), self._since(rule.rule, now)
@@ -398,6 +409,15 @@ class ExplainedPolicy(CompiledPolicy):
 
     def _since(self, rule: Rule, now: float) -> float | None:
         return None if rule.when.windows is None else last_change(rule.when.windows, self.policy.time_zone, now)
+
+
+def _distance(failed: Sequence[Condition]) -> int:
+    """Return how far a rule is from matching: one that is for other clients is farther than one that waits for its
+    hours, or for more subflows, or both."""
+    other_clients = any(isinstance(each, OfSubflow) for each in failed)
+    outside_hours = any(isinstance(each, OpenHours) for each in failed)
+    counts = any(isinstance(each, (SubflowCount, PathCount)) for each in failed)
+    return 3 * other_clients + outside_hours + counts
 
 
 def _find_facts(paths: Sequence[PathMatch], conditions: Sequence[tuple[OfSubflow, int]], *subject: object) -> _Facts:

@@ -44,7 +44,7 @@ from mptcp_common.fields import (
     seconds,
 )
 from mptcp_common.problems import KeyPath, shown
-from mptcp_common.units import format_rate, format_size
+from mptcp_common.units import format_rate, format_size, parse_rate
 from mptcp_throttler.policy.conditions import Condition, Subject, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
@@ -276,7 +276,7 @@ class Throttle(Section):
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
 
-ThrottleOrNone = Annotated[Throttle | None, none_or("rate")]
+ThrottleOrNone = Annotated[Throttle | None, none_or("rate", parse_rate)]
 
 
 class BudgetStep(Section):
@@ -530,7 +530,7 @@ class Rule(Section):
         "for a budget.",
         examples=[False],
     )
-    steer: Annotated[Steer | None, none_or("mode")] = Field(
+    steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
         description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
         "the paths that it names. Or none: no later rule steers the subflow.",
@@ -744,6 +744,11 @@ class Policy(Section):
     def acts_on_upload(self) -> bool:
         """Some rule caps, meters or steers packets from the clients."""
         return any(rule.acts and Direction.UP in rule.direction for rule in self.rules)
+
+    @property
+    def caps_plain_tcp(self) -> bool:
+        """Some rule caps plain TCP."""
+        return any(rule.caps_plain_tcp for rule in self.rules)
 
     @property
     def enforced(self) -> Policy:

@@ -65,6 +65,12 @@ def warnings(policy: Policy) -> Iterator[Finding]:
                 f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
                 "uploads; write direction: both, or direction: down if that is meant",
             )
+        for kind, other in _above_exemption(policy, index) if not any(shadows.values()) else ():
+            yield (
+                index,
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
+                "that matches decides; move it above",
+            )
         if _exempts(rule):
             for kind, other in _beside(policy, index):
                 yield (
@@ -204,6 +210,20 @@ def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
         for other in policy.rules[index + 1 :]:
             directions = rule.direction & other.direction
             if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind, directions):
+                yield kind, other
+                break
+
+
+def _above_exemption(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
+    """Yield, where the rule at *index* exempts certain clients, the first rule above it for all of them that does not,
+    of each kind."""
+    rule = policy.rules[index]
+    for kind in rule.exempts if rule.when.clients is not None else ():
+        for other in policy.rules[:index]:
+            directions = rule.direction & other.direction
+            if not other.answers(kind) or kind in other.exempts or other.when.clients is not None:
+                continue
+            if _may_meet(policy, rule, other, kind, directions):
                 yield kind, other
                 break
 

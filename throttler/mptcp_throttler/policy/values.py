@@ -4,7 +4,7 @@ prefixes. The others are in ``mptcp_common.fields`` and ``schedule``."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import time
 from decimal import Decimal
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_interface, ip_network
@@ -137,15 +137,21 @@ ResetDay = Annotated[
 ]
 
 
-def none_or(key: str) -> BeforeValidator:
+def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
     """Let ``none`` through as None; everything else is a mapping, which needs at least *key*. ``null`` cannot come
-    here: the document has NOTHING in its place."""
+    here: the document has NOTHING in its place. *alone* raises ValueError for what is no value of that key."""
 
     def exempt(value: object) -> object:
         if isinstance(value, str):
             if value == "none":
                 return None
-            raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "{key}"')
+            try:
+                alone(value)
+            except ValueError:
+                raise ValueError(
+                    f'{shown(value)} is not allowed; write none, or a mapping with at least "{key}"'
+                ) from None
+            raise ValueError(f"{shown(value)} alone is not allowed; write {{{key}: {value}}}, with what else it needs")
         return value
 
     return BeforeValidator(exempt)
@@ -183,6 +189,12 @@ class Prefixes(Generic[T]):
         number = int.from_bytes(address, "big")
         by_shift = self._by_version[4 if len(address) == 4 else 6]
         return any(number >> shift in values for shift, values in by_shift)
+
+    def get(self, address: bytes) -> T | None:
+        """Return what was given with the longest prefix that has a packed *address* in it; None where none has."""
+        number = int.from_bytes(address, "big")
+        by_shift = self._by_version[4 if len(address) == 4 else 6]
+        return next((values[number >> shift] for shift, values in by_shift if number >> shift in values), None)
 
     def around(self, network: Network) -> Iterator[T]:
         """Yield what was given with the prefixes that have all of *network* in them, the longest first."""

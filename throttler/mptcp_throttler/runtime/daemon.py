@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -34,6 +34,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
+from mptcp_throttler.runtime.grants import Grants
 from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
@@ -42,6 +43,7 @@ from mptcp_throttler.runtime.queries import answer
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
+from mptcp_throttler.storage.grants import NAME as GRANTS
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +56,17 @@ class Daemon:
     """One throttler on one network namespace."""
 
     def __init__(
-        self, settings: Settings, policy: Policy, read_policy: Callable[[], Policy], kernel: KernelAccess = REAL
+        self,
+        settings: Settings,
+        policy: Policy,
+        read_policy: Callable[[], Policy],
+        kernel: KernelAccess = REAL,
+        read_settings: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """Must be made inside a running event loop. Raises KernelError."""
+        """*read_settings* says what of the settings file has changed.
+
+        Must be made inside a running event loop. Raises KernelError.
+        """
         self._settings = settings
         self._kernel = kernel
         self._started, self._pid = time.monotonic(), os.getpid()
@@ -68,6 +78,8 @@ class Daemon:
         self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
         self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
+        grants = settings.ledger.with_name(GRANTS), engine.grants, engine.tracker.connections, engine.events
+        self._grants = Grants(*grants, engine.decide)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
         self._closed_sockets = closed_sockets = ClosedSockets(
@@ -78,6 +90,7 @@ class Daemon:
         # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
+            self._grants,
             engine.tunnels,
             engine.downloads,
             engine.uploads,
@@ -86,7 +99,7 @@ class Daemon:
             closed_sockets,
             engine.paced,
         )
-        self._reloads = PolicyReloads(self._components, engine, read_policy)
+        self._reloads = PolicyReloads(self._components, engine, read_policy, read_settings, self._summary)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
         self._observers = Observers(settings, kernel, engine, self._drift.verify)
@@ -143,7 +156,7 @@ class Daemon:
             for component in self._components:
                 await component.commit(policy)
             await engine.uploads.remove_what_was_left()
-            if not any(rule.caps_plain_tcp for rule in policy.enforced.rules):
+            if not policy.enforced.caps_plain_tcp:
                 await self._plain_tcp.remove_what_was_left()
             await self._kernel.remove_other_backends(engine.downloads.backend, self._settings)
             stack.push_async_callback(self._status.close)

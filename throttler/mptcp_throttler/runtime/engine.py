@@ -35,6 +35,7 @@ from mptcp_throttler.runtime.tunnels import Tunnels
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.grants import GrantStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.resting import RestStage
 from mptcp_throttler.stages.stage import Outcome
@@ -86,7 +87,8 @@ class Engine:
             planner.told = partial(self._entries_told, planner.direction)
         self.rest = RestStage()
         # The order of the stages: each sees what the one before made of the verdicts.
-        stages = self.budget_stage, self.guard, self.steering, self.rest
+        self.grants = GrantStage()
+        stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
         of_caps = self.cap_log.decided, self.events.decided
         self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)

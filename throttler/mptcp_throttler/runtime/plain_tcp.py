@@ -37,7 +37,7 @@ class PlainTcp(Component):
         self._repairs = 0
 
     async def prepare(self, policy: Policy) -> None:
-        if any(rule.caps_plain_tcp for rule in policy.enforced.rules):
+        if policy.enforced.caps_plain_tcp:
             missing = self._kernel.upload_missing()
             if missing is not None:
                 raise KernelError(f"a rule caps plain TCP, which needs nftables: {missing}")

@@ -9,6 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from mptcp_common import __version__
+from mptcp_throttler.runtime.answers.clients import clients
 from mptcp_throttler.runtime.answers.connections import (
     classes,
     client_budgets,
@@ -68,6 +69,8 @@ def _answer(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
             page = found[start : start + request.get("limit")]
             yield from _long({**common, "total": len(found)}, "connections", details(snapshot, page))
             yield b"}"
+        case "clients":
+            yield _encoded(clients(snapshot, common, request))
         case "explain":
             asked = asked_for(snapshot, request)
             explain: ExplainAnswer = {

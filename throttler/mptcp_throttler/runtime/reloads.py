@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError
-from mptcp_common.service_manager import READY, reloading
+from mptcp_common.service_manager import READY, reloading, status
 from mptcp_common.units import counted
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
@@ -24,7 +24,15 @@ log = logging.getLogger(__name__)
 class PolicyReloads:
     """The reloads of one daemon."""
 
-    def __init__(self, components: Sequence[Component], engine: Engine, read_policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self,
+        components: Sequence[Component],
+        engine: Engine,
+        read_policy: Callable[[], Policy],
+        read_settings: Callable[[], Sequence[str]],
+        summary: Callable[[], str],
+    ) -> None:
+        """*read_settings* says what of the settings has changed, *summary* what the service manager shows."""
         self.last_refused: RefusedReload | None = None
         """None if the last one succeeded."""
         self.since: float | None = None
@@ -32,7 +40,8 @@ class PolicyReloads:
         self._accepted = self._refused = 0
         self._components = components
         self._engine = engine
-        self._read_policy = read_policy
+        self._read_policy, self._read_settings, self._summary = read_policy, read_settings, summary
+        self._settings: Sequence[str] = ()
 
     async def reload(self) -> None:
         """Take the policy file anew; refuse a bad one and keep what is in force."""
@@ -40,9 +49,12 @@ class PolicyReloads:
         try:
             await self._reload()
         finally:
-            tell(READY)
+            tell(READY, status(self._summary()))
 
     async def _reload(self) -> None:
+        self._settings = await asyncio.to_thread(self._read_settings)
+        for line in self._settings:
+            log.warning("%s", line)
         try:
             async with garbage.cycles():
                 policy = await asyncio.to_thread(self._read_policy)
@@ -70,5 +82,10 @@ class PolicyReloads:
         self._engine.events.reload(time.monotonic(), text)
 
     def as_json(self) -> ReloadCounts:
-        """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""
-        return {"accepted": self._accepted, "refused": self._refused, "last_refused": self.last_refused}
+        """Return what the status has of reloads."""
+        return {
+            "accepted": self._accepted,
+            "refused": self._refused,
+            "last_refused": self.last_refused,
+            "settings": list(self._settings),
+        }

@@ -106,6 +106,15 @@ class Ledger:
         with self._errors(), self._database as transaction:
             return transaction.executemany(delete, list(chosen)).rowcount if chosen else 0
 
+    def credit(self, account: Account, octets: int) -> None:
+        """Let an account use so many bytes more: they are taken off what was used, which may be negative then."""
+        with self._errors(), self._database as transaction:
+            transaction.execute(
+                "INSERT INTO used VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
+                (*account, -octets),
+            )
+
     def prune(self, before: int) -> None:
         """Forget periods that began before then."""
         with self._errors(), self._database as transaction:

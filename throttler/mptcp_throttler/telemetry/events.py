@@ -27,8 +27,8 @@ MAX_REFUSED: Final = 20
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
-GUARD, BUDGET, STEERING, RELOAD, FAULT = "guard", "budget", "steering", "reload", "fault"
-KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, STEERING, RELOAD, FAULT)
+GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT = "guard", "budget", "grant", "steering", "reload", "fault"
+KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT)
 
 _KINDS: Final = {
     EventKind.CONNECTION_OPENED: CONNECTION,
@@ -176,6 +176,9 @@ class EventRecorder:
     def budget(self, now: float, name: str, client: str, sentence: str) -> None:
         whose = f"client {client}: " if client else ""
         self.ring.add(now + self._ahead(), BUDGET, rule=name, detail=f"{whose}{sentence}")
+
+    def grant(self, now: float, client: str, detail: str) -> None:
+        self.ring.add(now + self._ahead(), GRANT, detail=f"client {client}: {detail}" if client else detail)
 
     def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
         known = self._traffic.standing(four_tuple, Direction.DOWN)

@@ -75,6 +75,8 @@ class ReloadCounts(Part):
     refused: Count
     last_refused: RefusedReload | None
     """Null where the last reload succeeded."""
+    settings: list[str]
+    """What the last reload found changed in the settings file, which is read at start only, and what is wrong in it."""
 
 
 class PolicyInForce(Part):
@@ -372,6 +374,8 @@ class PolicySummary(Part):
     since: Moment
     """When it was taken."""
     dry_run: bool
+    time_zone: str
+    """By whose clock hours are, and budgets begin anew."""
     rules: list[str]
     paths_in_words: list[PathWords]
     """In the policy's order."""
@@ -435,6 +439,50 @@ class SummaryAnswer(Answer):
     last_event: EventNumber
 
 
+# clients
+
+
+class ClientTotals(Part):
+    client: str
+    """The address from which its connections were opened."""
+    connections: Count
+    subflows: Count
+    capped: Count
+    """Those of its subflows with a cap; none in a dry run."""
+    rate_sent: Rate
+    """To the client, of all its subflows together, as in `connections`."""
+    rate_received: Rate
+    bytes_sent: Bytes
+    """By the subflows that there are."""
+    bytes_received: Bytes
+    budgets: list[AccountAnswer]
+    """The accounts of its addresses, the fullest first."""
+
+
+class PlainClient(Part):
+    client: str
+    connections: Count
+
+
+class PlainTcp(Part):
+    """Established connections to the proxy's ports that are no subflow which the throttler knows, loopback left out."""
+
+    connections: Count
+    total: Count
+    """How many addresses they come from."""
+    clients: list[PlainClient]
+    """Those with most of them first; as many as are asked for."""
+
+
+class ClientsAnswer(Answer):
+    total: Count
+    """How many clients have connections of Multipath TCP."""
+    clients: list[ClientTotals]
+    """As many as are asked for. Sorted by `budget`, some may have no connection now."""
+    plain_tcp: PlainTcp | None
+    """Null if the kernel does not say."""
+
+
 # explain, events
 
 
@@ -451,7 +499,7 @@ class RuleTried(Part):
 
 
 class StageWords(Part):
-    stage: Literal["budgets", "guard", "steering", "rest"]
+    stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
     since: Moment | None
     """When it last did something here, by its events. Without any that says what is so now: when the subflow began, the
@@ -604,6 +652,7 @@ ANSWERS: dict[str, Any] = {
     "head": HeadAnswer,
     "summary": SummaryAnswer,
     "connections": ConnectionsAnswer,
+    "clients": ClientsAnswer,
     "explain": ExplainAnswer,
     "events": EventsAnswer,
     "client": ClientAnswer,

@@ -54,7 +54,8 @@ class _Total:
             "name": name,
             "rule": self.rule,
             "client": client or None,
-            "used": used,
+            # More was granted than was used where it is negative.
+            "used": max(0, used),
             "volume": volume,
             "left": max(0, volume - used),
             "step": None if step is None else step.after,
@@ -109,7 +110,7 @@ def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Itera
         volume = volumes[name]
         total.accounts += 1
         total.used_up += octets >= volume
-        total.used += octets
+        total.used += max(0, octets)
         total.volume += volume
         yield -octets / max(1, volume), name, client, octets
     for name, total in totals.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict, joined
@@ -13,20 +14,36 @@ from mptcp_throttler.shaping import commands
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import Ownership, Target, gso_limit
 from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.views.words import address_text
 
 EntryCommands = Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
 """Yields the commands by which a backend of netfilter makes its rules and these entries."""
 
 
 def preview(
-    settings: Settings, policy: Policy, connections: Iterable[Connection], now: float, entry_commands: EntryCommands
+    settings: Settings,
+    policy: Policy,
+    connections: Iterable[Connection],
+    now: float,
+    entry_commands: EntryCommands,
+    used: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines: comments start with '#', the rest could be typed into a shell."""
+    """Yield the lines: comments start with '#', the rest could be typed into a shell.
+
+    *used*: bytes of each budget, by name, that each client, or all together, have used in the present period.
+    """
     planner, upload = (Planner(settings.ownership, direction) for direction in Direction)
+    budgets = BudgetStage()
+    budgets.set_policy(policy)
+    budgets.advance(now, 0.0)
     for each in (planner, upload):
         each.set_policy(policy)
     for connection in connections:
         verdicts = evaluate(policy, connection, now)
+        if used:
+            budgets.set_used(budgets.periods(), _accounts(budgets, policy, connection, used))
+            verdicts = budgets.apply(connection, verdicts, now)
         yield f"# connection {connection.token:08x}"
         for each in (planner, upload):
             try:
@@ -34,7 +51,8 @@ def preview(
             except PlanError as error:
                 yield f"#   lacks a cap ({each.direction.value}): {error}"
         for verdict in verdicts:
-            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {whole_reason(verdict)}"
+            reason = steered_reason(verdict, verdict.reason) if used else whole_reason(verdict)
+            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {reason}"
     for each in (planner, upload):
         try:
             each.prepare_path_classes(now)
@@ -56,6 +74,18 @@ def preview(
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)
         yield from commands.nftables(upload.entries.desired, commands.NftTable.upload(ownership, settings.interfaces))
+
+
+def _accounts(
+    budgets: BudgetStage, policy: Policy, connection: Connection, used: Mapping[str, int]
+) -> dict[Account, int]:
+    """Return the volumes of all accounts that the subflows of *connection* may have."""
+    clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
+    return {
+        Account(name, client, start): used.get(name, 0)
+        for name, start in budgets.periods()
+        for client in (clients if policy.budgets[name].per_client else {""})
+    }
 
 
 def whole_reason(verdict: Verdict) -> str:

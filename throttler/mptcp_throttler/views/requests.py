@@ -162,6 +162,10 @@ QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
         "limit": _whole(1, 1000, 50),
         "offset": _whole(0, 1 << 31, 0),
     },
+    "clients": {
+        "sort": _one_of("rate", "bytes", "connections", "client", "budget", default="rate"),
+        "limit": _whole(1, 1000, 50),
+    },
     "explain": {"client": _ADDRESS, "token": _TOKEN_ARGUMENT, "endpoint": _ENDPOINT},
     "events": {
         "after": _AFTER,

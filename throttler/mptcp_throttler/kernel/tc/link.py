@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from socket import NETLINK_ROUTE
 
 from mptcp_common.kernel_error import KernelError
@@ -25,6 +26,9 @@ _IFLA_INFO_KIND = 1
 _UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
 """Kinds whose packets are those of the interface below, which sees them, too. What tunnels carry is wrapped there, and
 the interface that a veth(4) names is its other end."""
+_RTM_GETADDR = 22
+_IFADDRMSG = struct.Struct("=BBBBI")
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 _RTM_GETROUTE = 26
 _ROUTE = struct.Struct("=BBB5xI")
@@ -70,6 +74,21 @@ def stands_on() -> dict[str, set[str]]:
     """Return for each interface of this network namespace those on which it stands. Raises KernelError."""
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         return below(_link(each) for each in netlink.dump(_RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0), "list links"))
+
+
+def networks() -> list[IPv4Network | IPv6Network]:
+    """Return the networks on which this network namespace has addresses, without those of loopback and of the link
+    only. Raises KernelError."""
+    found: list[IPv4Network | IPv6Network] = []
+    with NetlinkSocket(NETLINK_ROUTE) as netlink:
+        for each in netlink.dump(_RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0), "list addresses"):
+            _family, bits, _flags, _scope, _index = _IFADDRMSG.unpack_from(each)
+            fields = dict(attributes(each, _IFADDRMSG.size))
+            # Of a point-to-point link IFA_ADDRESS is the other end's.
+            address = ip_address(fields.get(_IFA_ADDRESS) or fields[_IFA_LOCAL])
+            if not address.is_loopback and not address.is_link_local:
+                found.append(ip_network((address, bits), strict=False))
+    return found
 
 
 def below(links: Iterable[Link]) -> dict[str, set[str]]:

@@ -22,8 +22,8 @@ from mptcp_throttler.views.words import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50
 """That are explained: those of a client that began last."""
-StageName = Literal["budgets", "guard", "steering", "rest"]
-_STAGES: Final[tuple[StageName, ...]] = ("budgets", "guard", "steering", "rest")
+StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
+_STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")
 """In their order."""
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}

@@ -128,6 +128,7 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
             "file": str(settings.policy),
             "since": snapshot.taken,
             "dry_run": policy.dry_run,
+            "time_zone": str(policy.time_zone),
             "rules": [rule.name for rule in policy.rules],
             "paths_in_words": paths_in_words(policy),
             "rules_in_words": rules_in_words(policy),

@@ -1,0 +1,38 @@
+"""TCP sockets of this network namespace as the kernel lists them: /proc/net/tcp and tcp6, proc_pid_net(5)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+"""The second is missing where the kernel has no IPv6."""
+ESTABLISHED, LISTEN = "01", "0A"
+"""States: include/net/tcp_states.h."""
+_WORD: Final = 8
+"""Hexadecimal digits of 32 bits, which stand in this host's order."""
+
+
+class Ends(NamedTuple):
+    """Both ends of a socket, addresses packed: of a socket for both families IPv4 ones are mapped into IPv6."""
+
+    local: bytes
+    local_port: int
+    remote: bytes
+    remote_port: int
+
+
+def sockets(lines: Iterable[str], state: str) -> Iterator[Ends]:
+    """Yield the ends of those sockets in *lines* of a table that are in *state*."""
+    for line in lines:
+        fields = line.split(None, 4)
+        if len(fields) > 3 and fields[3] == state:
+            yield Ends(*_end(fields[1]), *_end(fields[2]))
+
+
+def _end(text: str) -> tuple[bytes, int]:
+    address, _, port = text.partition(":")
+    words = (address[start : start + _WORD] for start in range(0, len(address), _WORD))
+    return b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words), int(port, 16)

@@ -1,0 +1,49 @@
+"""What debian/man adds to the manual pages, and where the units send who wants to read more."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = REPOSITORY / "debian/man"
+COMMANDS = sorted(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
+DOCUMENTS = "/usr/share/doc/mptcp-steering-proxy/docs/"
+UNITS = sorted((REPOSITORY / "systemd").glob("*.service"))
+
+
+def text_of(page: str) -> str:
+    return (PAGES / page).read_text().replace("\\-", "-")
+
+
+@pytest.mark.parametrize("page", [*COMMANDS, "mptcp-relay"])
+def test_each_page_has_examples_that_can_be_typed_and_files_that_there_are(page: str) -> None:
+    text = text_of(page)
+    assert {"[EXAMPLES]", "[FILES]"} <= set(text.splitlines())
+    examples = [each for block in re.findall(r"^\.EX\n(.*?)^\.EE$", text, re.M | re.S) for each in block.splitlines()]
+    ours = [part for line in examples for part in line.split("&&") if part.split()[0] in COMMANDS]
+    assert ours
+    for example in ours:
+        program, *arguments = shlex.split(example)
+        parser = importlib.import_module(f"{program.replace('-', '_')}.cli")._parser()
+        parser.parse_args(arguments)  # it ends the process by what it does not know
+    for file in re.findall(r"/etc/(mptcp-[\w-]+/[\w.-]+\.(?:conf|yaml))", text):
+        assert (REPOSITORY / "conf" / Path(file).name).is_file(), file
+    for document in re.findall(rf"{DOCUMENTS}([\w-]+\.md)", text):
+        assert (REPOSITORY / "docs" / document).is_file(), document
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_name_a_page_and_a_document_that_the_package_has(unit: Path) -> None:
+    (said,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.M)
+    pages = re.findall(r"man:(mptcp-\w+)\(8\)", said)
+    documents = re.findall(rf"file:{DOCUMENTS}([\w-]+\.md)", said)
+    assert pages
+    assert documents
+    assert all((PAGES / page).is_file() for page in pages)
+    assert all((REPOSITORY / "docs" / document).is_file() for document in documents)

@@ -1,0 +1,132 @@
+"""Grants: caps lifted for a client for a while, and more volume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel
+from test_daemon import CAPPED, PATHS, Scene, running, scenario, until
+
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_throttler.cli import main
+from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.storage import grants
+from mptcp_throttler.storage.budget_ledger import Ledger
+
+CLIENT = "10.1.0.1"
+BUDGET = PATHS + (
+    "rules: [{name: volume, paths: [a], budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"
+)
+
+
+def capped(scene: Scene) -> bool:
+    return scene.engine.capped > 0
+
+
+@scenario
+async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, CLIENT, "10.2.0.1")
+    kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2", port=40_001)
+    path = tmp_path / grants.NAME
+    now = int(time.time())
+    grants.change(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        await until(lambda: scene.engine.capped == 1)
+        explained = scene.ask(query="explain", token="7")["connections"][0]["subflows"][0]
+        assert [each["stage"] for each in explained["stages"]] == ["grants"]
+        assert "alice" in explained["reason"]
+        now = int(time.time())
+        grants.change(path, lambda _: [Grant(CLIENT, now, now + 2, "bob"), Grant("10.1.0.2", now, now + 3600)])
+        await until(lambda: scene.engine.capped == 0)
+        await until(lambda: scene.engine.capped == 1)
+        told = [each["text"] for each in scene.ask(query="events")["events"] if each["kind"] == "grant"]
+        assert [each.partition(":")[0] for each in told[-1:]] == [f"client {CLIENT}"]
+        assert any("bob" in each for each in told)
+        path.write_text("[")
+        await asyncio.sleep(1.2)
+        assert scene.engine.capped == 1, "a file that cannot be read changes nothing"
+
+
+def settings_of(tmp_path: Path, policy: str) -> Path:
+    (tmp_path / "p.yaml").write_text(policy)
+    path = tmp_path / "throttler.yaml"
+    path.write_text(f"interfaces: [w0]\npolicy: p.yaml\nledger: {tmp_path}/ledger.sqlite\n")
+    return path
+
+
+def test_the_command_grants_lists_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["grant", "--config", str(settings_of(tmp_path, CAPPED))]
+    assert main([*command, CLIENT, "2h", "--why", "a party"]) == DONE
+    assert main([*command, "10.3.0.0/24", "30m"]) == DONE
+    assert main([*command, CLIENT, "1h"]) == DONE, "the latest word counts"
+    capsys.readouterr()
+    assert main(command) == DONE
+    assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
+    (found,) = (each for each in grants.read(tmp_path / grants.NAME) if each.client == CLIENT)
+    assert found.until - found.since == 3600
+    assert main([*command, CLIENT, "end"]) == DONE
+    assert main([*command, CLIENT, "end"]) == FAILED
+    assert len(grants.read(tmp_path / grants.NAME)) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["10.1.0.1.2", "2h"],
+        [CLIENT],
+        [CLIENT, "2 hours"],
+        [CLIENT, "400d"],
+        [CLIENT, "+5 gb"],
+        [CLIENT, "+5 GB", "--budget", "volum"],
+        ["10.1.0.0/24", "+5 GB"],
+        ["all", "2h"],
+        ["all", "+5 GB"],
+    ],
+)
+def test_a_mistake_is_one_line_and_grants_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    settings = settings_of(tmp_path, BUDGET)
+    Ledger(tmp_path / "ledger.sqlite").close()
+    assert main(["grant", "--config", str(settings), *words]) == FAILED
+    assert capsys.readouterr().err.count("\n") == 1
+    assert grants.read(tmp_path / grants.NAME) == ()
+
+
+def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, CLIENT, "10.2.0.1")
+        settings = settings_of(path, BUDGET)
+        async with running(path, BUDGET, kernel) as scene:
+            ledger = Ledger(path / "ledger.sqlite")
+            begin = int(datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp())
+            ledger._database.execute("INSERT INTO used VALUES ('volume', ?, ?, 1500000000)", (CLIENT, begin))
+            ledger._database.commit()
+            ledger.close()
+            await until(lambda: capped(scene))
+            assert await asyncio.to_thread(main, ["grant", "--config", str(settings), CLIENT, "+2", "GB"]) == DONE
+            await until(lambda: not capped(scene))
+            (row,) = (each for each in scene.ask(query="budgets", client=CLIENT)["budgets"] if each["client"])
+            assert row["used"] == 0
+            await until(lambda: [each for each in scene.ask(query="events")["events"] if each["kind"] == "grant"])
+        capsys.readouterr()
+        assert main(["quota", "show", "--config", str(settings), "--json"]) == DONE
+        assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [0]
+
+    test(tmp_path)
+
+
+def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / grants.NAME
+    grants.change(path, lambda _: [Grant(CLIENT, 0, 1)])
+    path.chmod(0o666)
+    with pytest.raises(grants.GrantsError):
+        grants.read(path)

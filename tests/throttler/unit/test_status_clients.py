@@ -1,0 +1,79 @@
+"""What the status socket answers to ``clients``: who uses what, who is over a budget, who uses plain TCP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import PATHS, running, scenario, until
+from test_status_answers import LTE, WIFI, sampled
+
+from mptcp_throttler.runtime.answers import plain_tcp
+
+MB = 1_000_000
+POLICY = PATHS + (
+    "rules:\n"
+    "  - {name: cap, paths: [a], throttle: {rate: 1 Mbit/s}}\n"
+    "  - {name: wifi, paths: [a], budget: {per: client, period: month,"
+    " steps: [{after: 2 MB, throttle: {rate: 1 Mbit/s}}]}}\n"
+)
+SECOND, THIRD = "10.1.0.2", "10.1.0.3"
+
+
+@scenario
+async def test_who_uses_what(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, WIFI, port=40_001)
+    kernel.sockets.connect(9, SECOND)
+    kernel.sockets.connect(10, THIRD)
+    async with running(tmp_path, POLICY, kernel) as scene:
+        kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
+        kernel.sockets.carry(four_tuple(LTE), 5 * MB)
+        kernel.sockets.carry(four_tuple(SECOND), 3 * MB)
+        await sampled(scene)
+        # A sweep that was under way may have read a part before it was carried.
+        await until(lambda: scene.ask(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
+        found = scene.ask(query="clients", sort="bytes", limit=2)
+        assert found["total"] == 3
+        first, second = found["clients"]
+        assert (first["client"], first["connections"], first["subflows"], first["bytes_sent"]) == (WIFI, 2, 3, 6 * MB)
+        assert first["capped"] == 1, "of both paths that of the cap"
+        assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
+        assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
+        # Over a budget, and gone.
+        del kernel.sockets.there[four_tuple(SECOND)]
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 1e9))
+        over = scene.ask(query="clients", sort="budget")["clients"]
+        assert [(each["client"], each["connections"]) for each in over] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
+        assert [(each["used"], each["left"]) for each in over[0]["budgets"]] == [(3 * MB, 0)]
+
+
+def line(local: str, remote: str, state: str = "01") -> str:
+    return f"   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1\n"
+
+
+@scenario
+async def test_what_is_no_subflow_is_plain_tcp(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    known = four_tuple(WIFI)
+    kernel.sockets.connect(7, WIFI)
+    four, six = tmp_path / "tcp", tmp_path / "tcp6"
+    proxy = f"{int.from_bytes(known.local, 'little'):08X}:{known.local_port:04X}"
+    four.write_text(
+        "  sl  local_address rem_address   st tx_queue\n"
+        + line(proxy, f"{int.from_bytes(known.remote, 'little'):08X}:{known.remote_port:04X}")
+        + line(proxy, "0900010A:9C40")
+        + line(proxy, "0900010A:9C41")
+        + line(proxy, "0A00010A:9C40", "06")  # TIME_WAIT
+        + line("0100007F:01BB", "0B00010A:9C40")  # another service's
+        + line(proxy, "0100007F:9C40")  # this host
+    )
+    six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
+    async with running(tmp_path, POLICY, kernel) as scene:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plain_tcp, "TABLES", (four, six, tmp_path / "none"))
+            found = scene.ask(query="clients")["plain_tcp"]
+    clients = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
+    assert found == {"connections": 3, "total": 2, "clients": clients}

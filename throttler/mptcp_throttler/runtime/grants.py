@@ -1,0 +1,87 @@
+"""Follows the file of grants: what is new there comes into force within a second, and ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.stages.grants import GrantStage
+from mptcp_throttler.storage import grants
+from mptcp_throttler.telemetry.events import EventRecorder
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS = 1.0
+
+
+class Grants(Component):
+    """The grants of one daemon."""
+
+    def __init__(
+        self,
+        path: Path,
+        stage: GrantStage,
+        connections: Mapping[int, Connection],
+        events: EventRecorder,
+        changed: Callable[[Collection[int]], None],
+    ) -> None:
+        """*connections* is the tracker's live view by token; *changed* hears whose verdicts are to be made anew."""
+        self._path, self._stage, self._connections = path, stage, connections
+        self._events, self._changed = events, changed
+        self._file: tuple[int, ...] = ()
+        """What told the file apart that was read last."""
+        self._grants: tuple[Grant, ...] = ()
+        self._known = False
+        """The file was read once: what is in it then is not news."""
+
+    async def prepare(self, policy: object) -> None:
+        if not self._known:
+            await self._read()
+
+    async def run(self) -> None:
+        """Look at the file, and end what has ended, forever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._read()
+            if time.time() >= self._stage.next_end:
+                self._take(self._grants)
+
+    async def _read(self) -> None:
+        try:
+            found = self._path.stat()
+            file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            file = ()  # none, or none that can be read, as reading says
+        if file == self._file and self._known:
+            return
+        self._file = file
+        try:
+            fresh = await asyncio.to_thread(grants.read, self._path)
+        except grants.GrantsError as error:
+            self._known = True
+            log.error("%s", error)
+            return
+        for each in fresh:
+            if self._known and each not in self._grants:
+                self._tell(each, each.words())
+        self._known = True
+        self._take(fresh)
+
+    def _take(self, fresh: tuple[Grant, ...]) -> None:
+        before, self._grants = self._stage.in_force, fresh
+        tokens = self._stage.set_grants(fresh, time.time(), self._connections)
+        for each in before:
+            if each not in self._stage.in_force:
+                self._tell(each, "caps again")
+        if tokens:
+            self._changed(tokens)
+
+    def _tell(self, grant: Grant, text: str) -> None:
+        log.info("grant to %s: %s", grant.client or "all", text, extra=TOLD | about(client=grant.client or None))
+        self._events.grant(time.monotonic(), grant.client, text)

@@ -1,0 +1,79 @@
+"""The stage of grants: caps are lifted from the connections of a client to whom that was granted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.values import Prefixes
+from mptcp_throttler.policy.verdict import Verdict, joined
+from mptcp_throttler.stages.stage import Outcome, Samples, Stage
+
+LIFTED: Final = "cap lifted until"
+
+
+class GrantStage(Stage):
+    """The second stage: what is metered goes on to be."""
+
+    of_sockets = False
+    interval, period = 1.0, float("inf")
+
+    def __init__(self) -> None:
+        self._policy: Policy | None = None
+        self._prefixes: Prefixes[Grant] = Prefixes(())
+        self.in_force: tuple[Grant, ...] = ()
+
+    def set_policy(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
+        """Take the *grants* of which those count that hold *now*, seconds since the epoch; return the connections whose
+        verdicts are to be made anew."""
+        holding = [each for each in grants if not each.budget and each.since <= now < each.until]
+        after = tuple(sorted(holding, key=lambda each: -each.until))
+        changed = set(after) ^ set(self.in_force)
+        self.in_force = after
+        self._prefixes = Prefixes((each.network, each) for each in after)
+        if not changed:
+            return ()
+        concerned = Prefixes((each.network, True) for each in changed)
+        return [
+            token
+            for token, connection in connections.items()
+            if any(concerned.holds(each.four_tuple.remote) for each in connection.subflows)
+        ]
+
+    @property
+    def next_end(self) -> float:
+        return min((each.until for each in self.in_force), default=float("inf"))
+
+    def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
+        """Return *verdicts* without caps where a subflow of *connection* comes from a client with a grant."""
+        del now
+        if not self.in_force:
+            return verdicts
+        found = [self._prefixes.get(each.four_tuple.remote) for each in connection.subflows]
+        grant = max((each for each in found if each is not None), key=lambda each: each.until, default=None)
+        if grant is None:
+            return verdicts
+        return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
+
+    def forget(self, token: int) -> None:
+        """Nothing is kept of a connection."""
+        return
+
+    def observe(self, samples: Samples) -> Iterator[Outcome]:
+        """It needs none."""
+        yield from ()
+
+    def _lifted(self, verdict: Verdict, grant: Grant) -> Verdict:
+        zone = None if self._policy is None else self._policy.time_zone
+        until = datetime.fromtimestamp(grant.until, zone)
+        sentence = f"{LIFTED} {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
+        reason = joined(verdict.reason, sentence, verdict.direction)
+        return replace(verdict, scope=None, throttle=None, reason=reason, beside=None, rests=False)
