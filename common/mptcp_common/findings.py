@@ -15,14 +15,16 @@ class Status(enum.Enum):
     """It works, but less well, or not in every case."""
     FAIL = "fail"
     """It does not do its job."""
+    UNSEEN = "unseen"
+    """Who asks may not see it."""
 
 
-_COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+_COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", Status.UNSEEN: "dim"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. What is not OK says why it matters and which command corrects it."""
+    """One line of the report. What is WARN or FAIL says why it matters and which command corrects it."""
 
     check: str
     status: Status
@@ -41,6 +43,11 @@ def warn(check: str, text: str, why: str, remedy: str) -> Finding:
 
 def fail(check: str, text: str, why: str, remedy: str) -> Finding:
     return Finding(check, Status.FAIL, text, why, remedy)
+
+
+def unseen(check: str, what: str) -> Finding:
+    """*what*: may be seen by root alone, and who asks is somebody else."""
+    return Finding(check, Status.UNSEEN, f"not seen without root: {what}")
 
 
 def printed(findings: Sequence[Finding], *, as_json: bool) -> int:
@@ -64,10 +71,12 @@ def as_text_json(findings: Sequence[Finding]) -> str:
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield plain text, aligned; reason and remedy below what is not OK."""
+    first = max((len(finding.status.value) for finding in findings), default=0)
+    first = max(first, len(Status.FAIL.value))
     width = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
-        yield f"{finding.status.value:<4}  {finding.check:<{width}}  {finding.text}"
-        indent = " " * (width + 8)
+        yield f"{finding.status.value:<{first}}  {finding.check:<{width}}  {finding.text}"
+        indent = " " * (first + width + 4)
         if finding.why:
             yield f"{indent}why: {finding.why}"
         if finding.remedy:
@@ -83,7 +92,10 @@ def summary(findings: Sequence[Finding]) -> str:
         verdict = "this host is ready, with reservations"
     else:
         verdict = "this host is ready"
-    return f"{verdict}: {count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
+    said = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
+    if not count[Status.UNSEEN]:
+        return f"{verdict}: {said}"
+    return f"{verdict}, as far as it is seen without root: {said}, {count[Status.UNSEEN]} unseen"
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

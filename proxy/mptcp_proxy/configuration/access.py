@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 
 from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
+from .address_values import address_value
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
-from .believed import counts_forwarded, takes_proxy_header
+from .believed import believed_others, counts_forwarded, takes_proxy_header
 from .embedded import WAYS, embedded
+from .list_values import list_values, without_flags
 from .listeners import is_loopback
 from .source import Statement, last
 
@@ -227,6 +229,32 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
         if share := _too_many(allowed):
             return _Verdict(allowed, last, share, by_the_last=True)
     return _Verdict(allowed)
+
+
+def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
+    """Return the addresses from which some request may be allowed, by a password or otherwise; None: not known."""
+    lists = AccessLists(statements, strangers_alone=False)
+    if believed_others(statements, lists) is not None or any(map(_names_a_host, statements)):
+        return None
+    rules = list(access_rules(statements, "http_access"))
+    undecided, allowed = EVERYBODY, NOBODY
+    for rule in rules:
+        matches = [lists.match(name) for name in names_of(rule)]
+        if rule.words[1] == "allow":
+            allowed |= undecided & Addresses.common(match.possible for match in matches)
+        elif rule.applies is True:
+            undecided -= Addresses.common(match.certain for match in matches)
+    # What no rule matches is answered with the opposite of the last rule.
+    denied_last = any(rule.words[1] == "deny" for rule in rules[-1:])
+    return allowed | undecided if denied_last else allowed
+
+
+def _names_a_host(statement: Statement) -> bool:
+    """Say whether *statement* has clients by the name of a host, whose addresses only Squid looks up."""
+    match statement.words:
+        case ("acl", _, "src", *words):
+            return any(not address_value(value.text).possible for value in list_values(without_flags(words)))
+    return False
 
 
 def _open(rule: Statement, why: str, remedy: str) -> Problem:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from mptcp_common.findings import Finding, ok, warn
+from mptcp_common.findings import Finding, ok, unseen, warn
 from mptcp_common.units import approximate_size, counted
 
 from ..configuration.source import Statement, last
@@ -70,7 +70,7 @@ def new_connections(listed: str | None, file: Path) -> Finding:
     None where that is not known. *file*: what loads it.
     """
     if listed is None:
-        return warn(_OPENED, "whether they are bounded is not known", "only root may see it", "sudo mptcp-proxy doctor")
+        return unseen(_OPENED, "whether nftables bounds them")
     if listed.strip():
         return ok(_OPENED, f"bounded for each client by the nftables table {TABLE}")
     return warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, fail, ok, unseen, warn
 from mptcp_common.throttler_needs import (
     BACKENDS,
     FOR_UPLOADS,
@@ -37,7 +37,9 @@ _LINES = {
 }
 
 
-def not_probed(reason: str) -> Finding:
+def not_probed(reason: str, root: bool) -> Finding:
+    if not root:
+        return unseen("kernel features", "it tries them out in a network namespace made for it")
     return warn(
         "kernel features",
         f"not tried out: {reason}",

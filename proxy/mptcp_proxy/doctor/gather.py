@@ -17,10 +17,12 @@ from pyroute2 import IPRoute
 from mptcp_common.findings import Finding
 from mptcp_common.library_counters import read
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
+from mptcp_common.yaml_document import parse_document
 
+from .. import ss
 from ..configuration.check import Checked, examined
 from ..configuration.listeners import is_loopback
-from ..configuration.source import statements
+from ..configuration.source import read_with_includes, statements
 from ..listening import listening_now
 from ..log_files import is_full
 from ..places import Places, Role
@@ -30,6 +32,8 @@ from ..shim import LISTEN, TURNS
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
+from .black_holes import LISTED, SYSCTL, black_holes
+from .refused_paths import refused_paths
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
 _NFTABLES = "nftables/limit-new-connections.nft"
@@ -47,10 +51,12 @@ _EXAMPLES = (
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
     """Yield all findings, the kernel's first."""
-    head, no_answer = _throttler_head(throttler_settings)
+    root = os.geteuid() == 0
+    head, answer = _throttler_head(throttler_settings)
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release)
-    yield from kernel.mptcp_sysctls(values, head is not None and head["path_manager"] != "kernel")
+    steers = head["path_manager"] != "kernel" if head is not None else None if answer.hidden else False
+    yield from kernel.mptcp_sysctls(values, steers)
     yield kernel.path_manager_limits(reading.output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
@@ -59,7 +65,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     library, build_error = reading.library()
     results, refusal = reading.probe(Role.PROXY, library)
     if refusal:
-        yield features.not_probed(refusal)
+        yield features.not_probed(refusal, root)
     else:
         yield from features.of_throttler(results)
         yield from features.netfilter(results)
@@ -68,11 +74,15 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     squid = installed()
     checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
+    unread = host.hidden(checked, reading.is_hidden)
     ports = _ports_of_clients(checked)
     endpoints = reading.listed("ip", "-j", "mptcp", "endpoint", "show")
-    yield kernel.endpoints(endpoints, {each.address for each in listening_now() if each.port in ports})
+    listening = () if unread else listening_now()
+    yield kernel.endpoints(endpoints, {each.address for each in listening if each.port in ports})
     ports |= {each["port"] for each in endpoints if each.get("port") and each.get("signal")}
-    yield from _throttler_findings(throttler_settings, head, no_answer, ports, str(configuration))
+    yield from _throttler_findings(throttler_settings, head, answer, () if unread else ports, str(configuration))
+    yield from _refused_paths(throttler_settings, configuration, checked, places)
+    yield from black_holes(reading.sysctl(SYSCTL), ss.printed(*LISTED), ports, root)
 
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
@@ -80,7 +90,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     if squid is not None:
         yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
-    yield from _bounds(checked, str(configuration), places)
+    yield from _bounds(checked, str(configuration), places, unread)
 
 
 def _ports_of_clients(checked: Checked) -> set[int]:
@@ -89,22 +99,36 @@ def _ports_of_clients(checked: Checked) -> set[int]:
 
 
 def _throttler_findings(
-    settings: Path, head: dict[str, Any] | None, no_answer: str, ports: Collection[int], squid_conf: str
+    settings: Path, head: dict[str, Any] | None, answer: throttler.Answer, ports: Collection[int], squid_conf: str
 ) -> Iterator[Finding]:
     """Yield what concerns the throttler and its file of *settings*. *ports*: those of the proxy's *squid_conf*."""
-    checked = _throttler("check", "--config", str(settings))[0] if settings.exists() else None
-    examples = next((each for each in _EXAMPLES if all(path.exists() for path in each)), _EXAMPLES[0])
+    there = reading.is_hidden(str(settings)) or reading.is_there(settings)
+    checked = _throttler("check", "--config", str(settings))[0] if there else None
+    examples = next((each for each in _EXAMPLES if all(map(reading.is_there, each))), _EXAMPLES[0])
     yield throttler.settings(settings, checked, examples)
-    yield throttler.daemon(head, no_answer)
+    yield throttler.daemon(head, answer)
     text = reading.text(str(settings)) if checked is not None and checked.status == 0 else ""
     yield from throttler.ports(ports, throttler.listen_ports(head, text), squid_conf, settings)
 
 
-def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
-    """Yield what one client may take."""
+def _refused_paths(settings: Path, configuration: Path, checked: Checked, places: Places) -> Iterator[Finding]:
+    """Yield which paths of the policy squid.conf lets nobody in from, where both are good."""
+    named = parse_document(reading.text(str(settings)), "").data
+    policy = named.get("policy") if isinstance(named, dict) else None
+    if checked.errors or not isinstance(policy, str):
+        return
+    # Not what was checked, in which copies of lists stand that only the running proxy has.
+    lines, unreadable, _ = read_with_includes(configuration, places.service_name)
+    if not unreadable:
+        said = list(statements(lines, places.service_name))
+        yield from refused_paths(reading.text(str(settings.parent / policy)), said, str(configuration))
+
+
+def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterator[Finding]:
+    """Yield what one client may take. *unread*: what of the *file* may not be read."""
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
-    if checked.lines and len(sizes) == 3:
+    if checked.lines and len(sizes) == 3 and not unread:
         least, middle, largest = map(int, sizes)
         page = os.sysconf("SC_PAGE_SIZE")
         memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
@@ -118,13 +142,14 @@ def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
 
 def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
     """Yield what concerns one instance in either role: its configuration *file*, its ports, what it may have."""
+    profiles = "/sys/kernel/security/apparmor/profiles"
     yield host.apparmor(
-        reading.text("/sys/kernel/security/apparmor/profiles"),
+        None if reading.is_hidden(profiles) else reading.text(profiles),
         reading.text("/etc/apparmor.d/local/usr.sbin.squid"),
         library,
         places.service_name,
     )
-    yield host.configuration(checked, file, role)
+    yield host.configuration(checked, file, role, host.hidden(checked, reading.is_hidden))
     outcome, unknown = _outcome(places)
     yield host.last_reload(outcome, unknown, file, places.service_name, role)
     yield from host.service(outcome, role)
@@ -143,12 +168,13 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
 
 
-def _handing_over() -> tuple[str, bool]:
-    """Return the rules of packet filters, and whether some mark has packets for any address delivered here."""
+def _handing_over() -> tuple[str | None, bool]:
+    """Return the rules of packet filters, None where only root may see them, and whether some mark has packets for any
+    address delivered here."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
     marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
     local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
-    return "".join(reading.output(*each) for each in rules), local
+    return "".join(reading.output(*each) for each in rules) if os.geteuid() == 0 else None, local
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:
@@ -208,14 +234,14 @@ def _name(index: int) -> str:
         return ""  # it is gone
 
 
-def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return what the throttler says of itself; None and why, where it does not."""
+def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:
+    """Return what the throttler says of itself, None where it does not; and how the command ended."""
     answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))
     try:
         head: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError:
-        return None, answer.errors.strip().removeprefix("mptcp-throttler: ")
-    return head, ""
+        return None, answer
+    return head, answer
 
 
 def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
@@ -225,4 +251,4 @@ def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return throttler.Answer(1, f"mptcp-throttler {arguments[0]}: {error}"), ""
-    return throttler.Answer(answer.returncode, answer.stderr), answer.stdout
+    return throttler.Answer(answer.returncode, answer.stderr, os.geteuid() == 0), answer.stdout

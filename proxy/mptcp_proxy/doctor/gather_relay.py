@@ -48,19 +48,19 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield kernel.congestion_control_by_multipath(values, reading.modules(), Role.RELAY)
     squid = installed()
     checked = examined(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
-    yield from _uplinks_and_parents(checked, places)
+    yield from _uplinks_and_parents(checked, places, host.hidden(checked, reading.is_hidden))
 
     library, build_error = reading.library()
     results, refusal = reading.probe(Role.RELAY, library)
     if refusal:
-        yield features.not_probed(refusal)
+        yield features.not_probed(refusal, os.geteuid() == 0)
     yield features.shim(results, library, build_error, Role.RELAY)
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield from instance(checked, str(configuration), places, Role.RELAY, library)
 
 
-def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
+def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Iterator[Finding]:
     found: dict[str, Sequence[str]] = {}
     errors: dict[str, str] = {}
     for parent in checked.parents:
@@ -83,14 +83,15 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
     in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
     yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.given_up(), in_force)
     if not checked.parents:
-        yield relay.no_parent()
+        yield relay.no_parent(unread)
     for parent in checked.parents:
         name = str(parent)
         yield relay.parent(name, attempts.get(name, []), errors.get(name, ""))
     if own := own_processes(places):
         wanted = [goal for each in found.values() for goal in each]
         listed = reading.text(str(places.parents)).split()
-        yield from relay.running(listed, wanted, _unloaded(own), towards_now(wanted))
+        now = towards_now(wanted) if os.geteuid() == 0 else None
+        yield from relay.running(listed, wanted, _unloaded(own), now)
         yield relay.alive(*states_now(checked.listeners), ADVICE)
 
 
@@ -221,5 +222,8 @@ def _subflows(connection: socket.socket, goal: str) -> Attempt:
         if info[0]:
             # The kernel counts a subflow from its first packet on, be it one that nobody answers.
             answered = subflows_now(goal, int.from_bytes(info[12:16], sys.byteorder))
+            if not answered and os.geteuid() != 0:
+                # Older kernels tell which subflow is whose only to who may administer the network.
+                return Attempt(goal, multipath=True, subflows=None)
             subflows = 1 + info[0] if answered is None else max(1, answered)
     return Attempt(goal, multipath=True, subflows=subflows)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
 from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
@@ -19,6 +19,7 @@ from ..squid import Squid
 
 _OLDEST_TRIED = 5
 _DESCRIPTORS = 16384
+_PATH = re.compile(r"/[^\s\"';,:]+")
 _RELOAD, _SERVICE = "last reload", "the running service"
 
 
@@ -43,7 +44,16 @@ def listeners(found: Squid) -> Finding:
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def configuration(checked: Checked, file: str, role: Role) -> Finding:
+def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
+    """Return what of the configuration who asks may not read, if something. *is_hidden*: of a file."""
+    named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
+    return next((name for name in named if is_hidden(name)), "")
+
+
+def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> Finding:
+    """*unread*: what of it is hidden."""
+    if unread:
+        return unseen("configuration", f"whether {file} is good, for {unread} is not for everybody")
     # That Squid is missing has a line of its own.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.of_unit:
@@ -65,8 +75,7 @@ def configuration(checked: Checked, file: str, role: Role) -> Finding:
 def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: str, role: Role) -> Finding:
     """*outcome*: of this instance's supervisor; None where none runs, or *unknown* says why that is not known."""
     if unknown:
-        text = "whether the running one does what its file says is not known"
-        return warn(_RELOAD, unknown, text, f"sudo mptcp-proxy doctor --role {role.value}")
+        return unseen(_RELOAD, "whether the running one does what its file says")
     if outcome is None:
         return ok(_RELOAD, f"no {role.value} of the name {service_name} runs")
     if not outcome.count:
@@ -105,8 +114,11 @@ def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
     return ok(check, "there is some")
 
 
-def apparmor(profiles: str, local: str, library: str, service_name: str) -> Finding:
-    """*profiles*: /sys/kernel/security/apparmor/profiles; *local*: /etc/apparmor.d/local/usr.sbin.squid."""
+def apparmor(profiles: str | None, local: str, library: str, service_name: str) -> Finding:
+    """*profiles*: apparmor/profiles in /sys/kernel/security, None: hidden; *local*: local/usr.sbin.squid in
+    /etc/apparmor.d."""
+    if profiles is None:
+        return unseen("AppArmor", "whether a profile for Squid is enforced")
     enforced = re.search(r"^(?:/usr/sbin/)?squid \(enforce\)$", profiles, re.MULTILINE)
     if not enforced:
         return ok("AppArmor", "no enforced profile for Squid")
@@ -152,6 +164,8 @@ def ports(
                 "every client has one path only",
                 "journalctl -u mptcp-proxy --grep mptcp_listen   # says why; then: systemctl restart mptcp-proxy",
             )
+        elif owner and not owner.pids and not root:
+            yield unseen(name, f"which process listens on it{', by Multipath TCP' if owner.mptcp else ''}")
         elif owner:
             command = f"kill {owner.pids[0]}" if owner.pids else f"ss -ltnp 'sport = :{listener.port}'"
             yield fail(
@@ -175,17 +189,19 @@ def ports(
             yield ok(name, "free")
 
 
-def transparent(checked: Checked, packet_filter: str, delivering: bool) -> Iterator[Finding]:
+def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
     """Yield whether each transparent listener is handed the connections that it is for.
 
-    *packet_filter*: the rules, as nft and iptables-save print them. *delivering*: by some mark packets for any address
-    are routed to this host.
+    *packet_filter*: the rules, as nft and iptables-save print them; None: not known. *delivering*: by some mark packets
+    for any address are routed to this host.
     """
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue
         name, port = f"transparent port {listener.port}", listener.port
-        if not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
+        if packet_filter is None:
+            yield unseen(name, "whether a packet filter hands it connections")
+        elif not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
             yield fail(name, "no packet filter hands it connections", "clients go past it", "docs/transparent.md")
         elif not delivering:
             text = "no rule by a mark leads to a table with: local default dev lo"

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, fail, ok, unseen, warn
 from mptcp_common.units import counted
 
 from ..places import Role
@@ -61,10 +61,10 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
     return fail(_SOCKET, text, why, "ausearch -m avc -ts recent   # SELinux or a seccomp filter refuses it")
 
 
-def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[Finding]:
+def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
     """*values*: sysctl name to value; a name that this kernel lacks is not in it.
 
-    *steers*: the throttler runs with the path manager in user space, which its rules by order need.
+    *steers*: the throttler runs with the path manager in user space, which its rules by order need. None: not known.
     """
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
@@ -111,6 +111,8 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[F
     )
     if manager == "userspace" and steers:
         yield ok("sysctl path manager", "in user space: the throttler's, whose policy steers by order")
+    elif manager == "userspace" and steers is None:
+        yield unseen("sysctl path manager", "whether the throttler has asked for a path manager in user space")
     elif manager != "kernel":
         key, value = (
             ("net.mptcp.path_manager", "kernel") if "net.mptcp.path_manager" in values else ("net.mptcp.pm_type", "0")

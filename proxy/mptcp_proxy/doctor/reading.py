@@ -23,6 +23,26 @@ def text(path: str) -> str:
         return ""
 
 
+def is_hidden(path: str) -> bool:
+    """Say whether something keeps who asks from reading *path*, as it does not keep root."""
+    try:
+        with Path(path).open("rb"):
+            return False
+    except PermissionError:
+        return os.geteuid() != 0
+    except (OSError, ValueError):
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Say whether *path* is seen to be there; by itself Path raises an error where a directory is for others."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
 def sysctl(key: str) -> str | None:
     try:
         return Path("/proc/sys", *key.split(".")).read_text().strip()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, fail, ok, unseen, warn
 from mptcp_common.units import counted
 
 from .. import given_up
@@ -48,19 +48,22 @@ class Attempt:
     error: str = ""
     """Why there was none."""
     multipath: bool = False
-    subflows: int = 1
+    subflows: int | None = 1
+    """None: only root may see how many are answered."""
     given_up: bool = False
     """The kernel did not even ask for Multipath TCP (``mptcp_proxy.given_up``)."""
 
     @property
     def good(self) -> bool:
-        return self.multipath and self.subflows > 1
+        return self.multipath and self.subflows is not None and self.subflows > 1
 
     def __str__(self) -> str:
         if self.error:
             return f"{self.goal}: {self.error}"
-        how = f"Multipath TCP with {counted(self.subflows, 'subflow')}" if self.multipath else "plain TCP"
-        return f"{self.goal}: {how}"
+        if not self.multipath:
+            return f"{self.goal}: plain TCP"
+        how_many = "" if self.subflows is None else f" with {counted(self.subflows, 'subflow')}"
+        return f"{self.goal}: Multipath TCP{how_many}"
 
 
 def limit(subflows: int | None) -> Finding:
@@ -187,7 +190,9 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
     answered = [each for each in attempts if not each.error]
     if all(each.good for each in attempts):
         return ok(check, said)
-    if any(each.good for each in attempts):
+    if all(each.multipath and each.subflows is None for each in attempts):
+        return unseen(check, f"whether a second subflow is answered; {said}")
+    if any(each.good or (each.multipath and each.subflows is None) for each in attempts):
         return warn(
             check,
             said,
@@ -213,17 +218,24 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
     )
 
 
-def no_parent() -> Finding:
+def no_parent(unread: str) -> Finding:
+    """*unread*: what of the configuration may not be read."""
+    if unread:
+        return unseen("parents", f"{unread} has them")
     return fail("parents", "there is none", "a relay hands every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
-def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards) -> Iterator[Finding]:
+def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards | None) -> Iterator[Finding]:
     """Check a relay that runs.
 
     *listed*: the addresses that the preload library is given; *goals*: those of the parents. *unloaded*: how many of
-    Squid's processes have not loaded the library. *now*: its connections to *goals*.
+    Squid's processes have not loaded the library. *now*: its connections to *goals*, None where only
+    root may see whose they are and how they are carried.
     """
     check = "the running relay"
+    if now is None:
+        yield unseen(check, "its libraries, and how its connections to parents are carried")
+        return
     restart = "journalctl -u mptcp-relay --grep mptcp_listen   # says why; then: systemctl restart mptcp-relay"
     missing = sorted(set(goals) - set(listed))
     if unloaded:

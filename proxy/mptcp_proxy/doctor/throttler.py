@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_common.endpoints import PROXY_PORT
-from mptcp_common.findings import Finding, fail, ok, warn
+from mptcp_common.findings import Finding, fail, ok, unseen, warn
 from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
 from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
 
 _SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
+_HIDDEN = ("Permission denied", "you may not ask")
+"""Of the other command's words."""
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
 
@@ -25,6 +27,13 @@ class Answer:
 
     status: int
     errors: str
+    root: bool = True
+    """Whether root asked."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it could not tell because it may not see enough."""
+        return not self.root and self.status != 0 and any(each in self.errors for each in _HIDDEN)
 
 
 def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
@@ -38,6 +47,8 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
             "the proxy serves without the throttler: nothing is capped",
             f"{' && '.join(copies)}   # and edit both",
         )
+    if checked.hidden:
+        return unseen(_SETTINGS, checked.errors.splitlines()[0])
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
     lines = checked.errors.splitlines() or [f"mptcp-throttler check ends with {checked.status}"]
@@ -50,9 +61,12 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
     )
 
 
-def daemon(head: Mapping[str, Any] | None, why_not: str) -> Finding:
-    """*head*: of ``mptcp-throttler status --json --brief``; None where nobody answers, *why_not* says why."""
+def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
+    """*head*: of ``mptcp-throttler status --json --brief``; None where nobody answers, *answer* says why."""
     if head is None:
+        why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
+        if answer.hidden:
+            return unseen(_DAEMON, why_not)
         return warn(_DAEMON, why_not or "it does not answer", "nothing is capped while it does not run", _START)
     refused = head["reloads"]["last_refused"]
     if refused is not None:

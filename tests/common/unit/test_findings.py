@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mptcp_common.findings import Finding, as_text_json, exit_status, fail, lines, ok, summary, warn
+from mptcp_common.findings import Finding, as_text_json, exit_status, fail, lines, ok, summary, unseen, warn
 
 FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
 
@@ -45,3 +45,14 @@ def test_json() -> None:
         "why": "it may hurt",
         "remedy": "change it",
     }
+
+
+def test_what_is_not_seen_is_neither_good_nor_bad() -> None:
+    seen_in_part = (FINDINGS[0], unseen("door", "who is behind it"))
+    assert exit_status(seen_in_part) == 0
+    assert list(lines(seen_in_part)) == [
+        "ok      one   fine",
+        "unseen  door  not seen without root: who is behind it",
+        "this host is ready, as far as it is seen without root: 1 ok, 0 warn, 0 fail, 1 unseen",
+    ]
+    assert exit_status((*FINDINGS, *seen_in_part)) == 1

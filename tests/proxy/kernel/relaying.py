@@ -112,9 +112,9 @@ class Chain:
         numbers = range(len(requests))
         wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
 
-    def doctor(self) -> dict[str, dict[str, str]]:
-        """Return the findings of ``mptcp-proxy doctor`` on the relay."""
-        argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]
+    def doctor(self, user: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+        """Return the findings of ``mptcp-proxy doctor`` on the relay. *user*: words before the command."""
+        argv = [*user, program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]
         mounts = {"/run/mptcprelay": str(self.relay.state)}
         answer = self.node.run(with_mounts(argv, mounts), check=False, timeout=120)
         return {finding["check"]: finding for finding in json.loads(answer.stdout)}

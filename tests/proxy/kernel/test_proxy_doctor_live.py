@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import fetch
+from proxying import curl, fetch, needs_open_checkout
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import (
@@ -252,3 +252,71 @@ def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, requir
     assert f"{policy}:6: " in findings["throttler settings"]["text"]
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+SEEN_BY_ROOT = {"kernel features", "throttler", "sysctl path manager", "last reload", "port 3128", "new connections"}
+
+
+def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require: Callable[..., None]) -> None:
+    """Defect: where proxy and throttler run he was told that another process has the port, and nothing is capped."""
+    require("htb", "nftables")
+    needs_open_checkout()
+    node = testbed["proxy"]
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(BY_ORDER)
+    settings = write_throttler_config(node, policy, settings={"netfilter": "nftables"})
+    proxy = start_proxy(node)
+    start_throttler(node, settings)
+    mounts = {"/run/mptcpproxy": str(proxy.state), **throttler_mounts(node)}
+
+    def asked(user: list[str], config: Path) -> tuple[int, dict[str, str]]:
+        argv = [
+            program("mptcp-proxy"),
+            "doctor",
+            "--json",
+            "--config",
+            str(config),
+            "--throttler-config",
+            str(settings),
+        ]
+        process = node.popen([*user, *argv], name="doctor", mounts=mounts)
+        code = process.wait(120)
+        return code, {finding["check"]: finding["status"] for finding in json.loads(process.output())}
+
+    code, by_root = asked([], CONFIG)
+    assert (code, [name for name, status in by_root.items() if status == "unseen"]) == (0, [])
+    assert by_root["clients of the paths"] == "ok"
+    code, found = asked(NOBODY, CONFIG)
+    assert {name for name, status in found.items() if status == "unseen"} - {"AppArmor"} == SEEN_BY_ROOT
+    assert {name: status for name, status in found.items() if status not in ("unseen", by_root.get(name))} == {}
+    assert code == 0
+
+    hidden = node.write("hidden.conf", CONFIG.read_text())
+    hidden.chmod(0o600)
+    settings.chmod(0o600)
+    code, found = asked(NOBODY, hidden)
+    assert (code, found["configuration"], found["throttler settings"]) == (0, "unseen", "unseen")
+    assert "port 3128" not in found
+
+
+def test_a_path_that_drops_full_sized_packets(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("apache2", "curl", "mptcpize", "nftables")
+    node, core = testbed["proxy"], testbed["core"]
+    origin, proxy = start_origin(testbed["origin"], {"file.bin": 200_000_000}), start_proxy(node)
+    core.run(["nft", "add table inet hole"])
+    core.run(["nft", "add chain inet hole way { type filter hook forward priority 0; }"])
+    core.run(["nft", "add rule inet hole way ip daddr 10.77.2.0/24 meta length > 1300 drop"])
+    slowly = ["-o", "/dev/null", "--limit-rate", "500K"]
+    download = testbed["client"].popen(
+        curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=slowly)
+    )
+
+    def told() -> dict[str, str]:
+        return doctor(node)[1]["path-MTU black holes"]
+
+    wait_until(lambda: told()["status"] == "warn", "it is told", process=download)
+    found = told()
+    assert "1 subflow to 10.77.2.2 never" in found["text"]
+    correct(node, found)
+    assert told()["status"] == "ok"

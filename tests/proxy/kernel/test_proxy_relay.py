@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, tcp_listeners
+from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, needs_open_checkout, tcp_listeners
 from relaying import DOWNLOAD, FILES, PEER, UPLINKS, Chain, Download, chain, configuration, name_server, peer
 
 from mptcp_lab.testbed import RELAY, Testbed
@@ -179,6 +179,27 @@ def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family:
     relayed = chain(testbed, peers=[peer(testbed["proxy"], family)])
     takes_both_uplinks(relayed)
     assert relayed.doctor()["the running relay"]["status"] == "ok"
+
+
+def test_who_is_not_root_is_told_what_he_does_not_see_of_a_relay(relayed: Chain) -> None:
+    """Defect: he was told that its connections to parents are plain TCP, and that there is no parent."""
+    needs_open_checkout()
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    by_root, found = (
+        {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], nobody)
+    )
+    assert "unseen" not in by_root.values()
+    assert found["the running relay"] == "unseen"
+    assert {name for name, status in found.items() if status not in ("unseen", by_root.get(name))} <= {
+        "kernel features"
+    }
+    relayed.config.chmod(0o600)
+    try:
+        found = {name: finding["status"] for name, finding in relayed.doctor(nobody).items()}
+    finally:
+        relayed.config.chmod(0o644)
+    assert (found["configuration"], found["parents"]) == ("unseen", "unseen")
+    assert "fail" not in found.values()
 
 
 def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_is_told(

@@ -6,5 +6,5 @@ from mptcp_common.findings import Finding, Status
 
 
 def is_complete(finding: Finding) -> bool:
-    """What is not OK says why it matters and what corrects it."""
-    return finding.status is Status.OK or bool(finding.why and finding.remedy)
+    """What is not as it should be says why it matters and what corrects it."""
+    return finding.status in (Status.OK, Status.UNSEEN) or bool(finding.why and finding.remedy)

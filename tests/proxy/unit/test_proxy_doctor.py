@@ -145,12 +145,12 @@ def test_settings_come_from_examples_that_are_there(tmp_path: Path) -> None:
     [
         (HEAD, "", OK, "it runs, with 2 rules on wan0 (nftables)"),
         (REFUSED, "", WARN, "it refused its last reload: p.yaml:3: wrong"),
-        (None, "no daemon answers at /run/s", WARN, "no daemon answers at /run/s"),
+        (None, "mptcp-throttler: no daemon answers at /run/s", WARN, "no daemon answers at /run/s"),
         (None, "", WARN, "it does not answer"),
     ],
 )
 def test_the_other_daemon(head: dict[str, Any] | None, why_not: str, status: Status, words: str) -> None:
-    finding = throttler.daemon(head, why_not)
+    finding = throttler.daemon(head, Answer(1, why_not))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
 
@@ -184,7 +184,7 @@ def test_a_port_at_which_the_throttler_does_not_look_is_told(
     settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
     answers = [Answer(0, "")]
     monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
-    *_, finding = gather._throttler_findings(settings, head, "", (3129,), "/etc/squid.conf")
+    *_, finding = gather._throttler_findings(settings, head, Answer(0, ""), (3129,), "/etc/squid.conf")
     assert finding.check == "throttled ports"
     assert is_complete(finding)
     if words is None:
@@ -203,7 +203,7 @@ def test_of_ports_that_are_not_known_nothing_is_said(
     if status is not None:
         settings.write_text(ELSEWHERE)
     monkeypatch.setattr(gather, "_throttler", lambda *_: (Answer(1, "wrong"), ""))
-    findings = list(gather._throttler_findings(settings, None, "", (3128,), "/etc/squid.conf"))
+    findings = list(gather._throttler_findings(settings, None, Answer(1, ""), (3128,), "/etc/squid.conf"))
     assert [each.check for each in findings] == ["throttler settings", "throttler"]
     assert list(throttler.ports((), (3128,), "/etc/squid.conf", settings)) == []
 

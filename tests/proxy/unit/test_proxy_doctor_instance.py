@@ -19,7 +19,7 @@ from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.reloads import Outcome
 
-OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+OK, WARN, FAIL, UNSEEN = Status
 
 
 def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
@@ -36,6 +36,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
         (["http_port 3130"], frozenset(), True, [(OK, "free")]),
         (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
+        (["http_port 8080"], frozenset({7}), False, [(UNSEEN, "not seen without root: which process listens on it")]),
         (["http_port 10.0.0.9:8080"], frozenset(), True, [(OK, "free")]),
         (["http_port [::1]:9090"], frozenset(), True, [(FAIL, "x (process 9) listens on it")]),
         (["http_port 80"], frozenset(), False, [(WARN, "free, but below 1024")]),
@@ -63,9 +64,10 @@ def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list
         ("tcp dport 80 tproxy to :80", False, FAIL),
         ("tcp dport 80 tproxy to :8080", True, FAIL),
         ("", True, FAIL),
+        (None, True, UNSEEN),
     ],
 )
-def test_who_is_handed_connections(rules: str, delivering: bool, status: Status) -> None:
+def test_who_is_handed_connections(rules: str | None, delivering: bool, status: Status) -> None:
     (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
     assert finding.status is status
     assert is_complete(finding)
@@ -116,6 +118,16 @@ def test_configuration() -> None:
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
+def test_what_only_root_may_read_of_it_is_no_fault() -> None:
+    """Defect: an ordinary user was told that the proxy refuses to start."""
+    denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
+    good = checked("via on", problems=(denied,))
+    assert host.hidden(good, lambda name: name == "/etc/list") == "/etc/list"
+    assert host.hidden(good, lambda name: name == "squid.conf") == "squid.conf"
+    assert host.hidden(good, lambda _: False) == ""
+    assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
+
+
 def test_what_the_unit_cannot_open_is_told() -> None:
     """Defect: it was good, for root who asked can open it."""
     odd = Problem("strange", "relay.conf", 4, warning=True)
@@ -139,7 +151,7 @@ def test_what_the_unit_cannot_open_is_told() -> None:
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
-        (None, "reloads.json: Permission denied; root has a proxy reload", WARN, "Permission denied"),
+        (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
 def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:

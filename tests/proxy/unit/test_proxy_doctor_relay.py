@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from doctor_findings import is_complete
 
 from mptcp_common.findings import Finding, Status
 from mptcp_proxy.configuration.check import Checked
@@ -22,13 +23,14 @@ ETH6 = Uplink("fd77:1::2", "eth0", "fd77:1::1")
 GOOD = Attempt("192.0.2.1:3128", multipath=True, subflows=2)
 ONE = Attempt("192.0.2.1:3128", multipath=True)
 PLAIN = Attempt("192.0.2.1:3128")
+UNCOUNTED = Attempt("192.0.2.1:3128", multipath=True, subflows=None)
 DEAD = Attempt("[2001:db8::1]:3128", "Network is unreachable")
 
 
 def is_as(finding: Finding, status: Status, *words: str) -> None:
     assert finding.status is status
     assert all(word in f"{finding.text} {finding.remedy}" for word in words), finding
-    assert finding.status is OK or (finding.why and finding.remedy)
+    assert is_complete(finding)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,8 @@ def test_from_which_addresses_squid_itself_connects() -> None:
         ([ONE], "", FAIL, "1 subflow"),
         ([ONE, PLAIN], "", FAIL, "MPTcpExtMPJoin"),
         ([PLAIN], "", FAIL, "plain TCP"),
+        ([UNCOUNTED], "", Status.UNSEEN, "a second subflow"),
+        ([UNCOUNTED, DEAD], "", WARN, "Network is unreachable"),
         ([PLAIN, DEAD], "", FAIL, "on the parent: mptcp-proxy doctor   # and is its port"),
         ([DEAD], "", FAIL, "Network is unreachable"),
         ([], "Name or service not known", FAIL, "Name or service not known"),
@@ -205,7 +209,10 @@ def test_a_relay_that_runs(listed: list[str], unloaded: int, now: Towards, statu
 
 
 def test_a_relay_without_parents() -> None:
-    is_as(relay.no_parent(), FAIL, "cache_peer")
+    is_as(relay.no_parent(""), FAIL, "cache_peer")
+    is_as(relay.no_parent("/etc/relay.conf"), Status.UNSEEN, "/etc/relay.conf")
+    (finding,) = relay.running([], ["192.0.2.1:3128"], 0, None)
+    is_as(finding, Status.UNSEEN)
 
 
 def test_words_of_the_roles() -> None:

@@ -1,0 +1,108 @@
+"""Paths that drop full-sized packets and tell nobody (path-MTU black holes, RFC 2923, 2.1), as today's subflows show.
+
+Handshake and short packets pass, the first full-sized one does not, and is sent again and again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from mptcp_common.findings import Finding, ok, unseen, warn
+from mptcp_common.units import counted
+
+from .kernel import lasting_sysctl
+
+SYSCTL = "net.ipv4.tcp_mtu_probing"
+LISTED = ("-Htin", "state", "established")
+"""What ss(8) is asked for."""
+_CHECK = "path-MTU black holes"
+_BASE = 1024
+"""net.ipv4.tcp_base_mss: what probing begins with; smaller segments it would not help."""
+_TIMEOUTS = 3
+"""In a row without an answer."""
+_CARRIED = 10
+"""Full-sized segments, by which another subflow shows that the connection had something to carry."""
+_FIELD = re.compile(r"\b(mss|backoff|unacked|bytes_acked):(\d+)")
+_TOKEN = re.compile(r"tcp-ulp-mptcp flags:\w* token:\w+\(id:\d+\)/(\w+)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Subflow:
+    """One, as ss prints it."""
+
+    remote: str
+    """The client's address on this path."""
+    token: str
+    """Of its connection; empty where ss does not tell."""
+    mss: int
+    backoff: int
+    """Timeouts in a row."""
+    unacked: int
+    acked: int
+    """Bytes that the client has acknowledged in all."""
+
+
+def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
+    """Read what ss printed of connections at *ports* of this host."""
+    for line in text.replace("\n\t", "\t").splitlines():
+        fields = line.split()
+        if len(fields) < 4 or fields[2].rpartition(":")[2] not in set(map(str, ports)):
+            continue
+        facts = {name: int(value) for name, value in _FIELD.findall(line)}
+        token = _TOKEN.search(line)
+        remote = fields[3].rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+        values = (facts.get(name, 0) for name in ("mss", "backoff", "unacked", "bytes_acked"))
+        yield Subflow(remote, token[1] if token else "", *values)
+
+
+def black_holes(probing: str | None, text: str | None, ports: Collection[int], root: bool) -> Iterator[Finding]:
+    """*probing*: the value of SYSCTL; *text*: what ss printed, None where it did not answer; *ports*: the proxy's."""
+    if probing not in (None, "0"):
+        yield ok(_CHECK, f"the kernel finds out how large a packet each path takes ({SYSCTL} is {probing})")
+        return
+    if text is None:
+        return
+    subflows = list(read_subflows(text, ports))
+    if subflows and not root and not any(each.token for each in subflows):
+        # Older kernels tell who may administer the network alone.
+        yield unseen(_CHECK, "which subflows are of one connection")
+        return
+    stuck = _stuck(subflows)
+    if not stuck:
+        yield ok(_CHECK, "no subflow of now is stuck with its first full-sized packet")
+        return
+    addresses = sorted({each.remote for each in stuck})
+    named = ", ".join(addresses[:3]) + (" and others" if len(addresses) > 3 else "")
+    yield warn(
+        _CHECK,
+        f"{counted(len(stuck), 'subflow')} to {named} never carried a full-sized packet, and another one of the same"
+        " connection did",
+        "the path takes smaller packets alone and nobody says so, or it was lost as it was joined; the subflow sends"
+        " one packet again and again, for minutes",
+        lasting_sysctl(SYSCTL, "1"),
+    )
+
+
+def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
+    """Return those that time out with their first full-sized segment while their connection goes on elsewhere.
+
+    By an address from which a full-sized one was acknowledged, on whichever connection, these pass.
+    """
+    of_connection = defaultdict(list)
+    for each in subflows:
+        of_connection[each.token].append(each)
+    passed = {each.remote for each in subflows if each.acked >= _CARRIED * each.mss}
+    return [
+        each
+        for token, together in of_connection.items()
+        if token and any(other.acked >= _CARRIED * other.mss for other in together)
+        for each in together
+        if each.unacked
+        and each.backoff >= _TIMEOUTS
+        and each.acked < each.mss
+        and each.mss > _BASE
+        and each.remote not in passed
+    ]

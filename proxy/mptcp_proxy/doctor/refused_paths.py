@@ -1,0 +1,60 @@
+"""Paths of the throttler's policy from which squid.conf lets no client in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mptcp_common.findings import Finding, ok, warn
+from mptcp_common.yaml_document import parse_document
+
+from ..configuration.access import perhaps_let_in
+from ..configuration.access_lists import access_rules, names_of
+from ..configuration.addresses import Addresses
+from ..configuration.source import Statement
+
+_CHECK = "clients of the paths"
+
+
+def prefixes(policy: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths of a *policy*, the text of a file without mistakes, each with each prefix of its clients."""
+    data = parse_document(policy, "").data
+    paths = data.get("paths") if isinstance(data, dict) else None
+    for name, path in paths.items() if isinstance(paths, dict) else ():
+        clients = path.get("clients") if isinstance(path, dict) else None
+        yield from ((name, each) for each in clients or () if isinstance(each, str))
+
+
+def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator[Finding]:
+    """*said*: by squid.conf, *file*. What may be let in, if only in part or by a password, is no finding."""
+    let_in = perhaps_let_in(said)
+    found = list(prefixes(policy))
+    if let_in is None or not found:
+        return
+    refused = [(path, prefix) for path, prefix in found if not _may_come(prefix, let_in)]
+    if not refused:
+        yield ok(_CHECK, f"{file} lets in clients of each path of the policy")
+        return
+    named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
+    networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
+    name = "clients" if _is_clients(said) else "path_clients"
+    rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
+    yield warn(
+        _CHECK,
+        f"no http_access of {file} lets in {named}",
+        "a client whose first subflow comes over such a path is refused (403)",
+        f"have in {file} the line: acl {name} src {networks}{rule}; then: mptcp-proxy reload",
+    )
+
+
+def _may_come(prefix: str, let_in: Addresses) -> bool:
+    try:
+        return bool(Addresses.of(prefix) & let_in)
+    except ValueError:
+        return True  # it is the policy's mistake
+
+
+def _is_clients(said: Sequence[Statement]) -> bool:
+    """Say whether a list of addresses is called "clients" and let in, as in the shipped squid.conf."""
+    is_list = any(each.words[:3] == ("acl", "clients", "src") for each in said)
+    rules = access_rules(said, "http_access")
+    return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

@@ -1,0 +1,40 @@
+"""The rules of docs/firewall.md, in force on the proxy's host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from proxying import fetch
+
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
+from mptcp_lab.testbed.services import REPOSITORY, start_origin, start_proxy
+
+pytestmark = pytest.mark.kernel
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+
+
+@pytest.mark.nightly
+def test_both_paths_come_through_and_nothing_else_does(
+    make_testbed: Callable[..., Testbed], require: Callable[..., None]
+) -> None:
+    require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    node, client, origin = (
+        testbed["proxy"],
+        testbed["client"],
+        start_origin(testbed["origin"], {"file.bin": 20_000_000}),
+    )
+    (rules,) = re.findall(r"^```nft\n(.*?)^```$", (REPOSITORY / "docs/firewall.md").read_text(), re.M | re.S)
+    node.run(["nft", "-f", str(node.write("firewall.nft", rules))])
+    proxy = start_proxy(node)
+    before = node.mib()["MPTcpExtMPJoinAckRx"], client.counters()
+    got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=True)
+    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    assert node.mib()["MPTcpExtMPJoinAckRx"] > before[0]
+    for device in ("eth0", "wlan0"):
+        assert client.counters()[device].received - before[1][device].received > 1_000_000
+    node.popen(["python3", "-m", "http.server", "8610"])
+    answer = client.run(["python3", "-I", "-c", CONNECT, node.service_address(), "8610"], check=False)
+    assert "timed out" in answer.stderr

@@ -1,0 +1,64 @@
+"""The doctor's line about paths that drop full-sized packets, by facts recorded of real ones."""
+
+from __future__ import annotations
+
+import pytest
+from doctor_findings import is_complete
+
+from mptcp_common.findings import Status
+from mptcp_proxy.doctor.black_holes import black_holes
+
+OK, WARN, FAIL, UNSEEN = Status
+FIRST = (
+    "0 877767 [::ffff:10.77.8.2]:3128 [::ffff:10.77.1.2]:35840\n\t bbr wscale:10,10 rto:236 rtt:32.616/8.418 ato:40"
+    " mss:1448 pmtu:1500 rcvmss:536 advmss:1448 cwnd:304 bytes_sent:21734113 bytes_retrans:1301 bytes_acked:21590812"
+    " unacked:100 retrans:0/1 tcp-ulp-mptcp flags:Mec token:0000(id:0)/73df2208(id:0) sfseq:1\n"
+)
+STUCK = (
+    "0 56713 [::ffff:10.77.8.2]:3128 [::ffff:10.77.2.2]:42465\n\t bbr wscale:10,10 rto:3264 backoff:4 rtt:1/0.5"
+    " mss:1448 pmtu:1500 rcvmss:536 advmss:1448 cwnd:1 bytes_sent:20972 bytes_retrans:6936 unacked:10 retrans:1/5"
+    " lost:10 tcp-ulp-mptcp flags:Jec token:0000(id:4)/73df2208(id:0) sfseq:0\n"
+)
+LOST = STUCK.replace("bytes_retrans", "bytes_acked:6711456 bytes_retrans")
+"""A path that died in mid-download."""
+OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208", "1234abcd").replace(
+    "bytes_retrans", "bytes_acked:99999 bytes_retrans"
+)  # fmt: skip
+"""Another connection by the path."""
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (FIRST + STUCK, WARN),
+        (STUCK + FIRST.replace("::ffff:10.77.1.2", "fd77:1::2"), WARN),
+        ("", OK),
+        (STUCK, OK),  # nothing came by the other one either
+        (FIRST, OK),
+        (FIRST + LOST, OK),
+        (FIRST + STUCK + OTHER, OK),
+        (FIRST + STUCK.replace("backoff:4", "backoff:1"), OK),
+        (FIRST + STUCK.replace("mss:1448", "mss:536"), OK),
+        (FIRST + STUCK.replace("73df2208", "1234abcd"), OK),
+        ((FIRST + STUCK).replace(":3128", ":443"), OK),
+    ],
+)
+def test_a_subflow_that_is_stuck_with_its_first_full_sized_packet(text: str, status: Status) -> None:
+    (finding,) = black_holes("0", text, {3128}, True)
+    assert finding.status is status
+    assert is_complete(finding)
+    if status is WARN:
+        assert finding.text.startswith("1 subflow to 10.77.2.2 ")
+        assert "net.ipv4.tcp_mtu_probing=1" in finding.remedy
+
+
+def test_where_the_kernel_probes_there_is_none() -> None:
+    (finding,) = black_holes("1", FIRST + STUCK, {3128}, True)
+    assert finding.status is OK
+
+
+def test_where_connections_are_not_told_apart_or_ss_is_silent() -> None:
+    without = (FIRST + STUCK).replace("tcp-ulp-mptcp", "")
+    assert [each.status for each in black_holes("0", without, {3128}, False)] == [UNSEEN]
+    assert [each.status for each in black_holes("0", FIRST + STUCK, {3128}, False)] == [WARN]
+    assert list(black_holes("0", None, {3128}, True)) == []

@@ -1,0 +1,84 @@
+"""The doctor's line about paths from which squid.conf lets nobody in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doctor_findings import is_complete
+
+from mptcp_common.findings import Status
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.doctor.refused_paths import refused_paths
+
+SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
+POLICY = """\
+version: 1
+paths:
+  wifi: {clients: [192.168.0.0/16, "fd00::/8"]}
+  lte: {clients: [100.64.0.0/10, "2001:db8:1::/48"]}
+rules: []
+"""
+CLIENTS = "acl clients src 192.168.0.0/16 fd00::/8"
+ALLOW, DENY = "http_access allow clients", "http_access deny all"
+
+
+def told(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
+    said = statements([PhysicalLine("squid.conf", at, line) for at, line in enumerate(lines, 1)], "mptcpproxy")
+    findings = list(refused_paths(policy, list(said), "squid.conf"))
+    assert all(map(is_complete, findings))
+    return [(each.status, f"{each.text} {each.remedy}") for each in findings]
+
+
+def test_networks_that_the_shipped_rules_do_not_let_in() -> None:
+    """Defect: clients of the policy page's own example got 403, and nothing said why."""
+    ((status, text),) = told(*SHIPPED.read_text().splitlines())
+    assert status is Status.WARN
+    assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
+    assert "acl clients src 100.64.0.0/10 2001:db8:1::/48;" in text
+    # What it advises is a cure.
+    more = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
+    ((status, _),) = told(
+        *SHIPPED.read_text().replace("acl clients src fc00", f"{more}\nacl clients src fc00").splitlines()
+    )
+    assert status is Status.OK
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [CLIENTS, "acl more src 100.64.3.0/24 2001:db8::/32", ALLOW, "http_access allow more", DENY],
+        [CLIENTS, ALLOW, "http_access allow !clients", DENY],
+        [CLIENTS, "acl known proxy_auth REQUIRED", ALLOW, "http_access allow known", DENY],
+        [CLIENTS, "acl known srcdomain .example.org", ALLOW, "http_access allow known", DENY],
+        [CLIENTS, "acl web port 80", ALLOW, "http_access allow web", DENY],
+        # The opposite of the last rule.
+        [CLIENTS, "acl bad port 25", ALLOW, "http_access deny bad"],
+    ],
+)
+def test_whom_some_rule_may_let_in_is_not_told_of(lines: list[str]) -> None:
+    assert [status for status, _ in told(*lines)] == [Status.OK]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [CLIENTS, "acl phones src phones.example.org", ALLOW, "http_access allow phones", DENY],
+        [CLIENTS, "follow_x_forwarded_for allow all", ALLOW, DENY],
+    ],
+)
+def test_where_it_is_not_known_nothing_is_said(lines: list[str]) -> None:
+    assert told(*lines) == []
+
+
+def test_a_policy_without_clients_and_one_with_mistakes() -> None:
+    for policy in ("version: 1\nrules: []\n", "paths: {a: {interface: eth0}}", "paths: [x]", "{", ""):
+        assert told(CLIENTS, ALLOW, DENY, policy=policy) == []
+    ((status, _),) = told(CLIENTS, ALLOW, DENY, policy="paths: {a: {clients: [nonsense, 192.168.1.0/24]}}")
+    assert status is Status.OK
+
+
+def test_denied_before_it_is_allowed_and_a_list_of_another_name() -> None:
+    ((status, text),) = told("acl lte src 100.64.0.0/10 2001:db8::/32", "http_access deny lte", "http_access allow all")
+    assert status is Status.WARN
+    assert "http_access allow path_clients" in text
