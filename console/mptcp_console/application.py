@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,8 +19,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from mptcp_common import __version__, journal
 from mptcp_console import questions
 from mptcp_console.access import COOKIE, COOKIE_SECONDS, Names, Token
+from mptcp_console.address_names import AddressNames
 from mptcp_console.lane import Busy, Lane
 from mptcp_console.live import Live
 from mptcp_console.overviews import whole
@@ -29,9 +32,13 @@ from mptcp_console.settings import Settings
 from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
 
 STATIC: Final = Path(__file__).parent / "static"
+DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
+"""Where the documentation may be: as the package installs it, or in the sources."""
 LARGEST_BODY: Final = 256 * 1024
 """Bytes: a policy as JSON, in which each character may take six."""
 LARGEST_FORM: Final = 4096
+
+_DOC: Final = re.compile("[a-z0-9-]{1,40}")
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -44,7 +51,9 @@ class Console:
         self._lane = lane
         self._settings = settings
         self._token = None if settings.token is None else Token(settings.token)
-        self._live = Live(watch, login=self._token is not None)
+        self._names = AddressNames(settings.names, lambda text: journal.say(f"mptcp-console: {text}", journal.WARNING))
+        self._docs = next((each for each in DOCS if (each / "console.md").exists()), None)
+        self._live = Live(watch, self._token is not None, self._names)
         self._clock = clock
 
     def application(self, *mounted: BaseRoute) -> ASGIApp:
@@ -55,11 +64,14 @@ class Console:
             Route("/api/viewers", self._answer(self._viewers)),
             Route("/api/history", self._answer(self._history)),
             Route("/api/events", self._answer(self._events)),
+            Route("/api/about", self._answer(self._about)),
+            Route("/api/clients", self._answer(self._clients)),
             Route("/api/policy", self._answer(self._policy)),
             Route("/api/connections", self._answer(self._connections)),
             Route("/api/explain", self._answer(self._explain)),
             Route("/api/policy_text", self._answer(self._policy_text)),
             Route("/api/what_if", self._answer(self._what_if), methods=["POST"]),
+            Route("/docs/{name}.md", self._doc),
             Mount("/static", _Static(directory=STATIC)),
             *mounted,
         ]
@@ -141,7 +153,30 @@ class Console:
     async def _policy(self, _: Request) -> Response:
         if self._watch.summary is None:
             return _error(503, self._watch.throttler.text)
-        return _json(whole(self._watch.summary))
+        return _json(whole(self._watch.summary) | {"is_current": self._watch.is_current})
+
+    async def _about(self, _: Request) -> Response:
+        """What does not change with time, or seldom: the stream says when names have."""
+        self._names.look()
+        return _json(
+            {
+                "version": __version__,
+                "grafana": self._settings.grafana,
+                "docs": self._docs is not None,
+                "names": self._names.names,
+                "names_version": self._names.version,
+            }
+        )
+
+    async def _doc(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        file = None if self._docs is None or not _DOC.fullmatch(name) else self._docs / f"{name}.md"
+        if file is None or not file.is_file():
+            return _error(404, "there is no such page of the documentation")
+        return FileResponse(file, media_type="text/plain; charset=utf-8")
+
+    async def _clients(self, request: Request) -> Response:
+        return await self._asked(questions.clients(request.query_params))
 
     async def _connections(self, request: Request) -> Response:
         return await self._asked(questions.connections(request.query_params))

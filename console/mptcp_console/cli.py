@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     settings = _settings(options.config)
     file: Path = options.config or DEFAULT_SETTINGS
-    files = (file, settings.token_file, settings.certificate, settings.key)
+    files = (file, settings.token_file, settings.certificate, settings.key, settings.names)
     needed = [each for each in files if each is not None and each.exists()]
     if problems := list(unreadable_by_unit(needed, "mptcp-console.service")):
         raise DocumentError(problems)

@@ -45,7 +45,7 @@ def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"Nothing is captured on {interface}, which is down or gone; capturing goes on when it is back"
     if error := summary.get("ledger_error"):
         yield (
-            f"What budgets count cannot be written ({error}); caps hold, it is written later, "
+            f"Budget usage cannot be saved to disk ({error}); caps hold, it is saved later, "
             "and until then no policy with budgets is reloaded"
         )
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from mptcp_console.address_names import AddressNames
 from mptcp_console.happenings import Wanted
 from mptcp_console.watch import Watch
 
@@ -18,9 +19,10 @@ MOST_EVENTS: Final = 50
 class Live:
     """The stream of one watch, as text, for any number of browsers."""
 
-    def __init__(self, watch: Watch, login: bool) -> None:
+    def __init__(self, watch: Watch, login: bool, names: AddressNames | None = None) -> None:
         """*login*: whether browsers have to log in, and may log out."""
         self._watch = watch
+        self._names = names or AddressNames(None)
         self._login = login
         self._made: dict[int, tuple[str, int]] = {}
         """Of the latest tick, by the event after which it begins, with the last event that it has: most browsers are
@@ -51,7 +53,8 @@ class Live:
             self._tick = self._watch.tick
             self._made.clear()
         if serial not in self._made:
-            document = {"login": self._login} | moment(self._watch, serial)
+            self._names.look()
+            document = {"login": self._login, "names": self._names.version} | moment(self._watch, serial)
             text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
             message = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
             self._made[serial] = message, self._watch.happenings.serial
@@ -66,7 +69,8 @@ def moment(watch: Watch, serial: int) -> dict[str, Any]:
         "tick": watch.tick,
         "time": watch.now(),
         "throttler": {"state": throttler.state, "since": throttler.since, "text": throttler.text},
-        "now": watch.overview,
+        "now": watch.overview if watch.is_current else None,
+        "last": None if watch.is_current else watch.overview,
         "events": [json.loads(event.text) for event in events],
         "more_events": more,
     }

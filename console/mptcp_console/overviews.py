@@ -37,8 +37,17 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
         "more_rules": max(0, len(active) - MOST_RULES),
         "rule_names": summary["policy"]["rules"],
         "dry_run": summary["policy"]["dry_run"],
+        "time_zone": summary["policy"].get("time_zone"),
+        "budgets": fullest(summary.get("budgets", []), MOST_BUDGETS)[:MOST_BUDGETS],
+        "budgets_used_up": sum(each["used_up"] for each in summary.get("budget_totals", [])),
+        "budget_totals": _totals(summary)[:MOST_BUDGETS],
         "refused_reload": (summary.get("reloads") or {}).get("last_refused"),
     }
+
+
+def _totals(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the budgets of which each client has one of its own; those of all together are among the accounts."""
+    return [each for each in summary.get("budget_totals", []) if each["per"] == "client"]
 
 
 def whole(summary: Mapping[str, Any]) -> dict[str, Any]:

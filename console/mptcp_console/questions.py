@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from mptcp_common.problems import shown
 from mptcp_console.happenings import Wanted
 from mptcp_console.history import COARSE_STEP, FINE_STEP, SPAN
 
+CLIENT_SORTS: Final = ("rate", "bytes", "connections", "client", "budget")
 SORTS: Final = ("rate", "bytes", "age", "client")
 MOST_ROWS: Final = 200
 MOST_EVENTS: Final = 500
@@ -39,14 +40,21 @@ def connections(given: Mapping[str, str]) -> dict[str, object]:
             request[name] = _word(name, word)
     if token := given.get("token"):
         request["token"] = _token(token)
-    sort = given.get("sort", "rate")
-    if sort not in SORTS:
-        raise Wrong(f"sort: {shown(sort)} is not allowed; write {', '.join(SORTS)}")
     return {
         **request,
-        "sort": sort,
+        "sort": _sort(given, SORTS),
         "limit": _number(given, "limit", 50, 1, MOST_ROWS),
         "offset": _number(given, "offset", 0, 0, 1_000_000),
+    }
+
+
+def clients(given: Mapping[str, str]) -> dict[str, object]:
+    """Return the question who uses what."""
+    _only(given, "sort", "limit")
+    return {
+        "query": "clients",
+        "sort": _sort(given, CLIENT_SORTS),
+        "limit": _number(given, "limit", 50, 1, MOST_ROWS),
     }
 
 
@@ -104,6 +112,13 @@ def _only(given: Mapping[str, str], *names: str) -> None:
     for name in given:
         if name not in names:
             raise Wrong(f"{shown(name)} is not a parameter here; allowed: {', '.join(names)}")
+
+
+def _sort(given: Mapping[str, str], allowed: Sequence[str]) -> str:
+    sort = given.get("sort", "rate")
+    if sort not in allowed:
+        raise Wrong(f"sort: {shown(sort)} is not allowed; write {', '.join(allowed)}")
+    return sort
 
 
 def _number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

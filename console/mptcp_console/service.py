@@ -20,7 +20,7 @@ from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
 from mptcp_console.lane import Lane
-from mptcp_console.metrics import Scraper, Sources
+from mptcp_console.metrics import ProxyHealth, Scraper, Sources
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
 
@@ -89,7 +89,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     watch = Watch(ask, settings.status_socket, alive, lane.changed)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        Console(watch, lane, settings).application(metrics(settings)),
+        Console(watch, lane, settings).application(metrics(settings), proxy_health(settings)),
         loop="asyncio",
         http=BoundedHttp,
         ws="none",
@@ -122,6 +122,11 @@ def metrics(settings: Settings) -> Route:
     """Return the metrics' place."""
     # A Mount would send Prometheus on to /metrics/.
     return Route("/metrics", Scraper(Sources(settings.status_socket, settings.squid)))
+
+
+def proxy_health(settings: Settings) -> Route:
+    """Return the place where the page asks how the proxy is."""
+    return Route("/api/proxy", ProxyHealth(Sources(settings.status_socket, settings.squid)).answer)
 
 
 def _complain(text: object) -> None:

@@ -18,6 +18,7 @@ from mptcp_common.reasons import reason
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document, text_of
 from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
+from mptcp_console.address_names import read_names
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
 TOKEN_NAME: Final = "token"
@@ -26,6 +27,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:8610"
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
 DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
 _SQUID: Final = r"^http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):[0-9]{1,5}$"
+_URL: Final = r"^https?://[^\s/?#<>]+[^\s<>]*$"
 _HOST_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252})$"
 
 
@@ -42,6 +44,8 @@ class Settings:
     key: Path | None = None
     squid: str = DEFAULT_SQUID
     token_file: Path | None = None
+    names: Path | None = None
+    grafana: str | None = None
 
     @property
     def url(self) -> str:
@@ -57,6 +61,12 @@ def _squid(value: object) -> str:
     found = re.fullmatch(_SQUID, value) if isinstance(value, str) else None
     if found is None or not isinstance(value, str) or not 1 <= int(value.rpartition(":")[2]) <= 65535:
         raise ValueError(f"{shown(value)} is not the address of Squid's listener; write e.g. {DEFAULT_SQUID}")
+    return value
+
+
+def _url(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(_URL, value):
+        raise ValueError(f"{shown(value)} is not the address of a web page; write e.g. https://grafana.lan/d/mptcp")
     return value
 
 
@@ -122,6 +132,17 @@ class ConsoleSection(Section):
         description="Where Squid listens: its own counters are among the metrics. It gives them to this host alone.",
         examples=[DEFAULT_SQUID],
     )
+    names: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+        default=None,
+        description="A file of names for addresses, which the page shows beside them: an address and its name in each "
+        "line, as in /etc/hosts. A relative path starts at the directory of this file.",
+        examples=["names"],
+    )
+    grafana: Annotated[str, Parsed(_url, {"type": "string", "pattern": _URL})] | None = Field(
+        default=None,
+        description="The address of Grafana, or of a dashboard there: the page links to it.",
+        examples=["https://grafana.lan/d/mptcp"],
+    )
 
 
 def settings_schema() -> dict[str, Any]:
@@ -182,6 +203,13 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
     for name, file in (("certificate", section.certificate), ("key", section.key)):
         if file is not None and (why := _not_readable(directory / file)) is not None:
             problems.append(problem_at(document, (name,), str(file), f"{directory / file} cannot be read: {why}"))
+    names = None if section.names is None else directory / section.names
+    if names is not None:
+        try:
+            read_names(names)
+        except (OSError, ValueError) as error:
+            why = f"cannot be read: {_why(error)}" if isinstance(error, OSError) else str(error)
+            problems.append(problem_at(document, ("names",), str(section.names), f"{names} {why}"))
     if problems:
         raise DocumentError(problems)
     return Settings(
@@ -194,6 +222,8 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
         None if section.key is None else directory / section.key,
         section.squid,
         token_file,
+        names,
+        section.grafana,
     )
 
 

@@ -23,6 +23,7 @@ from mptcp_console.history import Tracks
 from mptcp_console.lane import Ask
 from mptcp_console.overviews import overview
 from mptcp_console.rates import Meter, record
+from mptcp_console.volumes import Volumes
 
 WATCHED_SECONDS: Final = 0.7
 """What happened is shown within a second: with ten thousand connections the answer itself takes 0.2 s or more."""
@@ -36,10 +37,10 @@ MANY_EVENTS: Final = 200
 MOST_EVENTS_ASKED: Final = 10_000
 FIRST_EVENTS: Final = 10_000
 """How far back is asked when the console starts."""
-_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED)
 
-DOWN, SILENT, REFUSED, ODD, UP = "down", "silent", "refused", "odd", "up"
-"""States of the throttler, as the console sees it."""
+DOWN, CRASHED, SILENT, REFUSED, ODD, UP = "down", "crashed", "silent", "refused", "odd", "up"
+"""States of the throttler, as the console sees it: ``down`` is one that was stopped or not started yet. A stop removes
+the status socket, and all caps; a throttler that crashed leaves both behind."""
 
 
 class TooMany(Exception):
@@ -69,8 +70,10 @@ def what_is_wrong(error: OSError, path: Path) -> tuple[str, str]:
     """Return the state that *error*, of a question to the throttler at *path*, means, and a line about it."""
     if isinstance(error, TimeoutError):
         return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
-    if error.errno in _NOBODY:
-        return DOWN, f"the throttler does not run: nobody listens at {path}"
+    if error.errno == errno.ENOENT:
+        return DOWN, f"the throttler does not run: it was stopped, or not started yet ({path} is not there)"
+    if error.errno == errno.ECONNREFUSED:
+        return CRASHED, f"the throttler does not run: it crashed or was killed (nobody listens at {path})"
     if isinstance(error, PermissionError):
         return REFUSED, f"the console may not ask: {path} is open to root and to members of its group only"
     return ODD, f"the throttler's answer cannot be read: {reason(error)}"
@@ -111,13 +114,14 @@ class Watch:
         """When the throttler did, of one whose events were not asked for yet."""
         self._meter = Meter()
         self._health = Health()
+        self._volumes = Volumes()
         self.tracks = Tracks()
         self.happenings = Happenings()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
         self.summary: Mapping[str, Any] | None = None
-        """The last answer; None while there is none."""
+        """The last answer, however old; None before the first."""
         self.overview: dict[str, Any] | None = None
-        """What all pages show of it, with what each path carried since the answer before."""
+        """What all pages show of it, with what each path carried since the answer before; as old."""
         self.tick = 0
         """How often was asked."""
         self.is_closed = False
@@ -160,7 +164,10 @@ class Watch:
             return
         try:
             record(self.tracks, self._meter, summary)
-            shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
+            shown = overview(summary, self._meter.paths) | {
+                "faults": self._health.take(summary),
+                "volumes": self._volumes.take(summary),
+            }
             began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
             last = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -215,10 +222,8 @@ class Watch:
         if state == UP:
             if self.tick:
                 self._say("the throttler answers")
-        else:
-            self.summary = self.overview = None
-            if before.state == UP:
-                self._say(text)
+        elif before.state == UP:
+            self._say(text)
 
     def _say(self, text: str) -> None:
         self.happenings.add({"time": self._clock(), "kind": "console", "text": text})
@@ -235,6 +240,11 @@ class Watch:
             yield
         finally:
             self.watchers -= 1
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last answer says what is now."""
+        return self.throttler.state == UP
 
     def now(self) -> float:
         """Return the time here, seconds since the epoch."""

@@ -27,6 +27,6 @@ test("what can become no address is said", () => {
 test("beside the field stands what is done with it", () => {
   assert.equal(addressHint("whole"), "");
   assert.equal(addressHint("none"), "");
-  assert.match(addressHint("incomplete"), /not whole yet: all clients/);
-  assert.match(addressHint("wrong"), /no IP address: all clients/);
+  assert.match(addressHint("incomplete"), /incomplete: all clients/);
+  assert.match(addressHint("wrong"), /no IP address, and no name of one: all clients/);
 });

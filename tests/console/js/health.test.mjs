@@ -9,23 +9,23 @@ test("the figures of a throttler's answer", () => {
   const facts = Object.fromEntries(health.healthFacts(REAL));
   assert.equal(facts["Version"], "0.1.0, process 4711");
   assert.equal(facts["Captures on"], "wan0; not on wan1");
-  assert.equal(facts["What budgets count"], "cannot be written: ledger l: disk full");
-  assert.equal(facts["Caps begin softly"], "yes");
-  assert.match(facts["Last bytes of sockets are counted"], /^no: this kernel lacks/);
-  assert.equal(facts["From a join to its cap"], "half within 10 ms, 95 % over 1 s (of 4)");
-  assert.equal(facts["Segments lost by the capture"], "5");
-  assert.equal(facts["Losses of path manager's events"], "1");
-  assert.equal(facts["Lists of all sockets (resyncs)"], "2");
-  assert.equal(facts["The kernel contradicted itself"], "3");
-  assert.equal(facts["Refused by the kernel"], "8");
-  assert.equal(facts["Put right in the kernel"], "9");
-  assert.equal(facts["Connections relaxed by the guard"], "1 now; 4 interventions");
-  assert.equal(facts["Longest pause of its loop"], "32 ms");
+  assert.equal(facts["Budget usage saved to disk"], "no: ledger l: disk full");
+  assert.equal(facts["Caps start gradually (BPF)"], "yes");
+  assert.match(facts["Short connections fully counted (BPF)"], /^no: this kernel cannot/);
+  assert.equal(facts["Time from a join to its cap"], "half within 10 ms, 95 % over 1 s (of 4)");
+  assert.equal(facts["Segments missed by the capture"], "5");
+  assert.equal(facts["Path-manager events lost"], "1");
+  assert.equal(facts["Full resyncs with the kernel"], "2");
+  assert.equal(facts["Contradictory kernel events"], "3");
+  assert.equal(facts["Changes refused by the kernel"], "8");
+  assert.equal(facts["Changes repaired in the kernel"], "9");
+  assert.equal(facts["Caps relaxed by the guard"], "1 connection now; 4 times since the start");
+  assert.equal(facts["Longest pause of its event loop"], "32 ms");
 });
 
 test("what an older throttler does not say is unknown, not well", () => {
   const facts = Object.fromEntries(health.healthFacts({time: 1, version: "0.0.1", pid: 1}));
-  for (const name of ["Captures on", "Caps begin softly", "From a join to its cap", "Segments lost by the capture", "Refused by the kernel"]) {
+  for (const name of ["Captures on", "Caps start gradually (BPF)", "Time from a join to its cap", "Segments missed by the capture", "Changes refused by the kernel"]) {
     assert.equal(facts[name], "\u2013", name);
   }
 });

@@ -12,12 +12,12 @@ function known({events = [], more = false, since = NOW - 600, counted = {}} = {}
 }
 
 test("that nothing happened is said only where that is known", () => {
-  assert.equal(held.noEvents(known(), NOW), "Nothing happened within 15 s of it.");
-  assert.equal(held.noEvents(known({since: NOW - 14}), NOW), "No event of then is kept.");
-  assert.equal(held.noEvents(known({since: null}), NOW), "No event of then is kept.");
-  assert.equal(held.noEvents({state: "asked"}, NOW), "The console is asked …");
+  assert.equal(held.noEvents(known(), NOW), "Nothing happened within 15 s of this time.");
+  assert.equal(held.noEvents(known({since: NOW - 14}), NOW), "No event of that time is kept.");
+  assert.equal(held.noEvents(known({since: null}), NOW), "No event of that time is kept.");
+  assert.equal(held.noEvents({state: "asked"}, NOW), "Loading …");
   assert.equal(held.noEvents({state: "failed", why: "the console does not answer"}, NOW),
-    "What happened then cannot be had: the console does not answer.");
+    "The events of that time are not available: the console does not answer.");
 });
 
 test("where all events are shown nothing is noted", () => {

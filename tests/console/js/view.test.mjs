@@ -3,18 +3,25 @@ import test from "node:test";
 import {eventsBetween, viewOf} from "../../../console/mptcp_console/static/js/view.mjs";
 
 test("an address means a part of the page", () => {
-  for (const name of ["connections", "events", "policy", "what-if"]) assert.deepEqual(viewOf(`#${name}`), {view: name, token: "", span: ""});
-  assert.deepEqual(viewOf("#connection/4f037d87"), {view: "connection", token: "4f037d87", span: ""});
+  for (const name of ["clients", "connections", "events", "policy", "what-if", "health"]) {
+    assert.deepEqual(viewOf(`#${name}`), {view: name, token: "", span: "", client: ""});
+  }
+  // A tunnel's token has nine digits.
+  for (const token of ["4f037d87", "14f037d87"]) {
+    assert.deepEqual(viewOf(`#connection/${token}`), {view: "connection", token, span: "", client: ""});
+  }
+  for (const client of ["10.77.1.2", "fd77::2"]) assert.equal(viewOf(`#connections/${client}`).client, client);
+  assert.equal(viewOf("#connections/<b>").client, "");
 });
 
 test("one that means nothing is the live page", () => {
-  for (const hash of ["", "#", "#live", "#nothing", "#connection", "#connection/xyz", "#connection/4f037d877", "#connection/4f037d8/7"]) {
-    assert.deepEqual(viewOf(hash), {view: "live", token: "", span: ""}, hash);
+  for (const hash of ["", "#", "#live", "#nothing", "#connection", "#connection/xyz", "#connection/4f037d8777", "#connection/4f037d8/7"]) {
+    assert.deepEqual(viewOf(hash), {view: "live", token: "", span: "", client: ""}, hash);
   }
 });
 
 test("events of a time have an address", () => {
   assert.equal(eventsBetween(1_795_000_000.6, 1_795_000_015.2), "#events/1795000000-1795000016");
-  assert.deepEqual(viewOf("#events/1795000000-1795000016"), {view: "events", token: "", span: "1795000000-1795000016"});
+  assert.deepEqual(viewOf("#events/1795000000-1795000016"), {view: "events", token: "", span: "1795000000-1795000016", client: ""});
   for (const hash of ["#events/1795000000", "#events/x-y", "#events/1-2-3", "#policy/1-2"]) assert.equal(viewOf(hash).span, "", hash);
 });

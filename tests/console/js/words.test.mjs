@@ -5,7 +5,7 @@ import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
 
 const NOW = 1_795_000_000;
 const UP = {state: "up", since: NOW, text: ""};
-const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run: nobody listens at /run/a.sock"};
+const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run"};
 const CAP = {rule: "a", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 5e6, total: 5e6, shared: 0, capped: 2};
 
 test("the graph in one sentence", () => {
@@ -27,16 +27,19 @@ test("what keeps the page from being true is said, and nothing else", () => {
   assert.equal(words.troubleText(null, null), null);
   assert.equal(words.troubleText(UP, null), null);
   const down = words.troubleText(DOWN, null);
-  assert.match(down, /^The throttler does not run: nobody listens at \/run\/a\.sock\. Since \d\d:\d\d:\d\d; it is asked again/);
-  assert.match(words.troubleText(DOWN, GONE), /^The console does not answer since/);
-  assert.match(words.troubleText(UP, GONE), /^The console does not answer since/);
+  assert.match(down, /^The throttler does not run\. Since \d\d:\d\d:\d\d; it is asked again/);
+  // A stop removes all caps, and a crash none.
+  assert.match(down, /nothing is capped/);
+  assert.match(words.troubleText({...DOWN, state: "crashed"}, null), /Caps that were set stay until the throttler is started again/);
+  assert.match(words.troubleText(DOWN, GONE), /^The console has not answered since/);
+  assert.match(words.troubleText(UP, GONE), /^The console has not answered since/);
   assert.deepEqual([[null, null], [UP, null], [DOWN, null], [UP, GONE]].map(each => words.stateText(...each)),
     ["connecting", "live", "throttler down", "console lost"]);
 });
 
 test("a console that has no room for one more page is not said to be gone", () => {
   const full = {since: NOW - 5, why: "full"};
-  assert.match(words.troubleText(UP, full), /^The console keeps as many pages up to date as it can/);
+  assert.match(words.troubleText(UP, full), /^Too many pages of the console are open/);
   assert.equal(words.stateText(UP, full), "console full");
 });
 
@@ -89,7 +92,7 @@ test("what the graph does not show", () => {
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
   assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
-  const listed = "Neither drawn nor in the table: 51 more caps, of the fewest subflows; the page Policy has all.";
+  const listed = "Neither drawn nor in the table: 51 more caps, with the fewest subflows; the page Policy has all.";
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 88, highCaps: 0}, 51), `Not drawn: 88 more caps. The table has them. ${listed}`);
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
 });
@@ -116,9 +119,9 @@ test("a subflow's cap", () => {
   assert.deepEqual(words.verdict({...subflow, backup: true}), {text: "backup", kind: "none"});
   const down = {rate: 5e6, ceil: 5e6}, up = {rate: 1e6, ceil: 1e6};
   assert.deepEqual(words.verdict({...subflow, ...down}), {text: "5 Mbit/s", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, ...down, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, ...down, landing: true}), {text: "5 Mbit/s, starting", kind: "landing"});
   assert.deepEqual(words.verdict({...subflow, upload: up}), {text: "1 Mbit/s up", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, upload: {...up, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, upload: {...up, landing: true}}), {text: "1 Mbit/s up, starting", kind: "landing"});
   assert.deepEqual(words.verdict({...subflow, ...down, upload: up}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
   assert.deepEqual(words.verdict({...subflow, ...down, ceil: 10e6, upload: {...up, ceil: 2e6}}),
     {text: "10 Mbit/s, 5 Mbit/s of it guaranteed; 2 Mbit/s up, 1 Mbit/s of it guaranteed", kind: "capped"});

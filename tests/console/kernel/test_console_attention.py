@@ -119,7 +119,7 @@ def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) ->
     assert site.browser.find("#rules tbody td:nth-child(2)").text.split() == ["ethernet", "down"]
     site.open(f"connection/{TOKEN}")
     site.browser.until_text("#explained", "Subflow since")
-    site.browser.until_text("#explained", "Carried1.00 MB")
+    site.browser.until_text("#explained", "Bytes1.00 MB")
 
 
 def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
@@ -137,7 +137,7 @@ def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
     site.open("connections")
     site.browser.until_text("#connections-count", "3 connections")
     site.write("#filter-client", "10.77")
-    site.browser.until_text("#filter-client-hint", "The address is not whole yet: all clients are shown.")
+    site.browser.until_text("#filter-client-hint", "The address is incomplete: all clients are shown.")
     asked = site.asked("connections")
     site.browser.until(lambda: site.asked("connections") > asked, "the table is renewed")
     assert site.browser.text("#connections-message") == ""
@@ -151,7 +151,7 @@ def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
     """Defect: live events were compared by the text of the address."""
     site.open("events")
     site.write("#events-client", "FD77:0::1")
-    site.browser.until_text("#events", "Nothing happened that is kept.")
+    site.browser.until_text("#events", "No event matches the filter.")
     site.world.tell("applied", "of another", client="fd77::2")
     site.world.tell("applied", "of the same", client="fd77::1")
     site.browser.until_text("#events", "of the same")
@@ -182,14 +182,14 @@ def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None
     site.world.captures, site.world.ledger_error = False, "ledger l: disk full"
     try:
         site.browser.until_text("#faults", "Nothing is captured on wan0, which is down or gone")
-        site.browser.until_text("#faults", "What budgets count cannot be written (ledger l: disk full)")
+        site.browser.until_text("#faults", "Budget usage cannot be saved to disk (ledger l: disk full)")
         assert site.browser.find("#faults").is_displayed()
         assert site.browser.text("#state-text") == "live, 2 faults"
         assert site.browser.text("#title-moment") == "Now"
         assert site.browser.faults() == []
-        site.open("policy")
+        site.browser.open(f"{site.console.url}/#health")
         site.browser.until_text("#health", "Captures onnot on wan0")
-        site.browser.until_text("#health", "cannot be written: ledger l: disk full")
+        site.browser.until_text("#health", "no: ledger l: disk full")
     finally:
         site.world.captures, site.world.ledger_error = True, None
     site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "nothing is wrong any more")
@@ -240,5 +240,5 @@ def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -
         site.browser.until_text("#state-text", "console full")
         site.browser.run(TELL, "#trouble")
         site.browser.until(lambda: len(site.browser.run("return window.told")) > 7, "it is tried again")
-        assert [each for each in site.browser.run("return window.told") if "as many pages" not in each] == []
+        assert [each for each in site.browser.run("return window.told") if "Too many pages" not in each] == []
     site.browser.until_text("#state-text", "live")

@@ -140,7 +140,7 @@ def test_a_request_that_fails_is_not_told_as_that_nothing_happened(site: Site) -
     site.open()
     site.browser.run(REFUSE, "near=")
     site.go_to(time.time() - 2)
-    site.browser.until_text("#nearby", "What happened then cannot be had: the console does not answer.")
+    site.browser.until_text("#nearby", "The events of that time are not available: the console does not answer.")
     assert "Nothing happened" not in site.browser.text("#nearby")
 
 

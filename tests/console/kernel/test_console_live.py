@@ -79,6 +79,8 @@ class Site:
     console: Console
     browser: Browser
     config: Path
+    plain: list[str]
+    """Downloads by plain TCP."""
 
     def get(self, path: str) -> Any:
         with self.testbed["proxy"].entered():
@@ -107,13 +109,14 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     # Of the console's unit what a namespace can have: nobody, with the group that may ask, and no way to become more.
     namespace = ["ip", "netns", "exec", proxy.namespace]
     nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
-    argv = mptcp_command(["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")])
+    plain = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
+    argv = mptcp_command(plain)
     with (
         testbed["client"].running(argv, name="download"),
         console(testbed.directory, throttler.socket, prefix=[*namespace, *nobody, "--bounding-set=-all"]) as running,
         browser(testbed.directory, namespace, proxy.entered) as chromium,
     ):
-        site = Site(testbed, policy, throttler, running, chromium, config)
+        site = Site(testbed, policy, throttler, running, chromium, config, plain)
         chromium.open(running.url)
         chromium.until_text("#legend", "wifi", within=300)
         yield site
@@ -236,6 +239,27 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
             site.browser.until_text(*ready)
             time.sleep(2)
             site.browser.screenshot(Path(str(wanted)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
+
+
+def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) -> None:
+    def clients() -> dict[str, Any]:
+        found: dict[str, Any] = site.get("/api/clients")
+        return found
+
+    def both() -> tuple[int, int]:
+        found = clients()
+        return found["total"], found["plain_tcp"]["connections"]
+
+    # The subflows of the download are none of plain TCP.
+    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP")
+    (client,) = clients()["clients"]
+    assert (client["connections"], client["subflows"]) == (1, 2)
+    assert client["bytes_sent"] > CARRIED
+    with site.testbed["client"].running(site.plain, name="plain"):
+        wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
+        (plain,) = clients()["plain_tcp"]["clients"]
+        assert plain == {"client": client["client"], "connections": 1}
+    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP any more")
 
 
 def test_the_page_says_what_the_throttler_does(site: Site) -> None:

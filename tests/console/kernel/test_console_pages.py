@@ -23,14 +23,17 @@ from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
-PAGES = ["live", "connections", f"connection/{TOKEN}", "events", "policy", "what-if"]
+PAGES = ["live", "clients", "connections", f"connection/{TOKEN}", "events", "policy", "what-if", "health"]
+SETTINGS = "names: names\ngrafana: https://grafana.lan/d/mptcp\n"
 READY = {
     "live": ("#legend", "wifi"),
+    "clients": ("#clients", "10.77.1.2"),
     "connections": ("#connections", TOKEN),
     f"connection/{TOKEN}": ("#explained", "spare-ethernet"),
     "events": ("#events", "capped at 5 Mbit/s"),
     "policy": ("#rules", "spare-ethernet"),
     "what-if": ("#title-what-if", "What if"),
+    "health": ("#health", "Version"),
 }
 LOGIN_TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 
@@ -61,12 +64,13 @@ def carry(world: World, stop: threading.Event) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
     directory = tmp_path_factory.mktemp("console")
-    world = World(counted=time.time())
+    world = World(counted=time.time(), over_budget=True, plain={"10.77.1.9": 2})
+    (directory / "names").write_text("10.77.1.3 laptop\n")
     stop = threading.Event()
     carrying = threading.Thread(target=carry, args=(world, stop), daemon=True)
     with ExitStack() as stack:
         throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port(), settings=SETTINGS))
         carrying.start()
         stack.callback(stop.set)
         world.tell("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
@@ -141,7 +145,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
         site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "it is said that it is a dry run")
         assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
-        site.browser.until_text("#tiles", "Capped0")
+        site.browser.until_text("#tiles", "Capped subflows0")
         site.open("connections")
         site.browser.until_text("#connections", "5 Mbit/s, 2.5 Mbit/s of it guaranteed (dry run)")
         assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
@@ -158,12 +162,12 @@ def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
     """Defect: of a policy whose rules have no cap of their own, the page said that it has no rule."""
     usual = site.world.words
     site.open("policy")
-    site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhere: path ethernet")
+    site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhen: path ethernet")
     steering = {"conditions": ["Mon-Fri 08:00-18:00 (UTC)"], "does": ["steering waterfall: wifi, then lte"]}
     try:
         site.world.words = [{"rule": "office", **steering}, {"rule": "rest", "conditions": [], "does": ["no budget"]}]
         site.browser.until_text(
-            "#rule-words", "office steering waterfall: wifi, then lteWhere: Mon-Fri 08:00-18:00 (UTC)"
+            "#rule-words", "office steering waterfall: wifi, then lteWhen: Mon-Fri 08:00-18:00 (UTC)"
         )
         site.browser.until_text("#rule-words", "rest no budgetEvery subflow")
         site.browser.until_text("#rules", "No rule has a cap of its own.")
@@ -226,6 +230,105 @@ def test_views_are_reached_by_keyboard_and_focus_follows(site: Site) -> None:
     site.browser.until_text("#connection-events", "connection opened from")
     site.browser.driver.back()
     site.browser.until(lambda: site.browser.find("#view-connections").is_displayed(), "the table again")
+
+
+def test_who_uses_what_and_who_is_over_a_budget(site: Site) -> None:
+    site.open("clients")
+    site.browser.until_text("#clients", "10.77.1.3 (laptop)")
+    first = "#clients tbody tr:first-child"
+    site.browser.until_text(first, "10.77.1.2")
+    site.browser.until_text(first, "own: 2.10 GB of 2.00 GB")
+    assert "used-up" in (site.browser.find(first).get_attribute("class") or "")
+    assert site.browser.text("#plain-clients") == "10.77.1.9: 2 connections"
+    site.browser.run(
+        "const field = document.querySelector('#clients-sort'); field.value = 'bytes';"
+        "field.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    site.browser.until_text(first, "10.77.1.4")
+    site.browser.find(f"{first} a").click()
+    site.browser.until_text("#connections-count", "1 connection")
+    assert site.browser.find("#filter-client").get_attribute("value") == "10.77.1.4"
+
+
+def test_a_filter_without_a_result_is_no_absence_of_traffic(site: Site) -> None:
+    for page, field, none in (
+        ("connections", "#filter-client", "#connections-none"),
+        ("events", "#events-client", "#events-none"),
+    ):
+        site.open(page)
+        site.browser.find(field).send_keys("10.99.9.9")
+        told = site.browser.find(none)
+        site.browser.until(told.is_displayed, "it is said that nothing matches")
+        photograph(site, f"{page}-none-desktop-light")
+        site.browser.find(f"{none} button").click()
+        site.browser.until_text(*READY[page])
+        assert not told.is_displayed()
+    # A name stands for its address.
+    site.open("connections")
+    site.browser.find("#filter-client").send_keys("laptop")
+    site.browser.until_text("#connections-count", "1 connection")
+
+
+def test_without_traffic_nothing_is_said_to_be_filtered(site: Site) -> None:
+    site.world.count = 0
+    try:
+        for page in ("live", "connections", "clients"):
+            site.browser.open(f"{site.console.url}/#{page}")
+            if page == "connections":
+                site.browser.until_text("#connections-none", "There is no connection")
+                assert not site.browser.find("#connections-clear").is_displayed()
+            elif page == "clients":
+                site.browser.until_text("#clients tbody", "No client")
+            else:
+                site.browser.until_text("#tiles", "Connections0")
+            photograph(site, f"{page}-empty-desktop-light")
+    finally:
+        site.world.count = 3
+
+
+def test_a_connection_that_closed_is_said_to_be_what_it_was(site: Site) -> None:
+    last = f"{int(TOKEN, 16) + 2:08x}"
+    site.browser.open(f"{site.console.url}/#connection/{last}")
+    site.browser.until_text("#explained", "spare-ethernet")
+    site.world.count = 2
+    try:
+        site.browser.until_text("#connection-message", "What is shown is from")
+        assert "spare-ethernet" in site.browser.text("#explained")
+        # Who comes later is shown nothing of it.
+        site.browser.open(f"{site.console.url}/#connection/{last}")
+        site.browser.until_text("#connection-message", "There is no such connection now")
+        assert site.browser.text("#explained") == ""
+    finally:
+        site.world.count = 3
+
+
+def test_a_budget_begins_anew_by_the_policys_clock(site: Site) -> None:
+    driver = site.browser.driver
+    driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/New_York"})
+    site.world.until = 1_798_754_400.0  # midnight in Athens
+    try:
+        for page, budgets in (("live", "#live-budgets"), ("policy", "#budgets")):
+            site.open(page)
+            site.browser.until_text(budgets, "starts again 2027-01-01 00:00 (Europe/Athens)")
+    finally:
+        site.world.until = None
+        driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_on_a_phone_the_header_takes_two_lines_whatever_it_says(site: Site) -> None:
+    site.browser.show_as("phone", "light")
+    site.open("live")
+    usual = site.browser.run("return document.querySelector('.bar').offsetHeight")
+    site.browser.run("document.querySelector('#logout').hidden = false")
+    for words in ("throttler crashed", "live, 12 faults"):
+        # The page writes it again each second.
+        measured = site.browser.run(
+            "document.querySelector('#state-text').textContent = arguments[0];"
+            "const bar = document.querySelector('.bar'), views = document.querySelector('.views');"
+            "return [bar.offsetHeight, bar.scrollWidth - bar.clientWidth, views.scrollWidth - views.clientWidth]",
+            words,
+        )
+        assert measured == [usual, 0, 0], words
 
 
 def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
@@ -305,15 +408,34 @@ def test_names_from_the_throttler_never_become_markup(site: Site) -> None:
 def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -> None:
     site.open("live")
     site.throttler.stop()
-    site.browser.until_text("#trouble", "The throttler does not run: nobody listens at")
+    site.browser.until_text("#trouble", "a stop removes all caps")
     assert site.browser.find("#trouble").is_displayed()
     site.browser.until_text("#title-moment", "Last known")
     photograph(site, "trouble-desktop-light")
+    # A page that is opened now shows what was known last, and says so.
+    for page in ("live", "policy", "connections", "health", "clients"):
+        site.browser.open(f"{site.console.url}/#{page}")
+        site.browser.until_text("#trouble", "a stop removes all caps")
+        if page == "live":
+            site.browser.until_text("#tiles", "Connections3")
+            assert site.browser.find("#tiles-note").is_displayed()
+        if page == "policy":
+            site.browser.until_text("#policy-message", "this is the last known policy")
+            site.browser.until_text("#rules", "spare-ethernet")
+        for device in DEVICES if os.environ.get("MPTCP_CONSOLE_SCREENSHOTS") else ():
+            site.browser.show_as(device, "light")
+            photograph(site, f"down-{page}-{device}")
+    site.browser.show_as("desktop", "light")
+    site.browser.open(f"{site.console.url}/#live")
     site.world.pid += 1
     site.world.events.clear()
     site.throttler.start()
     site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
     site.browser.until_text("#nearby", "the throttler was started anew")
+    site.throttler.stop(is_crash=True)
+    site.browser.until_text("#trouble", "Caps that were set stay")
+    site.throttler.start()
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
     site.throttler.hangs = True
     site.browser.until_text("#trouble", "The throttler does not answer within 3 s")
     site.throttler.hangs = False
@@ -325,7 +447,7 @@ def test_a_console_that_hangs_is_named_and_comes_back(site: Site) -> None:
     site.open("live")
     site.console.process.send_signal(signal.SIGSTOP)
     try:
-        site.browser.until_text("#trouble", "The console does not answer since")
+        site.browser.until_text("#trouble", "The console has not answered since")
     finally:
         site.console.process.send_signal(signal.SIGCONT)
     site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")

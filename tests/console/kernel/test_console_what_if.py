@@ -52,7 +52,7 @@ def test_a_policy_is_tried(site: Site) -> None:
 def test_what_changes_and_what_stays_capped_is_told_by_direction(site: Site) -> None:
     """Defect: upload and download of a subflow looked alike, and what stays capped was not there."""
     chromium = tried(site, "rules: []")
-    chromium.until_text(RESULT, "2 subflows would be treated otherwise")
+    chromium.until_text(RESULT, "2 subflows would be treated differently")
     found = chromium.text(RESULT)
     assert "ConnectionClient's endPathDirectionNowThen" in found
     for direction in ("down", "up"):

@@ -303,7 +303,7 @@ def test_without_a_throttler_pages_are_served_and_say_so(tmp_path: Path) -> None
         assert client.get("/").status_code == 200
         answer = client.get("/api/connections")
         assert answer.status_code == 503
-        assert "nobody listens at" in answer.json()["error"]
+        assert "does not run" in answer.json()["error"]
         assert client.get("/api/history").json()["length"] == 0
         assert client.get("/api/policy").status_code == 503
 
@@ -392,3 +392,45 @@ def test_who_asks_for_the_head_of_the_stream_takes_no_place(site: Site, client: 
     """Defect: the answer had no end, and it counted as one who watches for as long as its connection was open."""
     assert client.head("/api/live").headers["content-type"].startswith("text/event-stream")
     assert site.watch.watchers == 0
+
+
+def test_who_uses_what_is_asked_of_the_throttler(site: Site, client: TestClient) -> None:
+    site.world.over_budget, site.world.plain = True, {"10.77.1.9": 2}
+    answer = client.get("/api/clients?sort=budget&limit=2").json()
+    assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
+    asked = [each for each in site.world.asked if each["query"] == "clients"]
+    assert asked == [{"query": "clients", "sort": "budget", "limit": 2}]
+    for wrong in ("sort=age", "limit=201", "client=10.77.1.2"):
+        assert client.get(f"/api/clients?{wrong}").status_code == 400
+
+
+def test_the_last_known_policy_is_kept_and_said_to_be_old(site: Site, client: TestClient) -> None:
+    client.portal.call(until, lambda: site.watch.summary)  # type: ignore[union-attr]
+    assert client.get("/api/policy").json()["is_current"] is True
+    site.throttler.stop()
+    client.portal.call(site.watch.look)  # type: ignore[union-attr]
+    answer = client.get("/api/policy").json()
+    assert answer["is_current"] is False
+    assert answer["policy"]["rules"] == ["spare-ethernet"]
+
+
+def test_names_and_links_are_those_of_the_settings(tmp_path: Path) -> None:
+    names = tmp_path / "names"
+    names.write_text("10.77.1.2 phone\n")
+    with Site(tmp_path, names=names, grafana="https://grafana.lan/").client() as client:
+        about = client.get("/api/about").json()
+        assert (about["names"], about["grafana"], about["docs"]) == (
+            {"10.77.1.2": "phone"},
+            "https://grafana.lan/",
+            True,
+        )
+        names.write_text("10.77.1.2 tablet\n")
+        assert client.get("/api/about").json()["names"] == {"10.77.1.2": "tablet"}
+
+
+def test_the_documentation_is_given_as_text_and_nothing_beside_it(client: TestClient) -> None:
+    page = client.get("/docs/console.md")
+    assert page.headers["content-type"] == "text/plain; charset=utf-8"
+    assert page.text.startswith("# The console")
+    for path in ("/docs/none.md", "/docs/..%2fREADME.md", "/docs/paper%2fx.md", "/docs/console.png"):
+        assert client.get(path).status_code == 404, path

@@ -46,7 +46,8 @@ def test_the_shipped_schema_is_that_of_the_code() -> None:
 
 def test_all_that_can_be_said(tmp_path: Path) -> None:
     text = "listen: '[::]:80'\nstatus_socket: /run/a.sock\ntoken_file: token\nhosts: [proxy.lan]\n"
-    text += f"certificate: c\nkey: {tmp_path}/k\nsquid: http://[::1]:8080\n"
+    text += f"certificate: c\nkey: {tmp_path}/k\nsquid: http://[::1]:8080\nnames: n\ngrafana: https://g.lan/d/a\n"
+    (tmp_path / "n").write_text("10.77.1.2 phone\n")
     for name in ("c", "k"):
         (tmp_path / name).touch()
     assert read_settings(written(tmp_path, text, TOKEN + "\n")) == Settings(
@@ -59,6 +60,8 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
         tmp_path / "k",
         "http://[::1]:8080",
         tmp_path / "token",
+        tmp_path / "n",
+        "https://g.lan/d/a",
     )
 
 
@@ -159,6 +162,10 @@ def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None
         ("squid: 127.0.0.1:3128", "is not the address of Squid's listener; write e.g. http://127.0.0.1:3128"),
         ("squid: http://localhost:0", "is not the address of Squid's listener"),
         ("squid: http://localhost:3128/x", "is not the address of Squid's listener"),
+        ("names: nowhere", "nowhere cannot be read: No such file or directory"),
+        ("names: token", "token line 1: '3f0c1d2e4b5a69788796a5b4c3d2e1f0' is not an IP address"),
+        ("grafana: grafana.lan", "is not the address of a web page; write e.g. https://grafana.lan/d/mptcp"),
+        ("grafana: 'javascript:alert(1)'", "is not the address of a web page"),
         ("listne: 127.0.0.1:1", "did you mean"),
         ("token_file:", "has no value"),
     ],

@@ -20,6 +20,7 @@ POLICY = "version: 1\nrules: []\n"
     [
         {"query": "summary"},
         {"query": "connections", "sort": "rate", "limit": 2},
+        {"query": "clients", "sort": "budget", "limit": 2},
         {"query": "explain", "token": "4f037d87"},
         {"query": "events", "after": 0},
         {"query": "policy"},
@@ -29,7 +30,7 @@ POLICY = "version: 1\nrules: []\n"
     ids=lambda request: str(request["query"]),
 )
 def test_the_fakes_answers_are_those_of_the_protocol(request_: dict[str, object], capped: bool, dry_run: bool) -> None:
-    world = World(capped=capped, dry_run=dry_run)
+    world = World(capped=capped, dry_run=dry_run, over_budget=True, plain={"10.77.1.9": 2})
     world.tell("applied", "a cap", token="4f037d87", client="10.77.1.2", rule="spare-ethernet")
     answer = world.answer(request_)
     TypeAdapter(ANSWERS[str(request_["query"])]).validate_json(json.dumps(answer))

@@ -40,7 +40,7 @@ def test_what_lasts_is_said_as_long_as_it_does() -> None:
     for second in (0, 600):
         captured, written = health.take(summary(NOW + second, **wrong))
         assert captured.startswith("Nothing is captured on wan0,")
-        assert written.startswith("What budgets count cannot be written (ledger l: disk full); caps hold")
+        assert written.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
     assert health.take(summary(NOW + 601)) == []
 
 
@@ -72,7 +72,7 @@ def test_what_was_lost_before_somebody_looked_is_not_said_to_be_new() -> None:
 def test_the_real_throttlers_answer_is_understood() -> None:
     assert [each.partition(" (")[0] for each in Health().take(REAL)] == [
         "Nothing is captured on wan1, which is down or gone; capturing goes on when it is back",
-        "What budgets count cannot be written",
+        "Budget usage cannot be saved to disk",
     ]
     shown = whole(REAL)
     assert shown["captures"] == {"wan0": True, "wan1": False}

@@ -10,6 +10,7 @@ import pytest
 from fake_throttler import World, until
 from watched_site import SOCKET, START, Site, queries, run
 
+from mptcp_console.live import moment
 from mptcp_console.watch import (
     EVENTS_SECONDS,
     MANY_EVENTS,
@@ -129,8 +130,11 @@ def test_watchers_are_counted_and_bounded(site: Site) -> None:
 
 
 WRONG = {
-    "down": (ConnectionRefusedError(111, "Connection refused"), "nobody listens at /run/mptcp-throttler/status.sock"),
-    "down, not made": (FileNotFoundError(2, "No such file"), "nobody listens at"),
+    "crashed": (
+        ConnectionRefusedError(111, "Connection refused"),
+        "nobody listens at /run/mptcp-throttler/status.sock",
+    ),
+    "down": (FileNotFoundError(2, "No such file"), "/run/mptcp-throttler/status.sock is not there"),
     "silent": (TimeoutError(), "does not answer within 3 s"),
     "refused": (PermissionError(13, "Permission denied"), "members of its group only"),
     "odd": (ConnectionResetError("the answer ended too early"), "the answer ended too early"),
@@ -146,10 +150,14 @@ def test_a_throttler_that_does_not_answer_is_named_and_comes_back(site: Site, na
         site.fails = error
         await site.look()
         await site.look()
-        assert (site.watch.throttler.state, site.watch.throttler.since) == (name.partition(",")[0], START + 2)
+        assert (site.watch.throttler.state, site.watch.throttler.since) == (name, START + 2)
         assert words in site.watch.throttler.text
         assert words in site.alive[-1]
-        assert site.watch.summary is None
+        # What was known last is kept, and said to be old.
+        assert site.watch.summary is not None
+        assert not site.watch.is_current
+        sent = moment(site.watch, 0)
+        assert (sent["now"], sent["last"]) == (None, site.watch.overview)
         site.fails = None
         await site.look()
 

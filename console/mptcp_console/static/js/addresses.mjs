@@ -14,8 +14,8 @@ export function addressOf(text) {
 
 /** @param {Typed["kind"]} kind @returns {string} what is said beside the field; most often nothing */
 export function addressHint(kind) {
-  if (kind === "incomplete") return "The address is not whole yet: all clients are shown.";
-  return kind === "wrong" ? "This is no IP address: all clients are shown." : "";
+  if (kind === "incomplete") return "The address is incomplete: all clients are shown.";
+  return kind === "wrong" ? "This is no IP address, and no name of one: all clients are shown." : "";
 }
 
 /** @param {string} word @returns {string} the address, "incomplete" or "wrong" */

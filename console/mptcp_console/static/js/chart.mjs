@@ -92,7 +92,8 @@ export class Chart {
       ...this.#size(),
       legend: {show: false},
       cursor: {y: false, drag: {x: false, y: false}, points: {size: 7}},
-      padding: [22, 12, 0, 0],
+      // To the right there is room for half of a time that stands below the end.
+      padding: [22, 32, 0, 0],
       scales: {x: {time: true, auto: false}, y: {auto: false}},
       series: [{}, ...lines, ...caps],
       axes: [

@@ -3,12 +3,18 @@
  */
 import {addressHint, addressOf} from "./addresses.mjs";
 import {setText} from "./dom.mjs";
+import {addressNamed} from "./names.mjs";
 
 /**
- * The client that is asked for; nothing while what stands in *field* is no whole address, which *hint* says then.
+ * The client that is asked for, by address or name; nothing while what stands in *field* is no whole address, which *hint* says then.
  * @param {HTMLInputElement} field @param {Element} hint @returns {string}
  */
 export function clientIn(field, hint) {
+  const found = addressNamed(field.value);
+  if (found !== "") {
+    setText(hint, found);
+    return found;
+  }
   const {kind, address} = addressOf(field.value);
   setText(hint, addressHint(kind));
   return address;

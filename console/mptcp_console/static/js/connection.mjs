@@ -3,8 +3,9 @@
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, keyed, make, setText} from "./dom.mjs";
-import {age, milliseconds, moment, rate, size} from "./format.mjs";
+import {age, clock, milliseconds, moment, rate, size} from "./format.mjs";
 import {show} from "./happenings.mjs";
+import {named} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
 import {triedText} from "./words.mjs";
@@ -17,11 +18,14 @@ const EVENTS = 200;
 
 export class ConnectionPage {
   #token = "";
+  /** @type {number|null} when what is shown was so */
+  #known = null;
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#token !== "");
 
   /** @param {string} token that of a connection; nothing while the page is not shown */
   show(token) {
     if (token !== "" && token !== this.#token) {
+      this.#known = null;
       byId("explained").replaceChildren();
       byId("connection-facts").replaceChildren();
       byId("connection-events").replaceChildren();
@@ -46,20 +50,21 @@ export class ConnectionPage {
       const [explained, found] = await Promise.all([get("explain", {token}), get("connections", {token})]);
       if (token !== this.#token) return;
       const now = explained.time;
-      show(byId("connection-events"), events.events.reverse(), now, "Nothing of it is kept.", token);
+      show(byId("connection-events"), events.events.reverse(), now, "No events.", token);
       const why = explained.connections[0];
       const live = found.connections[0];
       if (why === undefined) {
-        setText(message, "It is closed, or there never was one.");
+        setText(message, closedText(this.#known, events.events.length > 0));
         return;
       }
+      this.#known = now;
       setText(message, "");
       facts(byId("connection-facts"), [
-        ["Client", why.tunnel === undefined ? why.client : `${why.client}, tunnel ${why.tunnel} (UDP)`],
+        ["Client", why.tunnel === undefined ? named(why.client) : `${named(why.client)}, tunnel ${why.tunnel} (UDP)`],
         ["Since", `${moment(why.since, now)} (${age(now - why.since)})`],
         ["Sent", size(live?.bytes_sent)],
         ["Received", size(live?.bytes_received)],
-        ["Guard", live?.relaxed ?? (why.subflows.some(isCapped) ? "caps hold" : "no cap to relax")],
+        ["Caps relaxed by the guard", live?.relaxed ?? (why.subflows.some(isCapped) ? "no" : "no cap")],
       ]);
       const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
       keyed(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
@@ -69,6 +74,16 @@ export class ConnectionPage {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
     }
   }
+}
+
+/**
+ * Why there is nothing new of a connection.
+ * @param {number|null} known when what is shown was so; null where nothing is shown @param {boolean} hasEvents
+ */
+export function closedText(known, hasEvents) {
+  if (known !== null) return `This connection is closed. What is shown is from ${clock(known)}, when it was last there.`;
+  return hasEvents ? "This connection is closed. What happened to it stands below."
+    : "There is no such connection now, and no event of one is kept.";
 }
 
 /** @param {ExplainedSubflow} each */
@@ -81,8 +96,8 @@ function cardOf() {
   return make("article", {class: "card"},
     make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),
     make("p", {class: "reason"}), make("dl", {class: "facts"}),
-    make("h3", {}, "Rules that were tried"), make("ol", {class: "tried"}), make("p", {class: "help"}, "No rule is for this direction."),
-    make("h3", {}, "What changed it after that"), make("ul", {class: "stages"}));
+    make("h3", {}, "Rules, in the order in which they were checked"), make("ol", {class: "tried"}), make("p", {class: "help"}, "No rule is for this direction."),
+    make("h3", {}, "What was applied after the rules"), make("ul", {class: "stages"}));
 }
 
 /**
@@ -99,14 +114,14 @@ function update(card, each, live, now, zone) {
   badge.className = `badge ${each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing"}`;
   setText(reason, each.reason);
   facts(list, [
-    ["Client's end", each.remote],
-    ["Ours", `${each.local}${each.interface === null ? "" : ` on ${each.interface}`}`],
+    ["Client's end", named(each.remote)],
+    ["Proxy's end", `${each.local}${each.interface === null ? "" : ` on ${each.interface}`}`],
     ["Subflow since", live === undefined ? "–" : `${moment(live.since, now)} (${age(now - live.since)})`],
-    ["So decided since", `${moment(each.since, now)} (${age(now - each.since)})`],
+    ["Cap unchanged since", `${moment(each.since, now)} (${age(now - each.since)})`],
     ["Rate", live === undefined ? "–" : rate(each.direction === "up" ? live.rate_received : live.rate_sent)],
-    ["Carried", size(each.direction === "up" ? live?.bytes_received : live?.bytes_sent)],
+    ["Bytes", size(each.direction === "up" ? live?.bytes_received : live?.bytes_sent)],
     ["RTT", milliseconds(live?.rtt)],
-    ["Repeated segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
+    ["Retransmitted segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
   ]);
   keyed(tried, each.tried.map((rule, index) => ({rule, index})), ({index}) => String(index),
     () => make("li", {}, make("strong"), make("span")), (item, {rule}) => {

@@ -5,6 +5,7 @@ import {Repeated, get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
 import {byId, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
+import {named} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
 import {carried, reasonsText, verdict} from "./words.mjs";
@@ -14,12 +15,14 @@ import {carried, reasonsText, verdict} from "./words.mjs";
 
 const SECONDS = 2;
 const PAUSE_AFTER_TYPING = 300;
+const FILTERS = ["filter-client", "filter-path", "filter-rule"];
 
 export class ConnectionsPage {
   #form = byId("filter");
   #offset = 0;
   #dryRun = false;
   #visible = false;
+  #drawn = false;
   #timer = 0;
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible && !byId("pause").checked);
 
@@ -29,6 +32,11 @@ export class ConnectionsPage {
       if (event.target !== byId("pause")) this.#offset = 0;
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.#asked.now(), PAUSE_AFTER_TYPING);
+    });
+    byId("connections-clear").addEventListener("click", () => {
+      for (const id of FILTERS) byId(id).value = "";
+      this.#offset = 0;
+      this.#asked.now();
     });
     byId("previous").addEventListener("click", () => this.#turn(-1));
     byId("following").addEventListener("click", () => this.#turn(1));
@@ -41,9 +49,14 @@ export class ConnectionsPage {
     if (this.#visible && !byId("pause").checked) this.#asked.now();
   }
 
-  /** @param {boolean} visible */
-  show(visible) {
+  /** @param {boolean} visible @param {string} client whose connections are meant; nothing: whatever the form says */
+  show(visible, client) {
     this.#visible = visible;
+    if (client !== "") {
+      for (const id of FILTERS) byId(id).value = "";
+      byId("filter-client").value = client;
+      this.#offset = 0;
+    }
     if (visible) this.#asked.now();
   }
 
@@ -73,15 +86,24 @@ export class ConnectionsPage {
         limit: this.#limit(), offset: this.#offset,
       });
       setText(message, "");
+      this.#drawn = true;
       if (this.#offset > 0 && this.#offset >= answer.total) {
         this.#offset = Math.max(0, Math.floor((answer.total - 1) / this.#limit()) * this.#limit());
         this.#asked.now();
         return;
       }
       this.#draw(answer.connections, answer.total, answer.time);
+      this.#none(answer.total === 0, client !== "" || word("path") !== "" || word("rule") !== "");
     } catch (error) {
-      setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
+      setText(message, `${this.#drawn ? "Not up to date" : "Not available"}: ${/** @type {Error} */ (error).message}.`);
     }
+  }
+
+  /** @param {boolean} isEmpty @param {boolean} isFiltered */
+  #none(isEmpty, isFiltered) {
+    byId("connections-none").hidden = !isEmpty;
+    setText(byId("connections-none-text"), isFiltered ? "No connection matches the filter." : "There is no connection of Multipath TCP now.");
+    byId("connections-clear").hidden = !isFiltered;
   }
 
   /** @param {Connection[]} connections @param {number} total @param {number} now */
@@ -99,7 +121,7 @@ export class ConnectionsPage {
 /** @param {Connection} each */
 function group(each) {
   const link = make("a", {href: `#connection/${each.token}`}, each.token);
-  const client = make("span", {class: "client"}, each.tunnel === undefined ? each.client : `${each.client}, tunnel ${each.tunnel}`);
+  const client = make("span", {class: "client"});
   const name = make("th", {scope: "rowgroup"}, make("span", {class: "visually-hidden"}, "Connection "), link, " ", client);
   return make("tbody", {}, make("tr", {class: "connection"}, name, ...cells()));
 }
@@ -137,8 +159,10 @@ function update(body, each, now, dryRun) {
     return known.length === 0 ? null : known.reduce((all, value) => Number(all) + Number(value), 0);
   };
   const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
+  setText(/** @type {Element} */ (head.querySelector(".client")),
+    each.tunnel === undefined ? named(each.client) : `${named(each.client)}, tunnel ${each.tunnel}`);
   fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(carried(each))]);
-  if (each.relaxed === null) setVerdict(head, `${capped} of ${each.subflows.length}`, null);
+  if (each.relaxed === null) setVerdict(head, capped === 0 ? "none" : `${capped} of ${each.subflows.length} capped`, null);
   else setVerdict(head, "", {text: "relaxed", kind: "relaxed", reason: each.relaxed});
   keyed(body, each.subflows, subflow => subflow.remote, subflow => {
     const row = make("tr", {class: "subflow"}, make("th", {scope: "row"}), ...cells());
@@ -150,7 +174,7 @@ function update(body, each, now, dryRun) {
     const {text, kind} = verdict(subflow, dryRun);
     const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;
     const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
-    fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
+    fill(row, [named(subflow.remote), age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
       milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",
       size(carried(subflow))]);
     setVerdict(row, "", {text, kind, reason: reasonsText(subflow)});

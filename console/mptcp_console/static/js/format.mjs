@@ -129,11 +129,16 @@ export function lastTime(text, now) {
  * A moment as the policy's hours have it, which need not be those of who reads this: with the name of their zone.
  *
  * @param {number} seconds @param {number} now both since the epoch @param {string} zone
- * @returns {string} 18:00 (Europe/Athens)
+ * @returns {string} 18:00 (Europe/Athens); by UTC where the browser does not know the zone
  */
 export function hour(seconds, now, zone) {
-  // Swedes write dates as ISO 8601 does.
-  const clock = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
+  let clock;
+  try {
+    // Swedes write dates as ISO 8601 does.
+    clock = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
+  } catch {
+    return hour(seconds, now, "UTC");
+  }
   const [day, time] = clock.format(seconds * 1000).split(" ");
   return `${day === clock.format(now * 1000).split(" ")[0] ? "" : `${day} `}${time} (${zone})`;
 }

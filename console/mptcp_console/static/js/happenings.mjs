@@ -5,6 +5,7 @@ import {get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
 import {byId, keyed, make, setText} from "./dom.mjs";
 import {clock, lastTime, moment} from "./format.mjs";
+import {named} from "./names.mjs";
 import {now} from "./server_time.mjs";
 
 /** @typedef {import("./types.mjs").Happening} Happening */
@@ -39,7 +40,7 @@ export function answered(answer, shown, before, most) {
 function row(each, about) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
   const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
-  const text = make("span", {class: "what"}, each.text);
+  const text = make("span", {class: "what"}, named(each.text));
   const item = make("li", {}, time, kind, text);
   if (each.token !== undefined && each.token !== about) {
     item.append(make("a", {href: `#connection/${each.token}`, "aria-label": `Connection ${each.token}`}, each.token));
@@ -52,7 +53,7 @@ export class EventsPage {
   /** @type {Happening[]} the newest first */
   #events = [];
   /** What stands there without any. */
-  #none = "The console is asked …";
+  #none = "Loading …";
   #form = byId("events-filter");
   #timer = 0;
 
@@ -60,6 +61,10 @@ export class EventsPage {
     this.#form.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.load(), 250);
+    });
+    byId("events-clear").addEventListener("click", () => {
+      this.#form.reset();
+      this.load();
     });
     this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   }
@@ -90,13 +95,13 @@ export class EventsPage {
     try {
       const answer = await get("events", {...this.#wanted(), limit: MOST});
       this.#events = answered(answer.events, this.#events, before, MOST);
-      this.#none = "Nothing happened that is kept.";
+      this.#none = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
       setText(message, "");
       const since = answer.since === null ? "" : `; all are kept since ${clock(answer.since)}`;
       setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);
     } catch (error) {
-      this.#none = "What happened is not known.";
-      setText(message, `The events cannot be had: ${/** @type {Error} */ (error).message}.`);
+      this.#none = "The events are not known.";
+      setText(message, `Not available: ${/** @type {Error} */ (error).message}.`);
     }
     this.#draw();
   }
@@ -114,7 +119,13 @@ export class EventsPage {
     this.#draw();
   }
 
+  /** @returns {boolean} whether some events are left out */
+  #isFiltered() {
+    return Object.values(this.#wanted()).some(each => each !== "");
+  }
+
   #draw() {
     show(byId("events"), this.#events, now(), this.#none);
+    byId("events-none").hidden = this.#events.length > 0 || !this.#isFiltered();
   }
 }

@@ -17,23 +17,23 @@ export function healthFacts(answer) {
   const {loop, guard} = answer;
   return [
     ["Version", `${answer.version ?? "–"}, process ${answer.pid ?? "–"}`],
-    ["Runs for", answer.started ? age(answer.time - answer.started) : "–"],
+    ["Running for", answer.started ? age(answer.time - answer.started) : "–"],
     ["Captures on", capturesText(answer.captures)],
-    ["What budgets count", answer.ledger_error ? `cannot be written: ${answer.ledger_error}` : "is written"],
-    ["Caps begin softly", bpfText(answer.bpf?.pacing)],
-    ["Last bytes of sockets are counted", bpfText(answer.bpf?.counting)],
-    ["From a join to its cap", reactionText(answer.reaction)],
-    ["To a cap's full effect, down", reactionText(answer.effect?.down)],
-    ["To a cap's full effect, up", reactionText(answer.effect?.up)],
-    ["Segments lost by the capture", number(observers?.segments_dropped)],
-    ["Losses of path manager's events", number(observers?.kernel_events_lost)],
-    ["Lists of all sockets (resyncs)", number(observers?.resyncs)],
-    ["The kernel contradicted itself", number(tracker?.disagreements)],
-    ["Not tracked for want of room", number(tracker?.overflows)],
-    ["Refused by the kernel", number(sum("failures"))],
-    ["Put right in the kernel", number(sum("repairs"))],
-    ["Connections relaxed by the guard", `${guard?.relaxed ?? 0} now; ${counted(guard?.interventions ?? 0, "intervention")}`],
-    ["Longest pause of its loop", loop?.longest === undefined ? "–" : `${(loop.longest * 1000).toFixed(0)} ms`],
+    ["Budget usage saved to disk", answer.ledger_error ? `no: ${answer.ledger_error}` : "yes"],
+    ["Caps start gradually (BPF)", bpfText(answer.bpf?.pacing)],
+    ["Short connections fully counted (BPF)", bpfText(answer.bpf?.counting)],
+    ["Time from a join to its cap", reactionText(answer.reaction)],
+    ["Time to a cap's full effect, download", reactionText(answer.effect?.down)],
+    ["Time to a cap's full effect, upload", reactionText(answer.effect?.up)],
+    ["Segments missed by the capture", number(observers?.segments_dropped)],
+    ["Path-manager events lost", number(observers?.kernel_events_lost)],
+    ["Full resyncs with the kernel", number(observers?.resyncs)],
+    ["Contradictory kernel events", number(tracker?.disagreements)],
+    ["Not tracked: table full", number(tracker?.overflows)],
+    ["Changes refused by the kernel", number(sum("failures"))],
+    ["Changes repaired in the kernel", number(sum("repairs"))],
+    ["Caps relaxed by the guard", `${counted(guard?.relaxed ?? 0, "connection")} now; ${counted(guard?.interventions ?? 0, "time")} since the start`],
+    ["Longest pause of its event loop", loop?.longest === undefined ? "–" : `${(loop.longest * 1000).toFixed(0)} ms`],
     ["Pauses above 50 ms", number(loop?.late)],
   ];
 }
@@ -49,7 +49,7 @@ export function capturesText(captures) {
 
 /** @param {boolean|undefined} is what a BPF program does @returns {string} */
 function bpfText(is) {
-  return is === undefined ? "–" : is ? "yes" : "no: this kernel lacks what the BPF program takes";
+  return is === undefined ? "–" : is ? "yes" : "no: this kernel cannot run the BPF program";
 }
 
 /** @param {Histogram|null|undefined} times @returns {string} how long most took, and how many there were */

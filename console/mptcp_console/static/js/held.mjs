@@ -17,10 +17,10 @@ export const AROUND = 15;
  * @param {Nearby} nearby @param {number} time @returns {string}
  */
 export function noEvents(nearby, time) {
-  if (nearby.state === "asked") return "The console is asked …";
-  if (nearby.state === "failed") return `What happened then cannot be had: ${nearby.why}.`;
+  if (nearby.state === "asked") return "Loading …";
+  if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
-  return since !== null && since <= time - AROUND ? `Nothing happened within ${AROUND} s of it.` : "No event of then is kept.";
+  return since !== null && since <= time - AROUND ? `Nothing happened within ${AROUND} s of this time.` : "No event of that time is kept.";
 }
 
 /**

@@ -3,27 +3,33 @@
  */
 import {byId, keyed, make, setText} from "./dom.mjs";
 import {age} from "./format.mjs";
+import {get} from "./api.mjs";
+import {ClientsPage} from "./clients.mjs";
 import {ConnectionPage} from "./connection.mjs";
 import {ConnectionsPage} from "./connections.mjs";
 import {EventsPage} from "./happenings.mjs";
 import {Feed} from "./feed.mjs";
+import {setNames} from "./names.mjs";
 import {OverviewPage} from "./overview.mjs";
 import {PolicyPage, WhatIfPage} from "./policy.mjs";
+import {HealthPage} from "./proxy_health.mjs";
 import {heard, now} from "./server_time.mjs";
 import {viewOf} from "./view.mjs";
 import {announcement, changesCaps, faultsText, refusedText, stateText, troubleText} from "./words.mjs";
 
 const QUIET = 5_000;
 const TITLES = {
-  live: "Live", connections: "Connections", connection: "Connection", events: "Events", policy: "Policy",
-  "what-if": "What if",
+  live: "Live", clients: "Clients", connections: "Connections", connection: "Connection", events: "Events", policy: "Policy",
+  "what-if": "What if", health: "Health",
 };
 
 const overview = new OverviewPage();
+const clients = new ClientsPage();
 const connections = new ConnectionsPage();
 const connection = new ConnectionPage();
 const events = new EventsPage();
 const policy = new PolicyPage();
+const health = new HealthPage();
 new WhatIfPage();
 
 /** @type {import("./types.mjs").Throttler|null} */
@@ -35,10 +41,12 @@ let lost = null;
 let hasRested = false;
 let announced = 0;
 let shown = "";
+/** Which names of addresses the page has. */
+let namesVersion = -1;
 
 /** @param {boolean} byPerson whether somebody went there, so that the focus goes, too */
 function navigate(byPerson) {
-  const {view, token, span} = viewOf(location.hash);
+  const {view, token, span, client} = viewOf(location.hash);
   for (const section of document.querySelectorAll("main > section")) {
     /** @type {HTMLElement} */ (section).hidden = section.id !== `view-${view}`;
   }
@@ -49,7 +57,9 @@ function navigate(byPerson) {
   }
   document.title = `${TITLES[view]}${token ? ` ${token}` : ""} – MPTCP console`;
   overview.show(view === "live");
-  connections.show(view === "connections");
+  clients.show(view === "clients");
+  health.show(view === "health");
+  connections.show(view === "connections", client);
   connection.show(view === "connection" ? token : "");
   policy.show(view === "policy");
   if (view === "events" && (shown !== view || span)) events.show(span);
@@ -74,6 +84,24 @@ function drawState() {
   setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
   byId("faults").hidden = faults.length === 0;
   setText(byId("faults"), faultsText(faults));
+  health.throttler(stateText(throttler, lost, faults.length));
+}
+
+/** Take what does not change with each moment. */
+async function learn() {
+  try {
+    const about = await get("about");
+    namesVersion = about.names_version;
+    setNames(about.names);
+    for (const page of [clients, connections, connection]) page.changed();
+    setText(byId("about-version"), `mptcp-console ${about.version}`);
+    byId("docs").hidden = !about.docs;
+    const grafana = byId("grafana");
+    grafana.hidden = about.grafana === null;
+    if (about.grafana !== null) grafana.href = about.grafana;
+  } catch {
+    // The next moment asks again.
+  }
 }
 
 /** @param {import("./types.mjs").Moment} moment */
@@ -87,6 +115,7 @@ function take(moment) {
     overview.load();
     if (shown === "events") events.load();
   }
+  if (moment.names !== namesVersion) learn();
   overview.push(moment);
   if (changesCaps(latest, moment)) for (const page of [connections, connection, policy]) page.changed();
   latest = moment.now ?? latest;
@@ -94,8 +123,9 @@ function take(moment) {
   if (moment.more_events && shown === "events") events.load();
   else events.push(moment.events);
   byId("logout").hidden = !moment.login;
+  const known = moment.now ?? moment.last;
+  if (known !== null) choices(known);
   if (moment.now !== null) {
-    choices(moment.now);
     byId("dry-run").hidden = !moment.now.dry_run;
     connections.dryRun = moment.now.dry_run;
     const refused = moment.now.refused_reload;

@@ -2,10 +2,11 @@
  * The live page: figures, the graph, what was at one time.
  */
 import {get} from "./api.mjs";
+import {showBudgets} from "./budgets.mjs";
 import {Chart} from "./chart.mjs";
 import {colourNumber, meet} from "./colours.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
-import {clock, counted, lastTime, rate} from "./format.mjs";
+import {clock, counted, hour, lastTime, rate, size} from "./format.mjs";
 import {answered, show} from "./happenings.mjs";
 import {AROUND, eventsNote, noEvents, noRates} from "./held.mjs";
 import {Series, pathName} from "./series.mjs";
@@ -72,6 +73,7 @@ export class OverviewPage {
       this.#graph.focus();
     });
     byId("as-table").addEventListener("toggle", () => this.#table());
+    this.#tiles(null);
     this.#graph.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
   }
 
@@ -109,7 +111,12 @@ export class OverviewPage {
       this.#series.push(moment.now);
       // Here a slot of ten seconds has what was last; the console has its mean.
       if (this.#series.step > 1 && Math.floor(moment.now.time / this.#series.step) > this.#loaded) this.load();
-      this.#tiles(moment.now);
+      this.#figures(moment.now);
+    } else if (moment.last !== null && this.#now === null) {
+      // The page was opened after the throttler had gone.
+      meet(moment.last.paths.map(each => each.path));
+      this.#now = moment.last;
+      this.#figures(moment.last);
     }
     if (this.#kept?.state === "failed") this.#kept = null;
     if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
@@ -128,6 +135,7 @@ export class OverviewPage {
   age(isStale) {
     if (isStale === this.#isStale) return;
     this.#isStale = isStale;
+    byId("view-live").classList.toggle("stale", isStale);
     this.draw();
   }
 
@@ -239,8 +247,8 @@ export class OverviewPage {
     if (paths !== null) return {paths, none: noRates(this.#since ?? this.#series.times[0], time)};
     if (this.#kept?.time !== time) this.#keep(time);
     const kept = this.#kept;
-    if (kept === null || kept.state === "asked") return {paths: [], none: "The console is asked …"};
-    if (kept.state === "failed") return {paths: [], none: `It cannot be had: ${kept.why}.`};
+    if (kept === null || kept.state === "asked") return {paths: [], none: "Loading …"};
+    if (kept.state === "failed") return {paths: [], none: `Not available: ${kept.why}.`};
     return {paths: from(kept.series) ?? [], none: noRates(kept.since, time)};
   }
 
@@ -278,7 +286,10 @@ export class OverviewPage {
     const time = this.#held ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
     const {paths, none} = this.#held !== null ? this.#then(this.#held)
       : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "Nothing is known yet."};
-    const title = this.#isStale ? `Last known: ${clock(time)}` : "Now";
+    const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
+    const old = byId("tiles-note");
+    old.hidden = !this.#isStale || this.#now === null;
+    if (this.#now !== null) setText(old, `These are the last known figures, from ${clock(this.#now.time)}.`);
     setText(byId("title-moment"), isNow ? title : `At ${clock(time)}`);
     byId("to-now").hidden = this.#held === null;
     const body = byId("moment").tBodies[0];
@@ -316,7 +327,7 @@ export class OverviewPage {
     all.hidden = held === null || nearby.state !== "known" || !nearby.answer.more;
     if (held !== null) all.href = eventsBetween(held - AROUND, held + AROUND);
     const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
-    const none = this.#since === null ? "Nothing is known yet." : "Nothing happened that is kept.";
+    const none = this.#since === null ? "Nothing is known yet." : "No events yet.";
     show(byId("nearby"), held === null ? this.#latest : around, now(), held === null ? none : noEvents(nearby, held));
   }
 
@@ -352,19 +363,65 @@ export class OverviewPage {
   }
 
   /** @param {Overview} overview */
+  #figures(overview) {
+    this.#tiles(overview);
+    const zone = overview.time_zone ?? "UTC";
+    showBudgets(byId("live-budgets"), overview.budget_totals, overview.budgets, overview.time, zone);
+    volumes(overview, zone);
+  }
+
+  /** @param {Overview|null} overview what nobody knows is no zero */
   #tiles(overview) {
-    const sum = (/** @type {string} */ direction) =>
-      overview.paths.filter(each => each.direction === direction).reduce((all, each) => all + each.rate, 0);
-    const coming = overview.landing > 0 ? `, ${overview.landing} coming` : "";
+    const number = (/** @type {number|undefined} */ value) => value === undefined ? "–" : value.toLocaleString("en");
+    const sum = (/** @type {string} */ direction) => {
+      if (overview === null) return null;
+      const rates = overview.paths.filter(each => each.direction === direction);
+      // The first rates are known a second or so after the start.
+      return rates.length === 0 && overview.connections > 0 ? null : rates.reduce((all, each) => all + each.rate, 0);
+    };
+    const starting = (overview?.landing ?? 0) > 0 ? ` (${overview?.landing} starting)` : "";
     facts(byId("tiles"), [
-      ["Down", rate(sum("down"))],
-      ["Up", rate(sum("up"))],
-      ["Connections", overview.connections.toLocaleString("en")],
-      ["Subflows", (overview.subflows.active ?? 0).toLocaleString("en")],
-      ["Clients", overview.clients.toLocaleString("en")],
-      ["Capped", `${overview.capped.toLocaleString("en")}${coming}`],
+      ["Download", rate(sum("down"))],
+      ["Upload", rate(sum("up"))],
+      ["Connections", number(overview?.connections)],
+      ["Subflows", number(overview?.subflows.active)],
+      ["Clients", number(overview?.clients)],
+      ["Capped subflows", `${number(overview?.capped)}${starting}`],
     ]);
   }
+}
+
+/**
+ * What each path carried today and within this month.
+ * @param {Overview} overview @param {string} zone
+ */
+function volumes({volumes: {day, month}, time}, zone) {
+  const today = new Map(day.paths.map(each => [each.path, each]));
+  const body = byId("volumes").tBodies[0];
+  keyed(body, month.paths, each => String(each.path),
+    each => make("tr", {}, make("th", {scope: "row"}, pathLabel(each.path)), ...["", " wide", "", " wide"].map(
+      wide => make("td", {class: `number${wide}`}))),
+    (row, each) => {
+      const now = today.get(each.path);
+      fill(row, [size(now?.down ?? 0), size(now?.up ?? 0), size(each.down), size(each.up)]);
+    });
+  body.querySelector(":scope > .empty")?.remove();
+  if (month.paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "5"}, "No path has carried anything yet.")));
+  setText(byId("volumes-note"), sinceText(day, month, time, zone));
+}
+
+/**
+ * From when on bytes are counted, where that is not the begin of day and month.
+ * @param {import("./types.mjs").Volume} day @param {import("./types.mjs").Volume} month @param {number} now @param {string} zone
+ */
+export function sinceText(day, month, now, zone) {
+  if (day.since === month.since && day.since > day.begin + 1) {
+    return `Counted from ${hour(day.since, now, zone)}, nothing is known of before.`;
+  }
+  const text = (/** @type {string} */ name, /** @type {import("./types.mjs").Volume} */ {begin, since}) =>
+    since > begin + 1 ? `${name}: counted from ${hour(since, now, zone)}, nothing is known of before.` : "";
+  const parts = [text("Today", day), text("This month", month)].filter(each => each !== "");
+  return parts.length === 0 ? `Day and month are those of ${zone}.` : parts.join(" ");
 }
 
 /** @param {import("./series.mjs").AtTime} each */

@@ -2,9 +2,9 @@
  * The policy in force with its budgets, how the throttler is, and what another policy would do.
  */
 import {Repeated, get, post} from "./api.mjs";
+import {showBudgets} from "./budgets.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
-import {age, counted, moment, percent, size} from "./format.mjs";
-import {healthFacts} from "./health.mjs";
+import {age, clock, counted, moment, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
 import {between, guaranteed} from "./words.mjs";
 
@@ -15,10 +15,9 @@ import {between, guaranteed} from "./words.mjs";
  * One subflow in the answer to what_if.
  * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} Treated
  */
-/** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 const SECONDS = 3;
-const SHARED = {path: "all of them", client: "each client", connection: "each connection"};
+const SHARED = {path: "all subflows together", client: "each client", connection: "each connection"};
 
 export class PolicyPage {
   #visible = false;
@@ -39,10 +38,13 @@ export class PolicyPage {
     const message = byId("policy-message");
     try {
       const answer = await get("policy");
-      setText(message, "");
+      setText(message, answer.is_current === false
+        ? `The throttler does not answer: this is the last known policy, from ${clock(answer.time)}.` : "");
+      byId("policy-body").hidden = false;
       draw(answer);
     } catch (error) {
-      setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
+      const why = /** @type {Error} */ (error).message;
+      setText(message, byId("policy-body").hidden ? `No policy is known, because ${why}.` : `Not up to date: ${why}.`);
     }
   }
 }
@@ -55,7 +57,7 @@ function draw(answer) {
     ["File", policy?.file ?? "–"],
     ["In force since", policy?.since ? `${moment(policy.since, now)} (${age(now - policy.since)})` : "–"],
     ["Rules", String(policy?.rules?.length ?? 0)],
-    ["Reloads", answer.reloads ? `${answer.reloads.accepted} taken, ${answer.reloads.refused} refused` : "–"],
+    ["Reloads", answer.reloads ? `${answer.reloads.accepted} accepted, ${answer.reloads.refused} refused` : "–"],
   ]);
   const paths = byId("path-words");
   keyed(paths, policy?.paths_in_words ?? [], (/** @type {PathWords} */ each) => each.path,
@@ -72,7 +74,7 @@ function draw(answer) {
     (/** @type {RuleWords} */ each) => make("li", {}, make("strong", {}, each.rule), make("span"), make("p", {class: "help"})),
     (item, /** @type {RuleWords} */ each) => {
       setText(item.children[1], ` ${each.does.join("; ")}`);
-      setText(item.children[2], each.conditions.length > 0 ? `Where: ${each.conditions.join("; ")}` : "Every subflow");
+      setText(item.children[2], each.conditions.length > 0 ? `When: ${each.conditions.join("; ")}` : "Every subflow");
     });
   words.querySelector(":scope > .empty")?.remove();
   if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rule: nothing is capped."));
@@ -84,7 +86,7 @@ function draw(answer) {
       make("td", {class: "wide"}), make("td"), make("td", {class: "wide"}),
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
-      const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
+      const coming = each.landing > 0 ? ` (${each.landing} starting)` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
       // On a phone there is no room for a column of directions.
       const path = make("span", {}, pathLabel(each.path), make("span", {class: "narrow"}, ` ${each.direction}`));
@@ -95,46 +97,18 @@ function draw(answer) {
   if (rules.length === 0) {
     body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "No rule has a cap of its own.")));
   }
-  const budgets = byId("budgets");
-  /** @type {Budget[]} */
-  const totals = answer.budget_totals.filter((/** @type {any} */ each) => each.per === "client").map((/** @type {any} */ each) => ({...each, client: null}));
-  const shown = [...totals, ...answer.budgets];
-  keyed(budgets, shown, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
-  budgets.querySelector(":scope > .empty")?.remove();
-  if (shown.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
-  facts(byId("health"), healthFacts(answer));
+  const totals = answer.budget_totals.filter((/** @type {any} */ each) => each.per === "client");
+  showBudgets(byId("budgets"), totals, answer.budgets, now, policy?.time_zone ?? "UTC");
 }
 
 /**
- * Who has a class of its own, and how many have.
+ * Who shares a cap, and how many there are.
  * @param {Rule} each
  */
 function shared(each) {
   const whose = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
   const number = (each.classes ?? 0) > 1 ? `: ${counted(each.classes ?? 0, "class", "classes")}` : "";
   return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
-}
-
-/** @param {Budget} each */
-function budget(each) {
-  const name = `${each.name}${each.client === null ? "" : ` of ${each.client}`}`;
-  const meter = make("meter", {min: "0", max: "1", "aria-label": `used of budget ${name}`});
-  return make("li", {}, make("div", {class: "budget-head"}, make("strong", {}, name), make("span")), meter,
-    make("p", {class: "help"}));
-}
-
-/** @param {number} now */
-function updateBudget(now) {
-  return (/** @type {HTMLElement} */ item, /** @type {Budget} */ each) => {
-    const [head, meter, until] = /** @type {[HTMLElement, HTMLMeterElement, HTMLElement]} */ (/** @type {any} */ ([...item.children]));
-    const share = each.volume > 0 ? each.used / each.volume : 0;
-    const text = `${size(each.used)} of ${size(each.volume)} (${percent(each.used, each.volume)})`;
-    setText(/** @type {Element} */ (head.lastElementChild), text);
-    meter.value = Math.min(1, share);
-    meter.textContent = text;
-    const whose = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} used up`];
-    setText(until, [...whose, ...(each.until === null ? [] : [`until ${moment(each.until, now)}`])].join("; "));
-  };
 }
 
 /** The page on which a policy is tried. */
@@ -171,7 +145,7 @@ export class WhatIfPage {
       return;
     }
     button.disabled = true;
-    result.replaceChildren(make("p", {class: "message"}, "The throttler is asked …"));
+    result.replaceChildren(make("p", {class: "message"}, "Asking the throttler …"));
     try {
       result.replaceChildren(...answerOf(await post("what_if", {policy})));
     } catch (error) {
@@ -194,8 +168,8 @@ function answerOf(answer) {
     ` with this policy${dry(answer.dry_run_then)}.`);
   const stay = treated("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
     "would be capped and treated as now", ["Cap"], each => [reasoned(each)]);
-  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated otherwise."), ...stay];
-  return [head, ...treated("What would change", changes, answer.changed, "would be treated otherwise", ["Now", "Then"],
+  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated differently."), ...stay];
+  return [head, ...treated("What would change", changes, answer.changed, "would be treated differently", ["Now", "Then"],
     each => [make("td", {}, each.now), reasoned(each)]), ...stay];
 }
 

@@ -1,17 +1,20 @@
 /**
  * What the console sends, as the modules use it. Rates in bits/s, times in seconds since the epoch.
  *
- * @typedef {{state: "up"|"down"|"silent"|"refused"|"odd", since: number, text: string}} Throttler
+ * @typedef {{state: "up"|"down"|"crashed"|"silent"|"refused"|"odd", since: number, text: string}} Throttler
  * @typedef {{path: string|null, direction: "down"|"up", rate: number}} PathRate
+ * @typedef {{begin: number, since: number, paths: {path: string|null, down: number, up: number}[]}} Volume
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string, capped: number,
  *   landing: number, rate: number|null, lowest_ceil?: number|null, ceil: number|null, total_ceil?: number, classes?: number,
  *   shared_classes?: number, bytes: number}} Rule
  * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
  *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
- *   more_rules: number, rule_names: string[], dry_run: boolean, faults: string[], refused_reload: {time: number, errors: string[]}|null}} Overview
+ *   more_rules: number, rule_names: string[], dry_run: boolean, faults: string[], time_zone?: string|null,
+ *   budgets: import("./budgets.mjs").Budget[], budget_totals: import("./budgets.mjs").Budget[], budgets_used_up: number,
+ *   volumes: {day: Volume, month: Volume}, refused_reload: {time: number, errors: string[]}|null}} Overview
  * @typedef {{serial: number, time: number, kind?: string, token?: string, client?: string, remote?: string,
  *   path?: string, rule?: string, direction?: string, text: string}} Happening
- * @typedef {{tick: number, time: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
+ * @typedef {{tick: number, time: number, login: boolean, names: number, throttler: Throttler, now: Overview|null, last: Overview|null, events: Happening[], more_events: boolean}} Moment
  *
  * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,

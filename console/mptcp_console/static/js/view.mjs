@@ -2,19 +2,22 @@
  * Which part of the page an address means. Pure.
  */
 
-/** @typedef {"live"|"connections"|"connection"|"events"|"policy"|"what-if"} View */
+/** @typedef {"live"|"clients"|"connections"|"connection"|"events"|"policy"|"what-if"|"health"} View */
+
+const VIEWS = ["clients", "connections", "events", "policy", "what-if", "health"];
 
 /**
  * @param {string} hash of the address
- * @returns {{view: View, token: string, span: string}} the live page where it means nothing; *span*: FROM-TO of events, in
- *   seconds since the epoch
+ * @returns {{view: View, token: string, span: string, client: string}} the live page where it means nothing; *span*: FROM-TO
+ *   of events, in seconds since the epoch; *client*: an address whose connections are meant
  */
 export function viewOf(hash) {
   const [name, more = ""] = hash.replace(/^#/, "").split("/", 2);
-  if (name === "connection" && /^[0-9a-f]{8}$/.test(more)) return {view: "connection", token: more, span: ""};
+  if (name === "connection" && /^[0-9a-f]{8,9}$/.test(more)) return {view: "connection", token: more, span: "", client: ""};
   const span = name === "events" && /^[0-9]{1,11}-[0-9]{1,11}$/.test(more) ? more : "";
-  if (name === "connections" || name === "events" || name === "policy" || name === "what-if") return {view: name, token: "", span};
-  return {view: "live", token: "", span: ""};
+  const client = name === "connections" && /^[0-9a-f.:]{2,45}$/.test(more) ? more : "";
+  if (VIEWS.includes(name)) return {view: /** @type {View} */ (name), token: "", span, client};
+  return {view: "live", token: "", span: "", client: ""};
 }
 
 /**

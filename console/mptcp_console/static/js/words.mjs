@@ -64,7 +64,7 @@ export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
   if (highCaps > 0) parts.push(`${counted(highCaps, "cap")} far above all rates`);
   const drawn = parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them. `;
-  const listed = moreRules === 0 ? "" : `Neither drawn nor in the table: ${counted(moreRules, "more cap")}, of the fewest subflows; the page Policy has all.`;
+  const listed = moreRules === 0 ? "" : `Neither drawn nor in the table: ${counted(moreRules, "more cap")}, with the fewest subflows; the page Policy has all.`;
   return (drawn + listed).trim();
 }
 
@@ -80,17 +80,26 @@ export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
  */
 export function troubleText(throttler, lost) {
   if (lost?.why === "full") {
-    return `The console keeps as many pages up to date as it can, and this one is one too many since ${clock(lost.since)}: `
-      + "close others. It is tried again every five seconds. What is shown is from then.";
+    return `Too many pages of the console are open, so that this one is not updated since ${clock(lost.since)}: close others. `
+      + "It is tried again every five seconds. What is shown is from then.";
   }
   if (lost !== null) {
-    return `The console does not answer since ${clock(lost.since)}; it is tried again. What is shown is from then.`;
+    return `The console has not answered since ${clock(lost.since)}; it is tried again. What is shown is from then.`;
   }
   if (throttler === null || throttler.state === "up") return null;
   const text = throttler.text.charAt(0).toUpperCase() + throttler.text.slice(1);
-  return `${text}. Since ${clock(throttler.since)}; it is asked again every second. `
-    + "The proxy serves all the same, and caps that are in the kernel stay.";
+  return `${text}. Since ${clock(throttler.since)}; it is asked again every second. ${CAPS_THEN[throttler.state]}`;
 }
+
+/** What that means for who uses the proxy: a stop takes all caps away, anything else leaves them in the kernel. */
+const CAPS_THEN = {
+  up: "",
+  down: "The proxy goes on to serve, and nothing is capped: a stop removes all caps.",
+  crashed: "The proxy goes on to serve. Caps that were set stay until the throttler is started again and takes them over.",
+  silent: "The proxy goes on to serve, and caps that are set stay.",
+  refused: "Proxy and throttler are not affected by this.",
+  odd: "Proxy and throttler are not affected by this.",
+};
 
 /**
  * What is wrong with a throttler that answers.
@@ -113,7 +122,7 @@ export function stateText(throttler, lost, faults = 0) {
   if (lost !== null) return lost.why === "full" ? "console full" : "console lost";
   if (throttler === null) return "connecting";
   if (throttler.state === "up" && faults > 0) return `live, ${counted(faults, "fault")}`;
-  return {up: "live", down: "throttler down", silent: "throttler hangs", refused: "not allowed", odd: "not understood"}[
+  return {up: "live", down: "throttler down", crashed: "throttler crashed", silent: "throttler hangs", refused: "not allowed", odd: "not understood"}[
     throttler.state];
 }
 
@@ -167,7 +176,7 @@ export function verdict(subflow, dryRun = false) {
   const parts = [];
   const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
     if (each === null || each.ceil === null) return;
-    parts.push(`${cap(each.ceil)}${way}${guaranteed(each.rate, each.ceil)}${each.landing ? ", coming" : ""}`);
+    parts.push(`${cap(each.ceil)}${way}${guaranteed(each.rate, each.ceil)}${each.landing ? ", starting" : ""}`);
   };
   add(subflow, "");
   add(subflow.upload, " up");

@@ -1,0 +1,83 @@
+"""Names for addresses, from a file of the operator's: an address and its name in each line, as /etc/hosts has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+LARGEST: Final = 1 << 20
+"""Bytes of the file."""
+LONGEST_NAME: Final = 64
+
+
+def parse_names(text: str) -> dict[str, str]:
+    """Return the name of each address, the first where there are several. Raises ValueError, which names the line."""
+    names: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            address = str(ip_address(words[0]))
+        except ValueError:
+            raise ValueError(
+                f"line {number}: {words[0][:60]!r} is not an IP address; write e.g. 10.77.1.2 phone"
+            ) from None
+        if len(words) < 2:
+            raise ValueError(f"line {number}: {address} has no name; write e.g. {address} phone")
+        if len(words[1]) > LONGEST_NAME:
+            raise ValueError(f"line {number}: the name has more than {LONGEST_NAME} characters")
+        names.setdefault(address, words[1])
+    return names
+
+
+def read_names(file: Path) -> dict[str, str]:
+    """Return what *file* has. Raises OSError, ValueError."""
+    with file.open("rb") as opened:
+        content = opened.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"has more than {LARGEST} bytes")
+    try:
+        return parse_names(content.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 text: byte {error.start} cannot be decoded") from None
+
+
+class AddressNames:
+    """The names in *file*, which is read again when it has changed; while it has mistakes, those from before."""
+
+    def __init__(self, file: Path | None, complain: Callable[[str], object] = lambda text: None) -> None:
+        self._file = file
+        self._complain = complain
+        self._read: tuple[int, int, int] | None = None
+        self._names: Mapping[str, str] = {}
+        self.version = 0
+        """Another one whenever names have changed."""
+
+    def look(self) -> None:
+        """Read the file where it is not the one that was read."""
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if identity == self._read:
+                return
+            self._read = identity
+            names = read_names(self._file)
+        except (OSError, ValueError) as error:
+            if not isinstance(error, OSError) or self._read is not None:
+                why = (error.strerror or "cannot be read") if isinstance(error, OSError) else error
+                self._complain(f"{self._file}: {why}; the names from before are shown")
+            if isinstance(error, OSError):
+                self._read = None
+            return
+        if names != self._names:
+            self._names = names
+            self.version += 1
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return self._names

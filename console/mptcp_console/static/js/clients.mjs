@@ -1,0 +1,103 @@
+/**
+ * Who uses what: clients by rate, bytes or budget, and who uses plain TCP.
+ */
+import {Repeated, get} from "./api.mjs";
+import {isUsedUp, usedText} from "./budgets.mjs";
+import {byId, fill, keyed, make, setText} from "./dom.mjs";
+import {counted, rate, size} from "./format.mjs";
+import {named} from "./names.mjs";
+
+/** @typedef {{name: string, client: string, used: number, volume: number}} Account */
+/**
+ * @typedef {{client: string, connections: number, subflows: number, capped: number, rate_sent: number, rate_received: number,
+ *   bytes_sent: number, bytes_received: number, budgets: Account[]}} Client
+ */
+/** @typedef {{connections: number, total: number, clients: {client: string, connections: number}[]}} PlainTcp */
+
+const SECONDS = 3;
+
+export class ClientsPage {
+  #visible = false;
+  #drawn = false;
+  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+
+  constructor() {
+    const form = byId("clients-filter");
+    form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
+    form.addEventListener("input", () => this.#asked.now());
+  }
+
+  /** @param {boolean} visible */
+  show(visible) {
+    this.#visible = visible;
+    if (visible) this.#asked.now();
+  }
+
+  /** Names came. */
+  changed() {
+    this.#asked.soon();
+  }
+
+  async #load() {
+    const message = byId("clients-message");
+    try {
+      const answer = await get("clients", {sort: byId("clients-sort").value, limit: byId("clients-limit").value});
+      setText(message, "");
+      this.#drawn = true;
+      draw(answer.clients, answer.total);
+      drawPlain(answer.plain_tcp);
+    } catch (error) {
+      setText(message, `${this.#drawn ? "Not up to date" : "Not available"}: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+}
+
+/** @param {Client[]} clients @param {number} total */
+function draw(clients, total) {
+  const more = total > clients.length ? `, the first ${clients.length} shown` : "";
+  setText(byId("clients-count"), `${counted(total, "client")}${more}`);
+  const body = byId("clients").tBodies[0];
+  keyed(body, clients, each => each.client, each => make("tr", {}, make("th", {scope: "row"}, linkTo(each.client), make("span", {class: "narrow"})),
+    make("td", {class: "number"}), make("td", {class: "number wide"}), make("td", {class: "number"}),
+    make("td", {class: "number wide"}), make("td", {class: "number"}), make("td", {class: "wide"})),
+  (row, each) => {
+    setText(/** @type {Element} */ (row.cells[0].firstElementChild), named(each.client));
+    // On a phone there is no room for a column of budgets.
+    setText(/** @type {Element} */ (row.cells[0].lastElementChild), each.budgets.some(isUsedUp) ? " over its budget" : "");
+    fill(row, [each.connections.toLocaleString("en"), each.capped > 0 ? `${each.capped} of ${each.subflows}` : "none",
+      rate(each.rate_sent), rate(each.rate_received), size(each.bytes_sent + each.bytes_received), budgetCell(each.budgets)]);
+    row.className = each.budgets.some(isUsedUp) ? "used-up" : "";
+  });
+  body.querySelector(":scope > .empty")?.remove();
+  if (clients.length === 0) {
+    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "No client has a connection of Multipath TCP now.")));
+  }
+}
+
+/** @param {string} client */
+function linkTo(client) {
+  return make("a", {href: `#connections/${client}`});
+}
+
+/** @param {Account[]} budgets @returns {Node} */
+function budgetCell(budgets) {
+  if (budgets.length === 0) return make("span", {}, "–");
+  const [fullest] = budgets;
+  const cell = make("span", {}, `${fullest.name}: ${usedText(fullest)}`);
+  if (isUsedUp(fullest)) cell.append(" ", make("span", {class: "badge capped"}, "over"));
+  return cell;
+}
+
+/** @param {PlainTcp|null|undefined} plain */
+function drawPlain(plain) {
+  const known = plain ?? null;
+  setText(byId("plain-count"), known === null ? "not known"
+    : `${counted(known.total, "client")}, ${counted(known.connections, "connection")}`);
+  const list = byId("plain-clients");
+  keyed(list, known?.clients ?? [], each => each.client, () => make("li"),
+    (item, each) => setText(item, `${named(each.client)}: ${counted(each.connections, "connection")}`));
+  list.querySelector(":scope > .empty")?.remove();
+  if (known === null || known.clients.length === 0) {
+    list.append(make("li", {class: "empty"}, known === null ? "The throttler does not say who uses plain TCP." : "Nobody uses plain TCP now."));
+  }
+}

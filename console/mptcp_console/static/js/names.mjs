@@ -1,0 +1,38 @@
+/**
+ * Names for addresses, from the operator's file: an address keeps standing there, and its name stands behind it.
+ */
+
+/** @type {Map<string, string>} */
+let names = new Map();
+
+/** @param {Record<string, string>} all by address */
+export function setNames(all) {
+  names = new Map(Object.entries(all));
+}
+
+/**
+ * A line, or an address, with the name of each address behind it.
+ * @param {string} text @returns {string} 10.77.1.2:40000 (phone)
+ */
+export function named(text) {
+  if (names.size === 0) return text;
+  return text.replace(/[^\s,;()]+/g, word => {
+    const end = /[:.]$/.test(word) ? word.slice(-1) : "";
+    const whole = end === "" ? word : word.slice(0, -1);
+    const name = names.get(hostOf(whole));
+    return name === undefined ? word : `${whole} (${name})${end}`;
+  });
+}
+
+/**
+ * The address that has this name.
+ * @param {string} name @returns {string} nothing where there is none
+ */
+export function addressNamed(name) {
+  return [...names].find(([, each]) => each.toLowerCase() === name.trim().toLowerCase())?.[0] ?? "";
+}
+
+/** @param {string} end ADDR, ADDR:PORT, [ADDR]:PORT */
+function hostOf(end) {
+  return /^\[(.+)\](?::\d+)?$/.exec(end)?.[1] ?? /^([\d.]+)(?::\d+)?$/.exec(end)?.[1] ?? end;
+}

@@ -1,0 +1,82 @@
+/**
+ * Whether the proxy works: Squid, the throttler, and what the kernel counts, on one page.
+ */
+import {Repeated, get} from "./api.mjs";
+import {byId, facts, setText} from "./dom.mjs";
+import {age, clock} from "./format.mjs";
+import {healthFacts} from "./health.mjs";
+
+const SECONDS = 5;
+
+export class HealthPage {
+  #visible = false;
+  #state = "";
+  /** Why Squid does not answer; nothing where it does, null before it was asked. */
+  #squid = /** @type {string|null} */ (null);
+  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+
+  /** @param {boolean} visible */
+  show(visible) {
+    this.#visible = visible;
+    if (visible) this.#asked.now();
+  }
+
+  /** @param {string} state as it stands above on each page, where faults are told, too */
+  throttler(state) {
+    this.#state = state;
+    this.#draw();
+  }
+
+  #draw() {
+    const proxy = this.#squid === null ? "Loading …" : this.#squid === "" ? "Squid answers." : this.#squid;
+    facts(byId("health-summary"), [["Proxy", proxy], ["Throttler", this.#state]]);
+  }
+
+  async #load() {
+    await Promise.all([this.#proxy(), this.#throttler()]);
+  }
+
+  async #proxy() {
+    const message = byId("proxy-message");
+    try {
+      const answer = await get("proxy");
+      setText(message, "");
+      this.#squid = answer.squid.problem === null ? ""
+        : `Squid does not answer at ${answer.squid.address}: ${answer.squid.problem}. If it listens elsewhere, set squid in console.yaml.`;
+      this.#draw();
+      facts(byId("proxy-health"), proxyFacts(answer));
+    } catch (error) {
+      setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+
+  async #throttler() {
+    const message = byId("health-message");
+    try {
+      const answer = await get("policy");
+      setText(message, answer.is_current === false ? `Last known, at ${clock(answer.time)}.` : "");
+      facts(byId("health"), healthFacts(answer));
+    } catch (error) {
+      setText(message, `Not available: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+}
+
+/** @param {any} answer @returns {[string, string][]} */
+export function proxyFacts({time, squid, mptcp}) {
+  const number = (/** @type {number|undefined} */ value) => value === undefined ? "–" : value.toLocaleString("en");
+  return [
+    ["Squid", squid.problem === null ? "running" : "not answering"],
+    ["Version", squid.version || "–"],
+    ["Running for", squid.started === undefined ? "–" : age(time - squid.started)],
+    ["Client addresses, plain TCP included", number(squid.clients)],
+    ["Requests", number(squid.requests)],
+    ["Requests refused or failed", number(squid.errors)],
+    ["Tunnels opened (CONNECT)", number(squid.tunnels)],
+    ["Failed requests to servers", number(squid.server_errors)],
+    ["Open file descriptors", squid.descriptors === undefined ? "–" : `${number(squid.descriptors)} of ${number(squid.descriptors_limit)}`],
+    ["Connections that asked for Multipath TCP", number(mptcp?.asked)],
+    ["Of these, fell back to plain TCP", number(mptcp?.fallbacks)],
+    ["Subflows joined", number(mptcp?.joins)],
+  ];
+}

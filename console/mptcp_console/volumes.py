@@ -1,0 +1,77 @@
+"""How many bytes each path has carried today and within this month, by the policy's clock, and since when they count.
+
+The throttler counts from its start on; what it counted before the console began counts too, where it was started
+within the day or month. What nobody counted is missing, so that the time from which on it counts is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from mptcp_console.rates import PathKey, path_bytes
+
+MOST_PATHS: Final = 50
+"""That are told, those that carried most."""
+_MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
+_PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
+    "day": lambda now: now.replace(**_MIDNIGHT),  # type: ignore[arg-type]
+    "month": lambda now: now.replace(day=1, **_MIDNIGHT),  # type: ignore[arg-type]
+}
+
+
+@dataclass(slots=True)
+class _Period:
+    begin: float
+    since: float
+    """From when on it counts, seconds since the epoch."""
+    octets: dict[PathKey, int] = field(default_factory=dict)
+
+
+class Volumes:
+    """From one summary to the next."""
+
+    def __init__(self) -> None:
+        self._periods: dict[str, _Period] = {}
+        self._pid: object = None
+        self._before: dict[PathKey, int] = {}
+
+    def take(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was carried within each period, as of *summary*."""
+        now, counts = float(summary["time"]), path_bytes(summary)
+        started = float(summary.get("started") or now)
+        is_new = summary.get("pid") != self._pid
+        before = {} if is_new else self._before
+        for name, begin_of in _PERIODS.items():
+            begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
+            period = self._periods.get(name)
+            if period is None:
+                period = self._periods[name] = _Period(begin, max(begin, started))
+                if started < begin:
+                    # How much of what the throttler counted is of this period, nobody knows.
+                    period.since = now
+                    continue
+            elif period.begin != begin:
+                period = self._periods[name] = _Period(begin, begin if begin > period.begin else now)
+            for key, count in counts.items():
+                period.octets[key] = period.octets.get(key, 0) + max(0, count - before.get(key, 0))
+        self._pid, self._before = summary.get("pid"), counts
+        return {name: _answer(period) for name, period in self._periods.items()}
+
+
+def _answer(period: _Period) -> dict[str, Any]:
+    paths: dict[str | None, dict[str, Any]] = {}
+    for key, count in period.octets.items():
+        paths.setdefault(key.path, {"path": key.path, "down": 0, "up": 0})[key.direction] = count
+    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MOST_PATHS]
+    return {"begin": period.begin, "since": period.since, "paths": most}
+
+
+def _zone(summary: Mapping[str, Any]) -> tzinfo:
+    try:
+        return ZoneInfo(summary["policy"].get("time_zone") or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        return UTC

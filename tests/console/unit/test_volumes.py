@@ -1,0 +1,56 @@
+"""Bytes of today and of the month, by the policy's clock: over midnights, restarts, and from when on they count."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from mptcp_console.volumes import Volumes
+
+ATHENS = ZoneInfo("Europe/Athens")
+
+
+def at(*when: int) -> float:
+    return datetime(*when, tzinfo=ATHENS).timestamp()  # type: ignore[arg-type,misc]
+
+
+def summary(time: float, started: float, sent: int, pid: int = 1) -> dict[str, Any]:
+    path = {"path": "wifi", "bytes_sent": sent, "bytes_received": sent // 10}
+    policy = {"time_zone": "Europe/Athens"}
+    return {"time": time, "started": started, "pid": pid, "policy": policy, "paths": [path]}
+
+
+def told(found: dict[str, Any]) -> tuple[float, int, float, int]:
+    sent = [sum(each["down"] for each in found[name]["paths"]) for name in ("day", "month")]
+    return found["day"]["since"], sent[0], found["month"]["since"], sent[1]
+
+
+def test_what_the_throttler_counted_before_the_console_began_counts_within_its_day_and_month() -> None:
+    now, today, before = at(2026, 10, 14, 9), at(2026, 10, 14, 7), at(2026, 10, 3)
+    assert told(Volumes().take(summary(now, today, 500))) == (today, 500, today, 500)
+    # Of what it counted since another day, nobody knows how much is of this one.
+    assert told(Volumes().take(summary(now, before, 500))) == (now, 0, before, 500)
+    assert told(Volumes().take(summary(now, at(2026, 9, 30), 500))) == (now, 0, now, 0)
+
+
+def test_days_and_months_begin_by_the_policys_clock_and_restarts_lose_nothing() -> None:
+    volumes, started = Volumes(), at(2026, 10, 31, 12)
+    volumes.take(summary(at(2026, 10, 31, 23, 59), started, 1_000))
+    # In UTC it is still October.
+    assert told(volumes.take(summary(at(2026, 11, 1, 0, 1), started, 1_300))) == (
+        at(2026, 11, 1), 300, at(2026, 11, 1), 300,
+    )  # fmt: skip
+    again = at(2026, 11, 1, 1)
+    assert told(volumes.take(summary(again + 5, again, 40, pid=2)))[1::2] == (340, 340)
+    assert told(volumes.take(summary(again + 6, again, 30, pid=2)))[1::2] == (340, 340), (
+        "a count that shrank adds nothing"
+    )
+    assert told(volumes.take(summary(at(2026, 11, 2, 0, 1), again, 130, pid=2)))[1::2] == (100, 440)
+
+
+def test_an_older_throttler_has_no_zone() -> None:
+    found = summary(1_795_000_000, 1_794_999_000, 7)
+    found["policy"] = {}
+    del found["started"]
+    assert Volumes().take(found)["day"]["begin"] % 86_400 == 0
