@@ -65,8 +65,9 @@ class Connection:
     def look(self, *headers: str) -> dict[str, Any]:
         """Return what the check page says of this connection."""
         status, _, body = self.get(CHECK + "check.json", *headers)
-        assert status == 200, (status, body)
+        assert status in (200, 503), (status, body)
         found: dict[str, Any] = json.loads(body)
+        assert (status == 200) == (found["throttler"] == "answered"), (status, found)
         return found
 
     def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:

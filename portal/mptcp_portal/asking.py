@@ -37,6 +37,9 @@ LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
 questions less than bounded.REQUEST_SECONDS, after which there is no answer at all."""
 KEPT_SECONDS = 1.0
 """How long an answer holds for who asks the same again."""
+START_SECONDS = 3.0
+"""From the portal's start on, for which a throttler that is not there is waited for: both may have just begun."""
+_AGAIN_SECONDS = 0.25
 _PATIENCE = 3.0
 _MOST_KEPT = 256
 
@@ -81,8 +84,10 @@ class _Queue:
 class Asker:
     """Asks the throttler that listens at *path*."""
 
-    def __init__(self, path: Path, pause: float = PAUSE_SECONDS) -> None:
+    def __init__(self, path: Path, pause: float = PAUSE_SECONDS, start: float = 0.0) -> None:
+        """*start*: seconds from now on for which one that is not there is waited for."""
         self._path = path
+        self._started = time.monotonic() + start
         self._pages = _Queue(MOST_PAGES, 1, pause)
         self._systems = _Queue(MOST_SYSTEMS, MOST_SYSTEMS_OF_ONE, pause)
         self._kept: dict[str, tuple[float, Answer]] = {}
@@ -148,6 +153,13 @@ class Asker:
         return answer
 
     async def _now(self, request: Mapping[str, object]) -> Answer:
+        answer = await self._ask(request)
+        while answer[0] is Throttler.ABSENT and time.monotonic() < self._started and not self._is_refused:
+            await sleep(_AGAIN_SECONDS)
+            answer = await self._ask(request)
+        return answer
+
+    async def _ask(self, request: Mapping[str, object]) -> Answer:
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await ask_async(self._path, request, _PATIENCE)

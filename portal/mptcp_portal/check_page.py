@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_common import journal
 from mptcp_portal.asking import Asker
-from mptcp_portal.check_report import EARLIER_SETTINGS, Report, Transport, carried, limit, report
+from mptcp_portal.check_report import EARLIER_SETTINGS, Report, Transport, details, remaining, report
 from mptcp_portal.own_connection import KernelQuestion, NewConnections, kernel_view
 from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
 from mptcp_portal.squid_socket import LINE, EarlierHeaderError, client_ends, endpoint, has_body, is_relayed
@@ -22,6 +22,8 @@ FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
 """Says of a connection, by our end and theirs, whether Squid opened it."""
 USE: Final = "/use/"
 """Where the page for new clients is, below the check page."""
+_AGAIN: Final = "3"
+"""Seconds, after which the page asks again, too."""
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 _EARLIER = (
@@ -84,20 +86,24 @@ def check_app(
         kernel = await new_connections.view(ends) if relayed else kernel_view(ends)
         token = kernel.token if kernel else None
         status, answer = await asker.client(endpoint(ends.client), endpoint(ends.proxy), token)
-        return report(kernel, answer, status, relayed=relayed)
+        return report(kernel, answer, status, relayed=relayed, user_agent=request.headers.get("user-agent", ""))
 
     async def as_html(request: Request) -> Response:
         found = await look(request)
         if found is None:
             return PlainTextResponse(_REFUSED, 403)
-        values: dict[str, Any] = {"report": found, "Transport": Transport, "carried": carried, "limit": limit}
+        values: dict[str, Any] = {"report": found, "Transport": Transport}
+        values |= {each.__name__: each for each in (details, remaining)}
         return page("check.html.jinja", use=None if onboarding is None else USE[1:], **values)
 
     async def as_json(request: Request) -> Response:
         found = await look(request)
         if found is None:
             return JSONResponse({"error": _REFUSED.strip()}, 403)
-        return JSONResponse(found.as_json(time.time()))
+        if found.is_whole:
+            return JSONResponse(found.as_json(time.time()))
+        # What the kernel knows all the same.
+        return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _AGAIN})
 
     routes: list[BaseRoute] = [
         Route("/", as_html),

@@ -17,6 +17,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mptcp_common.units import approximate_size, counted, format_rate
+from mptcp_portal.advice import RELAYED, Advice, advice
 
 
 class Transport(StrEnum):
@@ -107,6 +108,18 @@ class Report:
     throttler: Throttler
     subflows: tuple[Subflow, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    advice: Advice | None = None
+    """What to do next, where it is plain TCP."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the throttler has its say in it. Where squid.conf keeps it from that, nothing is to be waited for."""
+        return self.throttler is Throttler.ANSWERED or self is EARLIER_SETTINGS
+
+    def share(self, subflow: Subflow) -> int:
+        """Return how much of what all paths have carried is that of *subflow*, in percent."""
+        total = sum(each.bytes or 0 for each in self.subflows)
+        return round(100 * (subflow.bytes or 0) / total) if total else 0
 
     def as_json(self, now: float) -> dict[str, Any]:
         """Return the document of /check.json."""
@@ -117,8 +130,21 @@ class Report:
             "throttler": self.throttler.value,
             "headline": self.headline,
             "lines": list(self.lines),
-            "subflows": [asdict(each) | {"limit": limit(each), "carried": carried(each)} for each in self.subflows],
-            "budgets": [asdict(each) | {"low": each.low, "getting_low": each.getting_low} for each in self.budgets],
+            "subflows": [
+                asdict(each)
+                | {
+                    "limit": limit(each),
+                    "carried": carried(each),
+                    "share": self.share(each),
+                    "details": details(each),
+                }
+                for each in self.subflows
+            ],
+            "budgets": [
+                asdict(each) | {"low": each.low, "getting_low": each.getting_low, "figure": remaining(each)}
+                for each in self.budgets
+            ],
+            "advice": list(self.advice.lines) if self.advice else [],
         }
 
 
@@ -133,17 +159,25 @@ _NO_CAPS: Final = {
 
 
 def report(
-    kernel: KernelView | None, answer: Mapping[str, Any] | None, throttler: Throttler, *, relayed: bool = False
+    kernel: KernelView | None,
+    answer: Mapping[str, Any] | None,
+    throttler: Throttler,
+    *,
+    relayed: bool = False,
+    user_agent: str = "",
 ) -> Report:
     """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any.
 
-    *relayed*: the connection is that of another proxy, behind which the client is.
+    *relayed*: the connection is that of another proxy, behind which the client is. *user_agent*: what the
+    program that asks calls itself.
     """
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
     if kernel is not None and not kernel.multipath and kernel.token is None:
         # The throttler knows nothing of plain TCP: what it knows by these ends is of an earlier connection.
         known = {}
     found = _report(kernel, known, throttler)
+    if found.transport is Transport.TCP:
+        found = replace(found, advice=RELAYED if relayed else advice(user_agent))
     return replace(found, lines=(_RELAYED, *found.lines)) if relayed else found
 
 
@@ -247,9 +281,8 @@ def _volume(budget: Budget, zone: str | None) -> str:
         anew = f"; it begins anew on {date}" if date else ""
         used_up = f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}"
         return f"{used_up}{_steps(budget)}{anew}."
-    left = _number(budget.left, _unit(budget.volume)[0])
     until = f" until {date}" if date else ""
-    return f"{budget.title}: {left} of {_amount(budget.volume, budget.volume)} left{until}{shared}."
+    return f"{budget.title}: {remaining(budget)}{until}{shared}."
 
 
 def _steps(budget: Budget) -> str:
@@ -299,6 +332,23 @@ def limit(subflow: Subflow) -> str:
     if not subflow.capped:
         return "none"
     return format_rate(subflow.rate) if subflow.rate else "held back"
+
+
+def details(subflow: Subflow) -> str:
+    """Return what *subflow* has carried and is held to, for beside its bar."""
+    held = (
+        f"limit {limit(subflow)}"
+        if subflow.capped and subflow.rate
+        else limit(subflow)
+        if subflow.capped
+        else "no limit"
+    )
+    return ", ".join(filter(None, (carried(subflow) and f"{carried(subflow)} carried", held)))
+
+
+def remaining(budget: Budget) -> str:
+    """Return how much of *budget* is left, for people."""
+    return f"{_number(budget.left, _unit(budget.volume)[0])} of {_amount(budget.volume, budget.volume)} left"
 
 
 def carried(subflow: Subflow) -> str:

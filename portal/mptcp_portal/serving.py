@@ -20,13 +20,14 @@ from mptcp_common.listeners import listening
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
-from mptcp_portal.asking import Asker
+from mptcp_portal.asking import START_SECONDS, Asker
 from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
 from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.settings import End, Settings
 from mptcp_portal.squid_socket import is_squid
+from mptcp_portal.squid_told import tell_squid
 
 _OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
 """Of a server that another server asks for all its clients. Longer than Squid keeps an idle connection to its peer
@@ -123,7 +124,7 @@ def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> 
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError where that cannot be."""
-    asker = Asker(settings.status_socket)
+    asker = Asker(settings.status_socket, start=START_SECONDS)
     found = services(settings, asker)
     listeners = {name: _listener(service.end) for name, service in found.items()}
     servers = {name: _server(service) for name, service in found.items()}
@@ -139,6 +140,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     # Connections wait in the listeners from now on. What fails in the group is no single error.
+    await tell_squid(settings.squid_port, settings.check)
     said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
     print(f"mptcp-portal: {said}", flush=True)
     tell("mptcp-portal", READY, status(said))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mptcp_common.endpoints import address_and_port
+from mptcp_common.endpoints import PROXY_PORT, address_and_port
 from mptcp_common.fields import Parsed, Section, between, editor_schema
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
@@ -309,6 +309,8 @@ class Settings:
     status_socket: Path
     check: End
     squid_user: str
+    squid_port: int
+    """Of this host, on which Squid listens."""
     onboarding: Onboarding | None
     captive: Captive | None
     source: str
@@ -361,6 +363,7 @@ def load_settings(text: str, source: str) -> Settings:
         status_socket=Path(section.status_socket),
         check=section.check.listen,
         squid_user=section.check.squid_user,
+        squid_port=(section.proxy.port if section.proxy else PROXY_PORT),
         onboarding=_onboarding(section),
         captive=None if captive is None else _captive(captive),
         source=source,

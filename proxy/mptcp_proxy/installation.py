@@ -1,4 +1,4 @@
-"""Puts a checked configuration where Squid reads it, with what belongs to it: lists and a page.
+"""Puts a checked configuration where Squid reads it, with what belongs to it: lists and pages.
 
 Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one. None is
 replaced before all are written: of a reload that is refused, a worker that starts anew must not read a part.
@@ -20,14 +20,16 @@ from . import shim
 from .check_page import MISSING
 from .configuration.check import Checked
 from .configuration.lists import CopiedList
+from .error_pages import error_pages
 from .own_addresses import Network, render
-from .places import SHARED_MEMORY, WORKER_SOCKETS, Places
+from .places import PORTAL_SETTINGS, SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
 def make_directories(places: Places, checked: Checked) -> None:
     """Make the directories that are not there. Squid's user owns those that it writes to as that user."""
     _make(places.runtime, 0o755)
     _make(places.lists, 0o755)
+    _make(places.error_pages, 0o755)
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
@@ -77,6 +79,10 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
         File(places.configuration_in_force, configuration, 0o640, group),
         File(places.listen_ports, ports, 0o644),
         File(places.check_page_missing, MISSING.encode(), 0o644),
+        *(
+            File(places.error_pages / name, content, 0o644)
+            for name, content in error_pages(with_check_page=PORTAL_SETTINGS.exists(), relay=bool(checked.parents))
+        ),
         _own_addresses(places, prefixes),
     )
     # A worker that is just starting may have read the configuration before this one.

@@ -17,6 +17,8 @@ from mptcp_common import library_counters
 from .problem import Problem
 
 CONFIGURATIONS = Path("/etc/mptcp-proxy")
+PORTAL_SETTINGS = Path("/etc/mptcp-portal/portal.yaml")
+"""Of ``mptcp-portal``, which does not run without it."""
 WORKER_SOCKETS = Path("/var/run/squid")
 """Where several workers of one Squid meet. Compiled into Squid; the sockets carry the service name."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -92,6 +94,11 @@ class Places:
     def check_page_missing(self) -> Path:
         """What Squid shows where ``mptcp-portal`` does not answer for the check page, for a ``deny_info``."""
         return self.runtime / "check-page-missing.html"
+
+    @property
+    def error_pages(self) -> Path:
+        """The directory of what Squid shows where it has no answer of a site, for ``error_directory``."""
+        return self.runtime / "error-pages"
 
     @property
     def counters(self) -> Path:

@@ -3,9 +3,11 @@
 const SECONDS = 3;
 /**
  * What is shown of check.json (docs/portal.md); sizes in bytes.
- * @typedef {{path: string|null, address: string|null, limit: string, carried: string}} Subflow
- * @typedef {{title: string, left: number, volume: number, low: number, getting_low: number}} Budget
- * @typedef {{transport: string, throttler: string, headline: string, lines: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
+ * @typedef {{path: string|null, address: string|null, share: number, details: string}} Subflow
+ * @typedef {{title: string, left: number, volume: number, low: number, getting_low: number, figure: string}} Budget
+ * @typedef {{transport: string, throttler: string, headline: string, lines: string[], advice: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
+ * A bar, and what stands beside it.
+ * @typedef {{name: string, address: string, value: number, most: number, low?: number, high?: number, figure: string, details: string}} Bar
  */
 
 /** @param {string} id of an element that the page has @returns {HTMLElement} */
@@ -21,12 +23,17 @@ function show(report) {
   const answer = byId("answer");
   answer.dataset.transport = report.transport;
   answer.dataset.throttler = report.throttler;
-  fill(byId("lines"), report.lines.map((line) => [["li", line]]));
-  fill(byId("subflows"), report.subflows.map((each) => [
-    ["th", each.path || "no name"], ["td", each.address || ""], ["td", each.limit], ["td", each.carried]]));
+  fill(byId("lines"), report.lines);
+  fill(byId("steps"), report.advice);
+  byId("advice").hidden = report.advice.length === 0;
+  bars(byId("subflows"), report.subflows.map((each) => ({
+    name: each.path || "no name", address: each.address || "", value: each.share, most: 100,
+    figure: each.share + " %", details: each.details})));
   byId("paths").hidden = report.subflows.length === 0;
   byId("systems").hidden = report.transport === "multipath";
-  volumes(byId("budgets"), report.budgets);
+  bars(byId("budgets"), report.budgets.map((each) => ({
+    name: each.title, address: "", value: each.left, most: each.volume, low: each.low, high: each.getting_low,
+    figure: each.figure, details: ""})));
   byId("volumes").hidden = report.budgets.length === 0;
 }
 
@@ -48,49 +55,38 @@ function write(element, text) {
 }
 
 /**
- * Have the *rows* there, each of its cells, or one cell alone. What is there stays, and gets what changed.
- * @param {HTMLElement} parent @param {["li"|"th"|"td", string][][]} rows
+ * Have the *lines* there. What is there stays, and gets what changed.
+ * @param {HTMLElement} list @param {string[]} lines
  */
-function fill(parent, rows) {
-  while (parent.children.length > rows.length) parent.lastElementChild?.remove();
-  rows.forEach((cells, number) => {
-    let row = parent.children[number];
-    if (row === undefined) {
-      const made = cells.map(([name]) => {
-        const cell = document.createElement(name);
-        if (name === "th") cell.setAttribute("scope", "row");
-        return cell;
-      });
-      if (made.length === 1) row = made[0];
-      else {
-        row = document.createElement("tr");
-        row.append(...made);
-      }
-      parent.append(row);
-    }
-    if (cells.length === 1) write(row, cells[0][1]);
-    else cells.forEach(([, text], place) => write(row.children[place], text));
+function fill(list, lines) {
+  while (list.children.length > lines.length) list.lastElementChild?.remove();
+  lines.forEach((line, number) => {
+    if (list.children[number] === undefined) list.append(document.createElement("li"));
+    write(list.children[number], line);
   });
 }
 
-/** @param {HTMLElement} list @param {Budget[]} budgets */
-function volumes(list, budgets) {
-  while (list.children.length > budgets.length) list.lastElementChild?.remove();
-  budgets.forEach((each, number) => {
-    if (list.children[number] === undefined) {
-      const item = document.createElement("li"), label = document.createElement("label");
-      label.append(document.createElement("span"), " ", document.createElement("meter"));
-      item.append(label);
-      list.append(item);
+/**
+ * The same with bars, made as the page has them.
+ * @param {HTMLElement} list @param {Bar[]} bars
+ */
+function bars(list, bars) {
+  const pattern = /** @type {HTMLTemplateElement} */ (byId("bar")).content;
+  while (list.children.length > bars.length) list.lastElementChild?.remove();
+  bars.forEach((each, number) => {
+    if (list.children[number] === undefined) list.append(pattern.cloneNode(true));
+    const row = list.children[number];
+    for (const name of /** @type {const} */ (["name", "address", "figure", "details"])) {
+      write(/** @type {Element} */ (row.querySelector("." + name)), each[name]);
     }
-    const label = list.children[number].children[0];
-    const meter = /** @type {HTMLMeterElement} */ (label.querySelector("meter"));
-    write(/** @type {Element} */ (label.querySelector("span")), each.title);
-    meter.max = each.volume;
-    meter.optimum = each.volume;
-    meter.low = each.low;
-    meter.high = each.getting_low;
-    meter.value = each.left;
+    const meter = /** @type {HTMLMeterElement} */ (row.querySelector("meter"));
+    meter.max = each.most;
+    if (each.low !== undefined && each.high !== undefined) {
+      meter.optimum = each.most;
+      meter.low = each.low;
+      meter.high = each.high;
+    }
+    meter.value = each.value;
   });
 }
 
@@ -101,13 +97,14 @@ async function look() {
   if (document.visibilityState !== "hidden") {
     try {
       const answer = await fetch("check.json", { cache: "no-store" });
-      if (!answer.ok) throw new Error(String(answer.status));
+      // 503 where the throttler has not answered: what is known all the same is there. Squid's own 503 is a page.
+      if (!(answer.headers.get("content-type") || "").includes("json")) throw new Error(String(answer.status));
       const report = await answer.json();
       const less = tellsLess(report);
       if (!less) show(report);
       write(byId("state"), less ? CROWDED : explained);
     } catch {
-      write(byId("state"), "The proxy does not answer now: what stands here is from before. Asking again …");
+      write(byId("state"), "The proxy has no answer for this page now: what stands here is from before. Asking again …");
     }
   }
   setTimeout(look, SECONDS * 1000);

@@ -226,26 +226,32 @@ def _room(places: Places, user: str) -> int:
 def _ask(
     squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
-    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them.
+    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them, and a
+    directory where it has pages.
 
     *trial*: where copies of lists are for the time being, by their names in the lines.
     """
-    addresses = directory / "own-addresses"
-    addresses.write_text(render_addresses(local_prefixes()))
+    # In place of what the running proxy makes: by both spellings of each.
+    stand_ins = {each: directory / each.name for each in (places.own_addresses, places.error_pages)}
+    stand_ins[places.own_addresses].write_text(render_addresses(local_prefixes()))
+    stand_ins[places.error_pages].mkdir()
+    spelt = {str(place): place for place in stand_ins}
+    spelt |= {name.replace(places.service_name, "${service_name}"): place for name, place in spelt.items()}
     configuration = directory / "squid.conf"
-    names = (str(places.own_addresses), str(places.own_addresses).replace(places.service_name, "${service_name}"))
 
     def ask(lines: Sequence[PhysicalLine]) -> str:
         moved = []
         for line in lines:
             text = line.text
-            for name in names:
-                text = text.replace(name, str(addresses))
+            for name, place in spelt.items():
+                text = text.replace(name, str(stand_ins[place]))
             text = renamed(text, trial)
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
         # Squid repeats the statements it acts on; they must read as the operator wrote them.
-        answer = squid.parse(configuration, places.service_name, is_unwanted).replace(str(addresses), names[0])
+        answer = squid.parse(configuration, places.service_name, is_unwanted)
+        for place, there in stand_ins.items():
+            answer = answer.replace(str(there), str(place))
         return renamed(answer, {there: copy for copy, there in trial.items()})
 
     return ask

@@ -16,7 +16,6 @@ from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Proxy,
     Throttler,
-    accepts,
     start_proxy,
     start_throttler,
     wait_until,
@@ -90,11 +89,11 @@ class PortalSite:
     def start_portal(self) -> Process:
         text = PORTAL.format(socket=self.status_socket, address=self.node.service_address())
         config = self.node.write("portal.yaml", text)
-        self.portal = self.node.popen([*NOBODY, self.node.program("mptcp-portal"), "run", "--config", str(config)])
-        wait_until(
-            lambda: accepts(self.node, "127.0.0.1", CHECK_PORT), "the portal answers", process=self.portal, timeout=60
-        )
-        return self.portal
+        command = [*NOBODY, self.node.program("mptcp-portal"), "run", "--config", str(config)]
+        portal = self.portal = self.node.popen(command)
+        # As the unit does: it is said when Squid knows of it.
+        wait_until(lambda: "the check page on" in portal.output(), "the portal is there", process=portal, timeout=60)
+        return portal
 
     def wait_for_all_workers(self, node: LiveNode | None = None) -> None:
         """Wait until each of Squid's workers has found the portal, by the first request that it gets.

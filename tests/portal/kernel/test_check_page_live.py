@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kept_connection import CHECK, Connection
-from portal_site import CAPTIVE_PORT, CHECK_PORT, LTE_CAPPED, PATHS, VOLUME, PortalSite
+from portal_site import CAPTIVE_PORT, CHECK_PORT, CONNECTIONS, LTE_CAPPED, PATHS, VOLUME, PortalSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
@@ -50,8 +50,11 @@ def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: Po
             assert "html" in headers["content-type"]
         status, _, body = client.get(origin.url("page"))
         assert (status, len(body)) == (200, 1000)
-        site.start_portal()
-        wait_until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+    site.start_portal()
+    # Defect: the first request of each of Squid's workers got 503, and looked whether there is a portal.
+    for _ in range(CONNECTIONS):
+        with connection(site) as client:
+            assert client.get(CHECK)[0] == 200
     assert site.portal is not None
     site.portal.stop()
 
@@ -70,7 +73,7 @@ def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> Non
     with connection(portal) as client:
         for path in ("", "check.json", "check.js", "portal.css"):
             status, headers, _ = client.get(CHECK + path)
-            assert status == 200
+            assert status == (503 if path == "check.json" else 200)  # there is no throttler
             assert headers["cache-control"] == "no-store"
             assert headers["x-cache"].startswith("MISS")
             assert "default-src 'none'" in headers["content-security-policy"]

@@ -239,6 +239,29 @@ def test_the_check_page_without_multipath(site: PortalSite) -> None:
         judge(browser)
 
 
+def test_while_the_throttler_does_not_run_the_page_says_so(site: PortalSite) -> None:
+    """Programs get 503 then, and the page is one."""
+    with chromium(site, proxy_flag(site)) as browser:
+        with site.throttled(LTE_CAPPED):
+            browser.get(CHECK)
+            until_it_says(browser, "Wi-Fi and LTE")
+        asked = "return document.getElementById('answer').dataset.throttler"
+        wait_until(lambda: browser.execute_script(asked) == "absent", "the page follows", timeout=90)
+        assert browser.execute_script("return document.getElementById('paths').hidden")
+        judge(browser, 503)
+        keep(browser, "check-without-throttler")
+
+
+def test_what_squid_cannot_get_has_a_page_for_everybody(site: PortalSite) -> None:
+    with chromium(site, proxy_flag(site)) as browser:
+        page = f"{site.node.service_address()}:{PAGE_PORT}"
+        for kind, url in {"refused": page, "no-answer": "10.77.9.2:2999", "no-address": "a.invalid"}.items():
+            browser.get(f"http://{url}/")
+            assert browser.execute_script("return document.querySelector('main').dataset.proxyPage") == kind
+            judge(browser, 403, 503)
+            keep(browser, f"squid-{kind}")
+
+
 MADE_UP = """
 window.answers = 0;
 window.fetch = async () => {
@@ -257,13 +280,15 @@ new MutationObserver((found) => {
 
 def told(left: str, throttler: str = "answered", transport: str = "multipath") -> dict[str, object]:
     volume: dict[str, object] = {"title": "month", "left": 40, "volume": 100, "low": 10, "getting_low": 25}
-    path = {"path": "LTE", "address": "10.77.2.2", "limit": "5 Mbit/s", "carried": left}
+    volume["figure"] = f"{left} left"
+    path = {"path": "LTE", "address": "10.77.2.2", "share": 100, "details": f"{left} carried, limit 5 Mbit/s"}
     known = throttler == "answered"
     return {
         "transport": transport,
         "throttler": throttler,
         "headline": "Multipath TCP with 2 subflows" if transport == "multipath" else "Plain TCP over one path",
         "lines": ["LTE is held to 5 Mbit/s.", f"month: {left} left."] if known else ["Too many ask at the moment"],
+        "advice": [],
         "subflows": [path] if known else [],
         "budgets": [volume] if known else [],
     }
@@ -286,7 +311,7 @@ def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) 
         browser.execute_script("window.lines = [...document.querySelectorAll('#lines li')]" + ";" + WATCHED)
         shown_report(browser, told("30 MB"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
-        assert set(browser.execute_script("return window.written")) == {"lines", "subflows"}
+        assert set(browser.execute_script("return window.written")) == {"lines", "subflows", "budgets"}
         assert browser.execute_script("return window.lines.every((each) => each.isConnected)")
         assert browser.execute_script("return document.querySelectorAll('[aria-live]').length") == 1
 

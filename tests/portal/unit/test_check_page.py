@@ -212,6 +212,40 @@ def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path)
         assert "What speaks Multipath TCP" in page
 
 
+def test_programs_are_told_by_the_status_that_the_throttler_has_no_say_in_it(tmp_path: Path) -> None:
+    with served(tmp_path / "nobody.sock") as client:
+        found = client.get("/check.json", headers={"MPTCP-Client": MINE})
+        assert (found.status_code, found.json()["transport"]) == (503, "multipath")
+        assert found.headers["content-type"] == "application/json"  # by which squid.conf knows it
+        assert int(found.headers["retry-after"]) > 0
+        assert client.get("/", headers={"MPTCP-Client": MINE}).status_code == 200
+
+
+AGENTS = {
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 Safari/604.1": "apple",
+    "Mozilla/5.0 (Linux; Android 15; Pixel 8) AppleWebKit/537.36 Chrome/130.0 Mobile Safari": "android",
+    "Mozilla/5.0 (Android 15; Mobile; rv:132.0) Gecko/132.0 Firefox/132.0": "android",
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:132.0) Gecko/20100101 Firefox/132.0": "systems",
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 Safari/605.1.15": "systems",
+    "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0": "firefox",
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0.0.0 Safari/537.36": "chromium",
+    "curl/7.88.1": "linux",
+    "": "systems",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_who_comes_by_plain_tcp_is_led_to_what_is_to_be_done_with_their_device(tmp_path: Path, agent: str) -> None:
+    headers = {"MPTCP-Client": "10.77.9.9 4 10.77.8.2 3128", "User-Agent": agent}
+    with served(tmp_path / "nobody.sock") as client:
+        assert f'href="use/#{AGENTS[agent]}"' in client.get("/", headers=headers).text
+        assert f'id="{AGENTS[agent]}"' in client.get("/use/", headers=headers).text
+        assert client.get("/check.json", headers=headers).json()["advice"]
+        assert client.get("/check.json", headers=headers | {"MPTCP-Client": MINE}).json()["advice"] == []
+        # What stands between them and the proxy is no device of theirs.
+        assert 'href="use/#' not in client.get("/", headers=headers | {"Via": "1.1 relay, 1.1 proxy"}).text
+
+
 def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Path) -> None:
     """One from before there were requests."""
     everything = {

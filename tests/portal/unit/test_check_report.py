@@ -215,4 +215,13 @@ def test_programs_get_the_same() -> None:
     assert found["transport"] == "multipath"
     assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
     assert [each["carried"] for each in found["subflows"]] == ["12.7 MB", "990 B"]
-    assert found["budgets"] == [MONTH | {"title": "month", "low": 500_000_000, "getting_low": 1_250_000_000}]
+    assert found["budgets"] == [
+        MONTH | {"title": "month", "low": 500_000_000, "getting_low": 1_250_000_000, "figure": "1.2 of 5 GB left"}
+    ]
+
+
+def test_the_share_of_each_path_is_of_what_all_have_carried() -> None:
+    found = told(MULTIPATH, subflows=[WIFI | {"bytes": 900}, LTE | {"bytes": 100}])
+    assert [found.share(each) for each in found.subflows] == [90, 10]
+    found = told(MULTIPATH, subflows=[WIFI | {"bytes": 0}, LTE | {"bytes": None}])
+    assert [found.share(each) for each in found.subflows] == [0, 0]

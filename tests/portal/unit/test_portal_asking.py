@@ -45,6 +45,25 @@ def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.M
     asyncio.run(ask())
 
 
+def test_a_throttler_that_starts_beside_the_portal_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, Any] | None] = [None, None, {"schema": 99}, None]
+
+    async def answer(*_: object) -> dict[str, Any]:
+        if (found := answers.pop(0)) is None:
+            raise ConnectionRefusedError
+        return found
+
+    async def ask() -> None:
+        asker = Asker(Path("/run/s"), pause=0, start=600)
+        assert (await asker.budgets_of("10.0.0.1"))[0] is Throttler.ANSWERED
+        later = Asker(Path("/run/s"), pause=0)
+        assert (await later.budgets_of("10.0.0.1"))[0] is Throttler.ABSENT
+
+    monkeypatch.setattr(asking, "ask_async", answer)
+    monkeypatch.setattr(asking, "_AGAIN_SECONDS", 0)
+    asyncio.run(ask())
+
+
 def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ from mptcp_portal.settings import End, Settings, load_settings, read_settings, s
 
 CONF = Path(__file__).parents[3] / "conf"
 DEFAULTS = Settings(
-    Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", None, None, "portal.yaml"
+    Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", 3128, None, None, "portal.yaml"
 )
 CAPTIVE = "captive_portal:\n  listen: 192.168.1.10:3182\n"
 EVERYWHERE = ONBOARDING.replace("192.168.1.10:", "0.0.0.0:")

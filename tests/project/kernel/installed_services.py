@@ -108,7 +108,7 @@ def check_page_is_missed(site: Site) -> None:
 
 
 def check_page_is_found(client: Connection) -> None:
-    """Wait for it: the first request after the portal's start has a worker of Squid find it, each for itself."""
+    """Wait for it: the portal may have been told to start just now."""
     until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
 
 

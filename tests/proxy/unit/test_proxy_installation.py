@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.error_pages import CHECK_PAGE, error_pages
 from mptcp_proxy.places import Places
 
 
@@ -56,11 +58,30 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert places.listen_ports.read_text() == "3128,3129\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
     others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
+    assert modes.pop("error-pages") == 0o755
     assert modes == {"squid.conf": 0o640, **others}
     # Squid takes it for a template, in which this begins a code.
     assert "%" not in places.check_page_missing.read_text()
+    pages = list(places.error_pages.iterdir())
+    assert {path.stat().st_mode & 0o777 for path in pages} == {0o644}
+    assert {"ERR_ACCESS_DENIED", "ERR_CONNECT_FAIL", "ERR_DNS_FAIL"} <= {path.name for path in pages}
     assert places.runtime.stat().st_mode & 0o777 == 0o755
     assert places.logs.stat().st_mode & 0o777 == 0o750
+
+
+def test_squids_own_pages_stand_beside_ours(tmp_path: Path) -> None:
+    """Squid complains of each of its names that is not there. A check page is named where there is one."""
+    for name in ("ERR_DNS_FAIL", "ERR_NEW"):
+        (tmp_path / name).write_text("Squid's own")
+    plain = dict(error_pages(with_check_page=False, squids_own=tmp_path / "none"))
+    found = dict(error_pages(with_check_page=True, squids_own=tmp_path))
+    assert found.keys() - plain.keys() == {"ERR_NEW"}
+    assert found["ERR_NEW"] == b"Squid's own"
+    assert all(
+        (CHECK_PAGE.encode() in found[name], CHECK_PAGE.encode() in plain[name]) == (True, False) for name in plain
+    )
+    # A percent sign begins a code: one that Squid does not know ends it.
+    assert {code for page in plain.values() for code in re.findall(rb"%.", page)} == {b"%H", b"%c", b"%T"}
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])

@@ -27,6 +27,7 @@ def test_the_shipped_configuration_uses_the_places_of_the_service() -> None:
     text = SHIPPED.read_text()
     places = Places("${service_name}")
     assert f"deny_info 503:../../../../../../../..{places.check_page_missing} " in text
+    assert f"\nerror_directory {places.error_pages}\n" in text
     for path in (places.own_addresses, places.pid_file, places.logs / "access.log", places.logs / "cache.log"):
         assert str(path) in text
     # Without these, workers would rename the same log, or Squid would not be told apart from the distribution's.

@@ -1,0 +1,54 @@
+"""Has Squid find the portal as soon as that is there, rather than by a client's request, which would get 503.
+
+A Squid that found nobody there takes the portal for dead. It tries it anew, at most once a second, whenever something
+looks whether it is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request, which has failed by
+the time that the trial has succeeded, or its cache manager's page of parents, for which each of its workers looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import Final
+
+from mptcp_portal.settings import End
+
+_PAGE: Final = "/squid-internal-mgr/server_list"
+_SECONDS: Final = 3.0
+"""For which Squid is asked at the most: it tries once a second."""
+_AGAIN_SECONDS: Final = 0.3
+_TIMES: Final = 10
+_MOST_BYTES: Final = 1 << 20
+
+
+async def tell_squid(port: int, portal: End, seconds: float = _SECONDS) -> None:
+    """Ask the Squid that listens on *port* of this host for its parents until *portal* is up for all its workers.
+
+    Where it does not answer, or does not tell, nothing is lost: clients' requests have it look, too.
+    """
+    with suppress(OSError, TimeoutError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(seconds):
+            for _ in range(_TIMES):
+                if not is_dead(await _parents(port), portal):
+                    break
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _parents(port: int) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {_PAGE} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        text = bytearray()
+        while len(text) < _MOST_BYTES and (data := await reader.read(1 << 16)):
+            text += data
+        return text.decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+def is_dead(parents: str, portal: End) -> bool:
+    """Return whether *parents*, Squid's page, has *portal* as one that is not up for some worker."""
+    address = re.escape(f"{portal.address}/{portal.port}/")
+    found = re.findall(rf"^Host +: {address}.*?^Status +: (\w+)", parents, re.MULTILINE | re.DOTALL)
+    return any(status != "Up" for status in found)

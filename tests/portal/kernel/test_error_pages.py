@@ -1,0 +1,68 @@
+"""What people see where the real Squid has no answer of a site for them: our page, by what happened, and no warning."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kept_connection import Connection
+
+from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, RELAY_CONFIG, start_proxy, start_relay
+
+pytestmark = pytest.mark.kernel
+ORIGIN = "10.77.9.2"
+DEAD = "10.77.9.66"
+"""From which nothing comes back."""
+ONE_BYTE = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
+
+
+def shown(client: Connection, url: str) -> tuple[int, str]:
+    """Return the status of the answer, and which of our pages it is."""
+    status, _, body = client.get(url)
+    page = body.decode()
+    # Every code of a template is filled in.
+    assert not re.search(r"%[A-Za-z]\b|\[", page), page
+    found = re.search(r'data-proxy-page="([a-z-]+)"', page)
+    return status, found[1] if found else page
+
+
+def test_squid_shows_our_pages(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("squid", "gcc")
+    testbed = make_testbed()
+    proxy = start_proxy(testbed["proxy"])
+    testbed["origin"].popen(["python3", "-c", ONE_BYTE])
+    host = testbed["proxy"].service_address()
+    cases = {
+        f"http://{host}:{PROXY_PORT}/": (403, "refused"),
+        f"http://{ORIGIN}:22/": (403, "refused"),
+        "http://no-such-name.invalid/": (503, "no-address"),
+        f"http://{ORIGIN}:2999/": (503, "no-answer"),
+        f"http://{DEAD}/": (503, "no-answer"),
+        f"http://{ORIGIN}:2001/": (502, "broken-answer"),
+        "http://check.mptcp.internal/": (503, "no-portal"),
+        "http://check.mptcp.internal:8080/": (403, "refused"),
+    }
+    seen = {}
+    for url in cases:
+        with Connection(testbed["client"], host) as client:
+            seen[url] = shown(client, url)
+    assert seen == cases
+    log = (proxy.logs / "cache.log").read_text()
+    assert "error-pages" not in log, log
+
+
+def test_a_relay_whose_proxy_does_not_answer_shows_ours(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("squid", "gcc")
+    testbed = make_testbed(RELAY)
+    relay = testbed["relay"]
+    parent = f"cache_peer {testbed['proxy'].service_address()} parent {PROXY_PORT} 0 no-query no-digest"
+    text = re.sub(r"^#cache_peer .*$", parent, RELAY_CONFIG.read_text(), flags=re.MULTILINE)
+    start_relay(relay, relay.write("relay.conf", text))
+    with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as client:
+        status, kind = shown(client, f"http://{ORIGIN}/")
+    assert status in (502, 503)
+    assert kind == "no-proxy"
