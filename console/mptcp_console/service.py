@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from contextlib import suppress
 from types import FrameType
@@ -19,6 +20,7 @@ from mptcp_common.listeners import listening
 from mptcp_common.renewal import Renewal, keep_looking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
+from mptcp_console.kept_volumes import KeptVolumes
 from mptcp_console.lane import Lane
 from mptcp_console.metrics import ProxyHealth, Scraper, Sources
 from mptcp_console.settings import Settings
@@ -86,7 +88,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
     ask = asker(settings.status_socket)
     lane = Lane(ask)
-    watch = Watch(ask, settings.status_socket, alive, lane.changed)
+    kept = KeptVolumes(os.environ.get("STATE_DIRECTORY"))
+    watch = Watch(ask, settings.status_socket, alive, lane.changed, volumes=kept.read())
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Console(watch, lane, settings).application(metrics(settings), proxy_health(settings)),
@@ -105,7 +108,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    looking = []
+    looking = [asyncio.create_task(kept.keep(watch.volumes.saved))]
     if config.ssl is not None:
         renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
         config.ssl = renewal.context
@@ -115,6 +118,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     finally:
         for task in looking:
             task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
     return DONE
 
 

@@ -6,6 +6,7 @@ within the day or month. What nobody counted is missing, so that the time from w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -34,10 +35,31 @@ class _Period:
 class Volumes:
     """From one summary to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: bytes = b"") -> None:
+        """*saved* is what :meth:`saved` returned before; raises ValueError where it is not."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
+        if not saved:
+            return
+        try:
+            found = json.loads(saved)
+            self._pid, self._before = found["pid"], _counts(found["before"])
+            for name in _PERIODS:
+                one = found["periods"][name]
+                self._periods[name] = _Period(float(one["begin"]), float(one["since"]), _counts(one["octets"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not what the console has written: {error!r}") from error
+
+    def saved(self) -> bytes:
+        """Return what makes another one that goes on from here; nothing before the first summary."""
+        if not self._periods:
+            return b""
+        periods = {
+            name: {"begin": each.begin, "since": each.since, "octets": _rows(each.octets)}
+            for name, each in self._periods.items()
+        }
+        return json.dumps({"pid": self._pid, "before": _rows(self._before), "periods": periods}).encode()
 
     def take(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was carried within each period, as of *summary*."""
@@ -60,6 +82,14 @@ class Volumes:
                 period.octets[key] = period.octets.get(key, 0) + max(0, count - before.get(key, 0))
         self._pid, self._before = summary.get("pid"), counts
         return {name: _answer(period) for name, period in self._periods.items()}
+
+
+def _rows(octets: Mapping[PathKey, int]) -> list[tuple[str | None, str, int]]:
+    return [(key.path, key.direction, count) for key, count in octets.items()]
+
+
+def _counts(rows: object) -> dict[PathKey, int]:
+    return {PathKey(path, direction): int(count) for path, direction, count in rows}  # type: ignore[attr-defined]
 
 
 def _answer(period: _Period) -> dict[str, Any]:

@@ -91,6 +91,7 @@ class Watch:
         sleep: Callable[[float], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        volumes: Volumes | None = None,
     ) -> None:
         """*alive* is called after each answer, with a line about it; *changed* where something has happened since the
         one before. *sleep* may be broken off by :meth:`wake`."""
@@ -114,7 +115,7 @@ class Watch:
         """When the throttler did, of one whose events were not asked for yet."""
         self._meter = Meter()
         self._health = Health()
-        self._volumes = Volumes()
+        self.volumes = volumes or Volumes()
         self.tracks = Tracks()
         self.happenings = Happenings()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
@@ -166,7 +167,7 @@ class Watch:
             record(self.tracks, self._meter, summary)
             shown = overview(summary, self._meter.paths) | {
                 "faults": self._health.take(summary),
-                "volumes": self._volumes.take(summary),
+                "volumes": self.volumes.take(summary),
             }
             began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
             last = int(summary.get("last_event") or 0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
+
+from mptcp_console.kept_volumes import KeptVolumes
 from mptcp_console.volumes import Volumes
 
 ATHENS = ZoneInfo("Europe/Athens")
@@ -54,3 +59,35 @@ def test_an_older_throttler_has_no_zone() -> None:
     found["policy"] = {}
     del found["started"]
     assert Volumes().take(found)["day"]["begin"] % 86_400 == 0
+
+
+def test_a_restart_of_the_console_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started = at(2026, 10, 3)
+    kept = KeptVolumes(str(tmp_path))
+    volumes = kept.read()
+    volumes.take(summary(at(2026, 10, 14, 9), started, 500))
+    expected = told(volumes.take(summary(at(2026, 10, 14, 9, 1), started, 800)))
+    kept._write(volumes.saved())
+    assert told(kept.read().take(summary(at(2026, 10, 14, 10), started, 1_000)))[1::2] == (
+        expected[1] + 200, expected[3] + 200,
+    )  # fmt: skip
+    assert told(kept.read().take(summary(at(2026, 10, 14, 10), at(2026, 10, 14, 9, 30), 70, pid=2)))[1::2] == (
+        expected[1] + 70, expected[3] + 70,
+    )  # fmt: skip
+    assert not capsys.readouterr().err
+    for damaged in (b"[", b"[]", b'{"pid": 1}', b'{"pid": 1, "before": [[1]], "periods": {}}'):
+        (tmp_path / "volumes.json").write_bytes(damaged)
+        assert not kept.read().saved()
+        assert "begin anew" in capsys.readouterr().err
+    assert not KeptVolumes(None).read().saved()
+
+
+def test_they_are_written_at_the_end(tmp_path: Path) -> None:
+    async def kept() -> None:
+        task = asyncio.create_task(KeptVolumes(str(tmp_path)).keep(lambda: b"{}"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(kept())
+    assert (tmp_path / "volumes.json").read_bytes() == b"{}"

@@ -1,0 +1,56 @@
+"""Keeps the volumes of paths in a file, so that a restart of the console does not begin them anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mptcp_common import journal
+from mptcp_common.reasons import reason
+from mptcp_console.volumes import Volumes
+
+SECONDS: Final = 60.0
+"""Between two writes: so much a crash loses."""
+
+
+class KeptVolumes:
+    """The file in the directory that the service manager gives (systemd.exec(5), StateDirectory=); None: no file."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._path = None if not directory else Path(directory) / "volumes.json"
+
+    def read(self) -> Volumes:
+        """Return them; new ones where there are none, or none that can be read."""
+        if self._path is not None:
+            try:
+                return Volumes(self._path.read_bytes())
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError) as error:
+                why = reason(error) if isinstance(error, OSError) else error
+                journal.say(
+                    f"mptcp-console: {self._path}: {why}; bytes of today and of the month begin anew", journal.WARNING
+                )
+        return Volumes()
+
+    async def keep(self, saved: Callable[[], bytes]) -> None:
+        """Write what *saved* returns once a minute, and at last, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(SECONDS)
+                await asyncio.to_thread(self._write, saved())
+        finally:
+            self._write(saved())
+
+    def _write(self, content: bytes) -> None:
+        if self._path is None or not content:
+            return
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_bytes(content)
+            os.replace(fresh, self._path)
+        except OSError as error:
+            journal.say(f"mptcp-console: {self._path}: {reason(error)}", journal.WARNING)
