@@ -1,5 +1,4 @@
-"""The command ``mptcp-throttler``. What a command needs is imported by it, for libraries take longer to load than the
-running daemon takes to answer."""
+"""The command ``mptcp-throttler``. Commands import lazily: loading libraries takes longer than the daemon's answer."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); errors go to stderr."""
     options = _parser().parse_args(arguments)
     return outcome(
         "mptcp-throttler",
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    # It comes with half of the throttler, which a command that asks the daemon does not need, nor loads.
+    # Importing the module would load half of the throttler, which commands that ask the daemon do not need.
     ports = sys.modules.get("mptcp_throttler.kernel.ports")
     return (Unanswered,) if ports is None else (Unanswered, ports.KernelError)
 

@@ -17,9 +17,9 @@ from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_throttler.cli.shared import Absent, answering, ask_daemon, complain, say_unknown_names, status_socket
 
 FOLLOW_SECONDS = 1.0
-"""Between two questions for events."""
+"""Interval of requests for events."""
 MOST_EVENTS = 10_000
-"""In one answer."""
+"""Limit of one answer."""
 _TOKEN = re.compile("[0-9a-fA-F]{1,8}")
 
 
@@ -44,9 +44,9 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
-    """Print a JSON object as it comes: to read ten thousand connections and lay them out takes longer than all else.
+    """Print a JSON object as it arrives: parsing ten thousand connections would take longer than all other work.
 
-    Its end of line says that it is whole: a brace may be that of any object within.
+    A final newline marks it as complete; a brace may belong to an inner object.
     """
     last = b""
     while True:
@@ -84,7 +84,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _which(text: str) -> dict[str, str] | None:
-    """Return what *text* names, as an argument of the request; None where it is nothing of that kind."""
+    """Return the request argument for the address, token or endpoint in *text*; None if it is none of these."""
     try:
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
     except ValueError:
@@ -116,7 +116,6 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
 
     people = EventLines()
     pid: int | None = None
-    """Of the daemon that answered last."""
     away = False
     while True:
         try:
@@ -124,7 +123,7 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
         except Absent as error:
             if pid is None or not follow:
                 raise
-            # It is being started anew, perhaps: who follows goes on when it answers again.
+            # The daemon may be restarting: go on when it answers again.
             if not away:
                 journal.say(f"note: {error} Waiting for it")
             away = True
@@ -146,7 +145,7 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
                 say_unknown_names(path, request)
             return DONE
         sys.stdout.flush()
-        # A full answer leaves some out that come next; after any other one only what is new is.
+        # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MOST_EVENTS}
         time.sleep(FOLLOW_SECONDS)

@@ -1,4 +1,4 @@
-"""The commands that start the daemon, have it reload, and clean up after it: run, reload, cleanup."""
+"""The commands that start the daemon, reload its policy, and clean up after it: run, reload, cleanup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mptcp_throttler.policy.model import Policy
 
 RELOAD_SECONDS = 60.0
-"""A reload that takes longer is not waited for."""
+"""Longest wait for a reload."""
 _PAUSE_SECONDS = 0.1
 
 
@@ -66,7 +66,7 @@ def reload(options: argparse.Namespace) -> int:
     path = status_socket(options)
     reloads = reload_outcome(path)
     errors = (reloads["last_refused"] or {}).get("errors", ())
-    # The daemon has them in the same journal.
+    # In the journal the daemon has logged them already.
     for line in () if journal.is_journal() else (*reloads["settings"], *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
@@ -77,10 +77,7 @@ def reload(options: argparse.Namespace) -> int:
 
 
 def reload_outcome(path: Path) -> dict[str, Any]:
-    """Have the daemon at *path* take its policy anew; return what its status then has of reloads.
-
-    Raises Unanswered where it does not answer, or not in time.
-    """
+    """Have the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
     before = ask_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)

@@ -146,7 +146,7 @@ def quota(options: argparse.Namespace) -> int:
             print(json.dumps(list(found.values()), indent=2))
         else:
             width = None if sys.stdout.isatty() else 120
-            # Within an address of IPv6 ":a:" would be a picture.
+            # emoji: ":a:" in an IPv6 address would become a picture.
             print_accounts(found.values(), Console(width=width, markup=False, emoji=False, highlight=False))
     except LedgerError as error:
         complain(error)
@@ -181,13 +181,13 @@ def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
 
 
 def _time_of(text: str | None, zone: ZoneInfo) -> float:
-    """*zone* is that of a time without one."""
+    """Return seconds since the epoch. *zone* is the default of a time without one."""
     if text is None:
         return time.time()
     try:
         when = datetime.fromisoformat(text)
         at = (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
-        # A policy is asked for days before and after, in any time zone.
+        # The evaluation also computes with days before and after, in any time zone.
         if not 0 <= at < _LATEST:
             raise ValueError
         return at

@@ -48,7 +48,7 @@ def grant(options: argparse.Namespace) -> int:
 
 
 def _client(text: str, is_volume: bool) -> str:
-    """Return the address or prefix as it is kept; empty for all clients."""
+    """Return the address or prefix as stored; empty for all clients."""
     from mptcp_throttler.policy.values import parse_prefix
 
     if text == ALL and is_volume:
@@ -83,7 +83,7 @@ def _time(path: Path, policy: Policy, client: str, words: str, options: argparse
         fresh = Grant(client, now, now + parse_length(words), _asked_by(), options.why)
     except ValueError as error:
         raise mistake("grant", words, str(error)) from None
-    # One client has one at a time: the latest word counts.
+    # A client has one lift at a time: the latest replaces the others.
     change(path, lambda before: [*(each for each in _present(before) if each.budget or each.client != client), fresh])
     print(f"{client}: no caps until {_when(fresh.until, policy)}")
     return DONE
@@ -131,7 +131,7 @@ def _volume(
 
 
 def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
-    """Return the budgets that are meant: *name*, or all that the client, or all clients together, have."""
+    """Return the budget *name*, or all budgets per client, or those that all clients share."""
     from mptcp_common.problems import did_you_mean
 
     fitting = {each.name: each for each in policy.budgets.values() if each.per_client is bool(client)}

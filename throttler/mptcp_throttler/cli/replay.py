@@ -1,4 +1,4 @@
-"""The command that needs neither a daemon nor its host: replay."""
+"""The command replay, which needs neither a daemon nor its host."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _unread(capture: CaptureFile) -> Iterator[str]:
-    """Yield what was not read of the capture, and why."""
+    """Yield which packets of the capture were not read, and why."""
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():
@@ -82,7 +82,7 @@ def _unread(capture: CaptureFile) -> Iterator[str]:
 
 
 def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) -> Iterator[str]:
-    """Yield why nothing may have been seen of the proxy, or of paths that are told apart by interfaces."""
+    """Yield why the proxy, or paths identified by interfaces, may be missing from the result."""
     if not run.segments:
         yield f"no segment to or from port {' or '.join(map(str, ports))} was read; another one is given by --port"
     paths = [name for name, path in policy.paths.items() if path.interfaces is not None]
@@ -96,7 +96,7 @@ def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) ->
 def _given(
     options: argparse.Namespace,
 ) -> tuple[Policy, tuple[int, ...], tuple[tuple[Network | None, str], ...]]:
-    """Return policy, ports and interfaces: of the options, else of the settings, else what is usual."""
+    """Return policy, ports and interfaces from the options, otherwise from the settings, otherwise defaults."""
     settings = None
     if options.config is not None or options.policy is None:
         settings = read_settings(options.config or DEFAULT_SETTINGS)

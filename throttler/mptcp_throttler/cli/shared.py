@@ -1,4 +1,4 @@
-"""What several commands need: the daemon that they ask, and what they say on standard error."""
+"""Shared by several commands: requests to the daemon, and messages on standard error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """The daemon refused a question, or is too old for it: why, in one line."""
+    """The daemon refused a request or is too old for it; ``str()`` says why in one line."""
 
 
 class Absent(Unanswered):
-    """Nobody answers at the status socket."""
+    """No daemon answers at the status socket."""
 
 
 def complain(text: object) -> None:
@@ -31,7 +31,7 @@ def complain(text: object) -> None:
 
 
 def mistake(option: str, value: str, message: str) -> DocumentError:
-    """Return the error of a command's option that is given a wrong *value*."""
+    """Return the error for a wrong *value* of a command's *option*."""
     return DocumentError([Problem(option, 0, 0, "", value, message)])
 
 
@@ -54,7 +54,7 @@ def status_socket(options: argparse.Namespace) -> Path:
 
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:
-    """Return the answer to *request*, which has the key *expected*. Raises Unanswered."""
+    """Return the answer to *request*, which must have the key *expected*. Raises Unanswered."""
     from mptcp_common.status_client import ask
 
     with answering(path):
@@ -68,7 +68,7 @@ def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict
 
 @contextmanager
 def answering(path: Path) -> Iterator[None]:
-    """Raise, for an error of the system within, Absent with words why nobody answers at the status socket *path*."""
+    """Turn an OSError within into Absent, which says why no daemon answers at the status socket *path*."""
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -82,14 +82,14 @@ def answering(path: Path) -> Iterator[None]:
 
 
 def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
-    """Nothing was found: say so where *wanted* has a ``rule`` or a ``path`` that the policy in force has not."""
+    """After an empty answer, say if *wanted* has a ``rule`` or ``path`` that the policy in force lacks."""
     if wanted.keys().isdisjoint(("rule", "path")):
         return
     try:
         policy = ask_daemon(path, {"query": "summary"}, "policy")["policy"]
         names = {"rule": policy["rules"], "path": [each["path"] for each in policy["paths_in_words"]]}
     except (Unanswered, KeyError):
-        return  # a daemon that is too old, or has just ended: what was asked for was answered
+        return  # the daemon is too old or has just ended; the request itself was answered
     for kind, known in names.items():
         if kind in wanted and wanted[kind] not in known:
             those = ", ".join(known) or "none"

@@ -1,7 +1,7 @@
-"""The command top: a table of connections that follows what the daemon knows, on a terminal; or one, printed.
+"""The command top: a live table of connections on a terminal, or one printed table.
 
-The terminal is put back whatever ends the command, but SIGKILL. The daemon is asked once a second at the most, and less
-often where its answers take long.
+The terminal is restored on every exit except SIGKILL. The daemon is asked at most once a second, and less often if its
+answers take long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mptcp_throttler.views.top import Line, rates_between, table
 
 ASK_SECONDS: Final = 1.0
 MOST_CONNECTIONS: Final = 200
-"""Asked for at once."""
+"""Limit of one request."""
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -55,13 +55,13 @@ def _once(path: Path, request: dict[str, Any]) -> int:
 
 
 def _live(path: Path, request: dict[str, Any]) -> int:
-    """Show the table until somebody has seen enough. The exit status of a signal is 128 and its number."""
+    """Show the table until the user quits. A signal's exit status is 128 plus its number."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") in ("dumb", ""):
         complain("top needs a terminal; --once prints one table")
         return FAILED
     for number in _ENDINGS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    # Stopped, it would leave the shell its screen.
+    # If stopped, it would leave its screen to the shell.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     console = Console(highlight=False, emoji=False)
     try:
@@ -100,7 +100,7 @@ def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live)
 
 
 def _quits(descriptor: int, seconds: float) -> bool:
-    """Wait for so many seconds; return whether q was pressed, or the terminal is gone."""
+    """Wait up to *seconds*; return whether q was pressed or the terminal is gone."""
     end = time.monotonic() + seconds
     while select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
         typed = os.read(descriptor, 1024)
@@ -111,7 +111,7 @@ def _quits(descriptor: int, seconds: float) -> bool:
 
 @contextmanager
 def _keys_at_once(descriptor: int) -> Iterator[None]:
-    """Have the terminal give each key as it is pressed, and show none; signals from the keyboard stay."""
+    """Switch the terminal to cbreak mode: keys arrive unbuffered and without echo, signals stay."""
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
     try:

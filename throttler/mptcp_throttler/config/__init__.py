@@ -1,1 +1,1 @@
-"""The operator's files: settings, policy and connections read from disk and checked."""
+"""The operator's files: read and check settings, policy and connections."""

@@ -1,4 +1,4 @@
-"""Connections written down by hand, for ``plan --subflows``. The same checks and messages as for a policy. Pure.
+"""Hand-written connections for ``plan --subflows``, with the same checks and messages as a policy. Pure.
 
     connections:
       - subflows:
@@ -33,7 +33,7 @@ _End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
 
 
 class SubflowSection(Section):
-    """One subflow; *local* is the proxy's end."""
+    """One subflow; *local* is the proxy."""
 
     local: _End
     remote: _End
@@ -57,10 +57,7 @@ class ConnectionsSection(Section):
 def load_connections(
     text: str, source: str, interface: str | None, listen_ports: Collection[int], now: float
 ) -> list[Connection]:
-    """Return the connections of *text*, their tokens numbered from 1. Raises DocumentError with every problem.
-
-    *interface* is taken for subflows that name none.
-    """
+    """Return the connections of *text*, with tokens from 1; *interface*: the default. Raises DocumentError."""
     document = parse_document(text, source)
     section, problems = validate(ConnectionsSection, document)
     if section is None or problems:
@@ -86,7 +83,7 @@ def load_connections(
 
 
 def _stranger(subflow: SubflowSection, listen_ports: Collection[int]) -> str | None:
-    """Return why *subflow* cannot be one of the proxy's, None if it can."""
+    """Return why *subflow* cannot be a subflow of the proxy; None if it can."""
     (local, port), (remote, _) = subflow.local, subflow.remote
     if port not in listen_ports:
         return f"port {port} is not one of listen_ports ({', '.join(map(str, listen_ports))})"

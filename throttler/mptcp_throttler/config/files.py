@@ -1,4 +1,4 @@
-"""Reads the files of the operator; what is in them is checked by ``settings``, ``policy`` and ``connections_file``."""
+"""Read the operator's files; ``settings``, ``policy`` and ``connections_file`` check their contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def news_of_settings(path: Path, running: Settings) -> list[str]:
-    """Return in words what of the settings file at *path* is not as a daemon is *running* with: it is read at start."""
+    """Return in words the changes of the settings file at *path* for which the *running* daemon needs a restart."""
     try:
         now = read_settings(path)
     except DocumentError as error:
@@ -37,15 +37,12 @@ def _values(settings: Settings) -> dict[str, object]:
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Return the policy of *path* and the warnings about it, checked against *settings* where given.
-
-    Raises DocumentError with every problem of the file.
-    """
+    """Return the policy of *path*, checked with *settings*, and its warnings. Raises DocumentError with all errors."""
     return accept_policy(text_of(path), str(path), settings)
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Do as :func:`read_policy` with a *text*; *source* names it for people."""
+    """Do what :func:`read_policy` does for a *text*; *source* names it in messages."""
     checked = check_policy(text, source)
     if checked.policy is None:
         raise DocumentError(checked.problems)
@@ -59,7 +56,7 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
 
 
 def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
-    """Return what ``check`` says besides of the policy of *path*."""
+    """Return the notes of ``check`` about the policy of *path*."""
     return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
 
 

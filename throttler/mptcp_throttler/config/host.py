@@ -1,8 +1,4 @@
-"""The settings against the host: interfaces, groups, libraries and kernel features that have to be there, files that
-it must read.
-
-The daemon refuses to start where these differ, and a restart cures none of them; what it does without is a warning.
-"""
+"""Check the settings against the host. The daemon refuses to start on an error; what it can do without is a warning."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
-    """Yield what of *settings* this host does not have. *as_daemon*: this process is to be the daemon."""
+    """Yield what this host lacks of *settings*. *as_daemon*: this process becomes the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     yield from missing_interfaces(settings, there)
     group = settings.status_group
@@ -54,7 +50,7 @@ def _group_problem(name: str, as_daemon: bool) -> str | None:
         number = grp.getgrnam(name).gr_gid
     except KeyError:
         return f"there is no group {name}; addgroup --system {name}"
-    # chown(2): who is not root gives a file to groups of its own alone.
+    # chown(2): an unprivileged process can give a file only to its own groups.
     if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
         return (
             f"the throttler's user is not in {name}; systemctl edit mptcp-throttler, and write "
@@ -64,7 +60,7 @@ def _group_problem(name: str, as_daemon: bool) -> str | None:
 
 
 def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[Problem]:
-    """Yield the interfaces that are not among those *there*."""
+    """Yield the interfaces of *settings* that are not in *there*."""
     for name in settings.interfaces:
         if name not in there:
             known = ", ".join(sorted(there)) or "none"
@@ -73,10 +69,10 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
-    """Yield a warning for each two of the interfaces of which one stands on the other, by way of others, too.
+    """Yield a warning for each two listed interfaces of which one is stacked on the other, directly or not.
 
-    *stands_on*: on which interfaces each of the host's stands. No error: where the policy tells the paths by clients
-    and caps downloads alone, or what it caps comes over the lower one alone, both may be listed.
+    *stands_on* has the lower interfaces of each interface. This is no error: both may be listed if the policy
+    identifies paths by clients and caps only downloads, or if all that it caps uses only the lower interface.
     """
     for upper in settings.interfaces:
         lower: set[str] = set()
@@ -95,11 +91,11 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
 
 
 def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
-    """Yield a warning where clients are connected and none is on a path of *policy*; where none is, a note if no path
-    has an address of *networks*, those on which the host has addresses."""
+    """Yield a warning if clients are connected and none is on a path of *policy*; if none is connected, a note if no
+    path overlaps *networks*, the networks of the host's addresses."""
     paths = list(policy.paths.values())
     if not paths or any(path.clients is None for path in paths):
-        return  # by its interfaces, say, a path may have any client
+        return  # a path without clients may have any client
     prefixes = Prefixes((each, True) for path in paths for each in path.clients or ())
     ports = frozenset(settings.ownership.listen_ports)
     seen = sorted(connected_clients((table.read_text() for table in TABLES if table.exists()), ports))
@@ -116,13 +112,13 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
 
 
 def connected_clients(tables: Iterable[str], ports: Collection[int]) -> set[bytes]:
-    """Return the packed addresses of clients with a connection to one of *ports*, by the kernel's *tables*."""
+    """Return the packed addresses of clients with a connection to one of *ports* in the kernel's *tables*."""
     found = (each for table in tables for each in sockets(table.splitlines(), ESTABLISHED))
     return {unmap(each.remote) for each in found if each.local_port in ports}
 
 
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
-    """Yield a warning for each port of the proxy on which nobody listens: the throttler then has nothing to do."""
+    """Yield a warning for each port of the proxy without a listener: the throttler then has nothing to do."""
     taken = listening_ports(table.read_text() for table in TABLES if table.exists())
     for port in settings.ownership.listen_ports:
         if port not in taken:
@@ -131,7 +127,7 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
 
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
-    """Yield a warning where nobody answers for the tunnels that the settings name."""
+    """Yield a warning if the settings name tunnels and their daemon does not answer."""
     path = settings.tunnel_socket
     if settings.ownership.tunnel_ports:
         with socket.socket(socket.AF_UNIX) as client:
@@ -143,15 +139,13 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
-    """Return the ports that the kernel's *tables* show as listening."""
+    """Return the listening ports in the kernel's *tables*."""
     return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
-    """Yield which of *paths* the daemon's *user* cannot read. Only root can find out; others get no answer.
-
-    Where the host has no such user, whoever starts the daemon is root.
-    """
+    """Yield the *paths* that the daemon's *user* cannot read. Only root can check; if there is no such user, the daemon
+    runs as root and can read all."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -167,10 +161,7 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
 def library_problems(
     settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
 ) -> Iterator[Problem]:
-    """Yield what libraries and the kernel's own types lack of what *settings* and *policy* need.
-
-    *release*: the kernel's. *has_types*: whether there is ``KERNEL_TYPES``.
-    """
+    """Yield the missing libraries and kernel types. *release* is the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
     if lack := lack_of_pcap(loads):
         yield _lacking(settings, "", lack, Severity.ERROR)
     if (lack := lack_of_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
@@ -184,12 +175,12 @@ def library_problems(
 
 
 def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
-    """Yield the same of this host."""
+    """Yield the :func:`library_problems` of this host."""
     return library_problems(settings, policy, loads, os.uname().release, Path(KERNEL_TYPES).exists())
 
 
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = loads) -> tuple[str, ...]:
-    """Return which features of the kernel *settings* and *policy* need, without those of a library that is missing."""
+    """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
     wanted = (*OF_KERNEL, settings.netfilter, *(FOR_UPLOADS if policy.acts_on_upload else ()))
     if policy.caps_plain_tcp and BY_NFTABLES not in wanted:
         wanted = (*wanted, BY_NFTABLES)
@@ -200,10 +191,8 @@ def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], 
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield what the kernel lacks of what *settings* and *policy* need; where that was not tried, a note that says so.
-
-    *results*, *refusal*: of ``kernel.feature_probe``.
-    """
+    """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
+    *refusal*."""
     if refusal:
         yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
     for feature, lack in lacks_of_kernel(results, needed_of_kernel(settings, policy)):

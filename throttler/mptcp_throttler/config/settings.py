@@ -1,8 +1,4 @@
-"""The daemon's settings file: what it watches, what it may touch in the kernel, where it talks.
-
-Read by the same machinery as the policy, so with errors of the same kind: all at once, each with its line. Text
-comes in; reading the file, and the policy file it names, is the caller's business.
-"""
+"""The daemon's settings, checked as text like a policy: all errors at once, each with its line."""
 
 from __future__ import annotations
 
@@ -36,17 +32,17 @@ _OURS: Final = Ownership()
 
 
 class SettingsError(DocumentError):
-    """Settings that cannot be used. ``problems`` has all that is wrong, ``str()`` one line for each."""
+    """The settings cannot be used. ``problems`` has all errors, ``str()`` one line for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the daemon runs with, checked. Sizes in bytes, times in seconds."""
+    """The checked settings. Sizes in bytes, times in seconds."""
 
     interfaces: tuple[str, ...]
-    """The interfaces that carry the subflows: captured on, and shaped on their way out."""
+    """The interfaces of the subflows: the daemon captures on them and shapes their egress."""
     policy: Path
-    """The policy file; what is relative in the settings file is relative to that file's directory."""
+    """The policy file; relative paths start at the directory of the settings file."""
     ownership: Ownership
     netfilter: str
     """One of ``BACKENDS``, or ``BY_EITHER`` (``mptcp_common.throttler_needs``)."""
@@ -57,15 +53,13 @@ class Settings:
     max_connections: int
     log_level: LogLevel
     ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
-    """What was used of budgets."""
     tunnel_socket: Path = Path("/run/mptcp-tunnel/status.sock")
-    """Where the daemon of the tunnels answers."""
     status_group: str | None = None
-    """Whose members may ask for the status, beside root; None: the group of the daemon."""
+    """The group that may ask for the status, besides root; None: the group of the daemon."""
     source: str = ""
     """The settings file, for messages."""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """On which line each key stands that the file has, for messages."""
+    """Line number of each key in the file, for messages."""
 
 
 def _mask(value: object) -> int:
@@ -92,7 +86,6 @@ def _major(value: object) -> int:
 
 
 def _number(value: object) -> int | None:
-    """Return a whole number; hexadecimal ones may stand in quotes."""
     if type(value) is int:
         return value
     try:
@@ -243,9 +236,9 @@ def settings_schema() -> dict[str, Any]:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*; raise :class:`SettingsError` with all problems where there is an error.
+    """Return the settings in *text*. Raises :class:`SettingsError` with all problems.
 
-    *source* is the file's path: it names the file to people, and relative paths in it start at its directory.
+    *source* is the path of the file, for messages; relative paths start at its directory.
     """
     document = parse_document(text, source)
     section, problems = validate(SettingsSection, document)
@@ -277,14 +270,14 @@ def load_settings(text: str, source: str) -> Settings:
 
 
 def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
-    """Return *settings* with the ports at which clients are told to join among those whose subflows are throttled."""
+    """Return *settings* with the *announced* ports, at which clients may join, added to ``listen_ports``."""
     ownership = settings.ownership
     ports = tuple(dict.fromkeys((*ownership.listen_ports, *announced)))
     return replace(settings, ownership=replace(ownership, listen_ports=ports))
 
 
 def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
-    """Return what is wrong between settings and policy that each of them alone cannot know."""
+    """Return the contradictions between settings and policy."""
 
     def problem(key: str, value: str, message: str, severity: Severity) -> Problem:
         return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)

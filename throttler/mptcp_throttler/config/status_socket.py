@@ -1,7 +1,7 @@
-"""Where the daemon answers, from the settings file alone and fast.
+"""Find the daemon's status socket in the settings file, fast.
 
-Checking the whole file takes longer than the daemon needs to answer about ten thousand connections. Only what stands
-there plainly is read; for everything else the settings are read as ever.
+Checking the whole file takes longer than the daemon's answer about ten thousand connections. This recognizes only a
+plain ``status_socket`` line; in all other cases the caller reads the settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLAIN: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(?:\#.
 
 
 def plain_status_socket(settings: Path) -> Path | None:
-    """Return the path of the status socket; None where only the whole file says what it is, or that it is wrong."""
+    """Return the path of the status socket; None if only a check of the whole file can tell."""
     try:
         text = settings.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

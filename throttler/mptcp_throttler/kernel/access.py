@@ -1,4 +1,4 @@
-"""What the daemon opens in the kernel, as one value: a test gives it fakes in place of these."""
+"""The kernel parts that the daemon opens, as one value, so that tests can substitute fakes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from mptcp_throttler.shaping.model import UPLOAD_DEVICE, ClassCounters
 
 
 class Source(Protocol):
-    """Something that the event loop waits for, and reads."""
+    """Something that the event loop waits for and reads."""
 
     def fileno(self) -> int: ...
 
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class NoticeSource(Source, Protocol):
-    """What others change of ours."""
+    """Changes by others to our objects."""
 
     def read(self) -> Iterator[KernelChange]:
         """Yield what waits. Raises OSError."""
@@ -62,7 +62,7 @@ class SegmentSource(Source, Protocol):
     interface: str
 
     def read(self, limit: int) -> Iterator[Segment]:
-        """Yield what waits. Raises KernelError when the interface is gone."""
+        """Yield what waits. Raises KernelError if the interface is gone."""
 
     def read_statistics(self) -> int:
         """Return how many segments were dropped since the last call."""
@@ -81,44 +81,43 @@ class RouteSource(Protocol):
     """The host's routing."""
 
     def interface(self, four_tuple: FourTuple) -> str | None:
-        """Return by which of our interfaces the subflow's packets leave."""
+        """Return the subflow's egress interface, None if it is not ours."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """How each part is opened. All raise KernelError where the kernel refuses."""
+    """How each part is opened. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
 
     traffic_control: Callable[[Settings], AbstractAsyncContextManager[EgressTrafficControl]]
     netfilter: Callable[[Settings], tuple[str, Netfilter]]
     remove_other_backends: Callable[[str, Settings], Awaitable[None]]
     upload_missing: Callable[[], str | None]
-    """What shaping uploads lacks on this host, for people; None where it can be done."""
+    """Says what this host lacks to shape uploads; None if nothing."""
     upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]
     upload_netfilter: Callable[[Settings], Netfilter]
     nftables: Callable[[], LibNftables]
     sockets: Callable[[Settings], KernelSockets]
     pacing: Callable[[Settings], SocketPacing | None]
     meter: Callable[[Settings], SocketMeter | None]
-    """None where this kernel has none."""
+    """None if this kernel does not support it."""
     capture: Callable[[str, Settings], SegmentSource]
     events: Callable[[], EventSource]
     routes: Callable[[Settings], RouteSource]
     prefer_event_loop: Callable[[], None]
-    """Refused by nobody: what the kernel does not allow is left as it is."""
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]]
     class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]]
-    """What our classes passed, by minor number."""
+    """By minor number."""
     mptcp_missing: Callable[[], str | None]
-    """Why connections to this host are not Multipath TCP, and what follows, for people; None where they can be."""
+    """Says why connections to this host cannot be Multipath TCP; None if they can."""
     sysctls: Callable[[Path], OwnedSysctls]
     """Takes the state directory."""
     keeper: Callable[[Path], Awaitable[KeeperConnection]]
-    """Finds the keeper that a killed daemon has left in the state directory, or starts one."""
+    """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands]
     ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
-    """Asks the daemon of the tunnels, at its socket."""
+    """Asks the tunnel daemon at its socket."""
 
 
 REAL = KernelAccess(

@@ -1,7 +1,6 @@
 """BPF programs on a cgroup, an iterator, and maps that others may change. bpf(2).
 
-The programs are in ``sockets/programs``, in C, one object file each; ``build`` there compiles them when the virtual
-environment or a package is made.
+``build`` in ``sockets/programs`` compiles the C programs there when the virtual environment or a package is made.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from mptcp_throttler.kernel.scheduling import in_turns
 PROGRAMS = Path(__file__).parent / "sockets/programs"
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
-"""Of struct bpf_link_info: the number of the cgroup, 0 once somebody detached the program."""
+"""In struct bpf_link_info; the cgroup id is 0 after somebody detached the program."""
 _LOG_BYTES = 1 << 16
 _SETTINGS = struct.Struct("=QIII8192s4x")
 """struct settings of ``programs/bpf.h``."""
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-"""System calls, the same on every architecture (mount_setattr(2) and its siblings)."""
+"""System call numbers, the same on every architecture."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramConstants:
-    """What a program is told when it is loaded; it concerns sockets of the network namespace that this is made in."""
+    """Load-time constants. The program acts on sockets of the network namespace in which :meth:`packed` is called."""
 
     ports: Iterable[int] = ()
-    """Where connections are accepted with which the program is to begin."""
+    """Listening ports of the connections to handle."""
     user_timeout: float = 0.0
-    """Seconds for which a socket may go on retransmitting."""
+    """Seconds that a socket may retransmit."""
     htb_major: int = 0
     births: bool = False
-    """Subflows have options from their acceptance on."""
+    """Whether subflows get initial options on acceptance."""
 
     def packed(self) -> bytes:
         """Return struct settings. Raises KernelError."""
@@ -59,7 +58,7 @@ class ProgramConstants:
 
 @dataclass(slots=True)
 class CgroupProgram:
-    """A program of ours, and by what it is attached."""
+    """A loaded program and its link's descriptor."""
 
     name: str
     descriptor: int
@@ -67,13 +66,12 @@ class CgroupProgram:
 
 
 class Bpf(bpf.Bpf):
-    """With programs on the cgroup hierarchy, and of iterators."""
+    """Adds programs on the cgroup hierarchy and iterators."""
 
     def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> CgroupProgram:
-        """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
+        """Run the program for TCP sockets of the whole cgroup hierarchy, beside other programs. Raises KernelError.
 
-        *maps*: by their names in the program. It goes when this object is closed, or its process ends. Raises
-        KernelError.
+        *maps* are by their names in the program. It is detached when this object is closed or the process ends.
         """
         loaded = CgroupProgram(program, self._load(program, told, maps))
         self._attach(loaded)
@@ -91,7 +89,7 @@ class Bpf(bpf.Bpf):
         program.link = link
 
     def put_right(self, program: CgroupProgram) -> list[str]:
-        """Attach a program again that somebody detached; return that in words. Raises KernelError."""
+        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
         told = self.library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) == 0
         if not told or any(info.raw[_LINK_CGROUP]):
@@ -100,65 +98,58 @@ class Bpf(bpf.Bpf):
         return [f"the BPF program {program.name} was detached"]
 
     def tcp_iterator(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        """Load a program that :meth:`iterate` runs once for each TCP socket; return what that takes.
-
-        Raises KernelError: it takes Linux 5.16 that knows its own types (BTF), and CAP_PERFMON.
-        """
+        """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
         descriptor = self._load(program, told, maps)
         return self.made(
             self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
 
     def iterate(self, iterator: int) -> None:
-        """Run a program for each TCP socket of this thread's network namespace. Raises KernelError."""
+        """Run the program for each TCP socket of this thread's network namespace. Raises KernelError."""
         result = self.library.bpf_iter_create(iterator)
         if result < 0:
             raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
         try:
             with open(result, "rb", buffering=0) as output:
                 while output.read(_LOG_BYTES) != b"":
-                    pass  # None: a million sockets are done
+                    pass  # read returns None (EAGAIN) after a million sockets
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
 
     def _load(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        """Load the program of ``programs/*program*.o`` and return its descriptor."""
         (descriptor,) = self.load(PROGRAMS / f"{program}.o", told.packed(), maps, PROGRAMS / "build").values()
         return descriptor
 
 
 class MirroredMap:
-    """A map, empty at first, and what it is to have: others may change it.
-
-    All raise KernelError where it is full or the kernel refuses.
-    """
+    """A map and a copy of its wanted entries, because others may change the map. Methods raise KernelError."""
 
     def __init__(self, loaded: Bpf, table: Map) -> None:
         self._bpf = loaded
         self._table = table
         self._wanted: dict[bytes, bytes] = {}
         self._touched: set[bytes] | None = None
-        """What was changed since the comparison began that is under way."""
+        """Keys changed since the current comparison began; None without one."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Return what the map is to have for *key*."""
+        """Return the wanted value of *key*."""
         return self._wanted.get(key)
 
     def update(self, entries: Mapping[bytes, bytes]) -> None:
-        """Set entries; those that are refused are known, and tried again by :meth:`check`."""
+        """Set entries; :meth:`check` retries those that the kernel refuses."""
         self._wanted.update(entries)
         self._touch(entries)
         self._bpf.update_batch(self._table, b"".join(entries), b"".join(entries.values()))
 
     def delete(self, keys: Collection[bytes]) -> None:
-        """Forget keys; unknown ones are fine."""
+        """Delete keys; ignore unknown ones."""
         for key in keys:
             self._wanted.pop(key, None)
         self._touch(keys)
         self._bpf.delete_batch(self._table, b"".join(keys))
 
     async def check(self) -> int:
-        """Compare the map with what it is to have, and put right what differs; return how many entries that was."""
+        """Compare the map with the wanted entries and repair it; return how many entries differed."""
         self._touched = touched = set[bytes]()
         try:
             found = {key: value async for key, value in in_turns(self._bpf.entries(self._table))}
@@ -178,7 +169,6 @@ class MirroredMap:
 
 
 def _namespace_cookie() -> int:
-    """Return the kernel's number of this network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             return int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
@@ -188,9 +178,8 @@ def _namespace_cookie() -> int:
 
 @contextmanager
 def _cgroup_root() -> Iterator[int]:
-    """Open the root of the cgroup hierarchy (version 2): where it is mounted, else, as in a namespace with a /sys of
-    its own, without mounting it anywhere, which takes CAP_SYS_ADMIN. Raises KernelError.
-    """
+    """Open the root of the cgroup2 hierarchy. If it is not mounted, as in a namespace with its own /sys, use a detached
+    mount, which needs CAP_SYS_ADMIN. Raises KernelError."""
     root = _open_mounted()
     if root is None:
         root = _open_unmounted()
@@ -201,7 +190,7 @@ def _cgroup_root() -> Iterator[int]:
 
 
 def _open_mounted() -> int | None:
-    # man proc_pid_mountinfo: the fourth field is what of the hierarchy is mounted, the fifth where.
+    # proc_pid_mountinfo(5): the fourth field is the root of the mount in its file system, the fifth the mount point.
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         mount, _, source = line.partition(" - ")
         words = mount.split()

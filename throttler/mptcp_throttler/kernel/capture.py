@@ -1,17 +1,15 @@
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
-The kernel filter passes SYN and RST, and those other segments whose MPTCP option is read: third ACKs with MP_JOIN, and
-MP_FASTCLOSE; with them ADD_ADDR and MP_PRIO, whose numbers share their bits, never DSS (data). The option is looked for
-where stacks put it: at the start of the options, after two NOPs, after a time stamp or SACK. What stands before it is
-compared too: else one data segment in eighty would pass for a byte of its time stamp. Bulk data stays in the kernel. An
-IPv6 segment behind extension headers is not seen; the kernel's own events are.
+The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE. It also passes ADD_ADDR and MP_PRIO, whose
+subtypes share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or
+after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match by a byte
+of its timestamp. An IPv6 segment with extension headers is not captured; the kernel's events still report its subflow.
 
-It passes what came in for a listening port and what this host sent from one. A frame that came in from one was sent by
-somebody else, whatever its address, and stays in the kernel. The loopback interface, which delivers each frame twice,
-cannot tell; there one of the two is read.
+The filter passes incoming frames to a listening port and outgoing ones from it; an incoming frame from a listening port
+was sent by somebody else. Loopback delivers each frame in both directions; only the incoming one is read.
 
-The socket listens to nothing until filter and buffer stand (a protocol of 0, packet(7)): else the kernel counts what
-finds no room before as dropped, and hands out frames of other interfaces.
+The socket has protocol 0 (packet(7)) until filter and buffer are set; otherwise it would receive frames of other
+interfaces, and the kernel would count overflows of the small buffer as dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
 MAX_AGE_SECONDS = 60.0
-"""A frame that seems to be older is taken to be new."""
+"""A frame with an older timestamp counts as new."""
 _SO_RCVBUFFORCE = 33
 _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -48,13 +46,13 @@ _PLACES: tuple[tuple[int, Callable[[Callable[..., str]], str]], ...] = (
     (30, lambda at: f"({at(20, 2)} = {_TIME_STAMP} or {at(20)} = {_SACK}) and "),
     (32, lambda at: f"{at(20, 2)} = {_NOPS} and ({at(22, 2)} = {_TIME_STAMP} or {at(22)} = {_SACK}) and "),
 )
-"""Where the option may begin in the TCP header, bytes, and what has to stand before it there."""
+"""Possible offsets of the option in the TCP header, bytes, and the required bytes before it."""
 _ETHERNET, _LOOPBACK = 1, 772
 _LINK_HEADER = {_ETHERNET: 14, _LOOPBACK: 14}
 
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
-    """Return the pcap-filter(7) expression for the given TCP ports, on the *loopback* interface or another one."""
+    """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
     either, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
     ports = f"inbound and ({either})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
     parts = []
@@ -63,7 +61,7 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
         def at(offset: int, size: int = 1, accessor: str = accessor, base: int = base) -> str:
             return f"{accessor}[{base + offset}{f':{size}' if size > 1 else ''}]"
 
-        # Byte 12 holds the header length: below it, bytes at the offset are payload, not options.
+        # Byte 12 has the header length: bytes beyond it are payload, not options.
         signals = [
             f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {before(at)}"
             f"{at(offset)} = 30 and {at(offset + 2)} & 0x90 = 0x10)"
@@ -82,7 +80,7 @@ def _reason(error: Exception) -> str:
 
 
 class Capture:
-    """One interface. Opened again by its owner after :class:`KernelError`: an interface may go and come back."""
+    """A capture on one interface. The owner opens it again after KernelError: an interface may disappear and return."""
 
     def __init__(self, interface: str, listen_ports: Collection[int]) -> None:
         L2ListenSocket, Scapy_Exception = scapy_sniffer()
@@ -104,7 +102,7 @@ class Capture:
         self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
         self.received = 0
         self.dropped = 0
-        """Segments that the kernel passed by because the buffer was full."""
+        """Segments lost because the buffer was full."""
 
     def fileno(self) -> int:
         return int(self._socket.fileno())
@@ -113,7 +111,7 @@ class Capture:
         self._scapy.close()
 
     def read(self, limit: int = 256) -> Iterator[Segment]:
-        """Yield the segments that wait, from at most *limit* frames. Raises KernelError when the interface is gone."""
+        """Yield waiting segments from at most *limit* frames. Raises KernelError if the interface is gone."""
         ahead = time.time() - time.monotonic()
         for _ in range(limit):
             try:
@@ -124,7 +122,7 @@ class Capture:
                 name = errno.errorcode.get(error.errno or 0, "error")
                 raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
             outgoing = None if self._loopback else address[2] == socket.PACKET_OUTGOING
-            # The kernel stamps frames by the wall clock, which may have been set since.
+            # The kernel's timestamps are wall clock time, which may have been set since.
             at, now = (timestamp or 0.0) - ahead, time.monotonic()
             captured = at if now - MAX_AGE_SECONDS < at < now else now
             segment = parse_frame(frame, captured, self.interface, self._link_header, outgoing)
@@ -132,7 +130,7 @@ class Capture:
                 yield segment
 
     def read_statistics(self) -> int:
-        """Update the counters from PACKET_STATISTICS and return how many segments were dropped since last time."""
+        """Update the counters from PACKET_STATISTICS; return how many segments were dropped since the last call."""
         data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
         received, dropped = struct.unpack("=II", data)
         self.received += received

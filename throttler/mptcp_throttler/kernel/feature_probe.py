@@ -1,7 +1,7 @@
-"""Tries what the throttler needs of the kernel: what ``mptcp_common.throttler_trial`` has, and netfilter by the
-daemon's own adapters. To be run in a network namespace that goes away with the process; see ``try_out``.
+"""Tries the kernel features of the throttler: those of ``mptcp_common.throttler_trial``, and netfilter by the daemon's
+adapters. Run it in a network namespace that ends with the process; see ``try_out``.
 
-Prints one JSON object: feature to null where it works, else to the reason.
+Prints one JSON object: feature to null if it works, otherwise to the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
 
 _LO = 1
-"""The loopback interface's index, the only interface of a fresh namespace."""
+"""Index of the loopback interface, the only interface of a fresh namespace."""
 _OURS = Ownership()
 _ENTRIES = {
     FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
@@ -35,7 +35,7 @@ _ENTRIES = {
     )
     for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
 }
-"""One of each family, of networks for documentation."""
+"""One per family, from documentation networks."""
 
 
 async def _use(netfilter: Netfilter) -> None:
@@ -57,11 +57,11 @@ def _use_backend(wanted: str) -> None:
 
 
 def _either() -> None:
-    """What ``auto`` takes; where the kernel has iptables as modules that nobody loaded, they stay so if that can be:
-    once they are there the daemon, which cannot load them, would take iptables at its next start."""
+    """Try what ``auto`` takes, if possible without loading the kernel's iptables modules. Once they are loaded, the
+    daemon, which cannot load them itself, would take iptables at its next start."""
     if not IPTABLES_THERE.exists():
         for backend in BACKENDS:
-            with suppress(KernelError, OSError):  # why not is said below, with that of iptables
+            with suppress(KernelError, OSError):  # the call below reports all reasons
                 if backend != BY_IPTABLES:
                     _use_backend(backend)
                     return
@@ -69,7 +69,7 @@ def _either() -> None:
 
 
 async def _use_at_ingress() -> None:
-    # The module of IFB devices makes two in the host's own namespace when it is loaded.
+    # Do not load the ifb module: it creates two devices in the host's own namespace.
     async with AsyncIPRoute() as links:
         await links.link("set", index=_LO, ifname=UPLOAD_DEVICE)
     await _use(NftablesNetfilter(NftTable.upload(_OURS, (UPLOAD_DEVICE,))))
@@ -83,14 +83,13 @@ _NETFILTER: Mapping[str, Callable[[], None]] = {
 
 
 def try_out(features: Iterable[str]) -> tuple[Results, str]:
-    """Return of each of *features* whether it works, or why that could not be tried."""
+    """Return whether each of *features* works, and why nothing could be tried, empty if it was."""
     return in_fresh_namespace(__name__, list(features))
 
 
 def main() -> None:
     tries = {feature: do for feature, do in {**TRIALS, **_NETFILTER}.items() if feature in sys.argv[1:]}
-    # Nobody else changes the tables of this namespace, and the host's own lock need not be made or waited for. One in
-    # memory is gone with the process, however that ends.
+    # Nobody else changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
     os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
     print(json.dumps(attempt(tries)))
 

@@ -1,8 +1,8 @@
-"""The libraries that the adapters use, loaded without what nobody here uses of them: 35 MB less of resident memory.
+"""The adapters' libraries, loaded without their unused parts, which saves 35 MB of resident memory.
 
-``import pyroute2`` loads all that it has, a database among it. python-iptables loads setuptools to find one directory,
-and can do without. Scapy keeps the names of all makers of network cards. Whoever else imports these libraries in this
-process finds them whole, but for those names. A library that is loaded already stays as it is.
+``import pyroute2`` loads all its modules, including a database. python-iptables loads setuptools to find one directory,
+and works without. Scapy loads the names of all network card vendors. Other importers in this process get the complete
+libraries, except these names. An already loaded library stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def _without_its_contents(name: str) -> None:
-    """Have the package *name* loaded with those of its modules alone that are imported; the rest, when asked for."""
+    """Load the package *name* lazily: each module on import, the rest on attribute access."""
     spec = find_spec(name)
     if name in sys.modules or spec is None:
         return
@@ -38,7 +38,7 @@ def _without_its_contents(name: str) -> None:
 
 @contextmanager
 def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
-    """Have *modules* stand where others import them, but for those that are loaded already; None: not to be found."""
+    """Substitute *modules* (None: not found) during imports, except those that are already loaded."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]  # None is allowed there, and says that there is none
     try:
@@ -59,14 +59,14 @@ __all__ = ["AsyncIPRoute", "AsyncIPSet", "IPSetError", "NetlinkError", "python_i
 
 
 def python_iptables() -> Any:
-    """Return the package iptc. Loading it loads the kernel's modules ip_tables and ip6_tables."""
+    """Return the package iptc. Loading it loads the kernel modules ip_tables and ip6_tables."""
     with _replaced({"distutils": None}):
         import iptc
     return iptc
 
 
 def scapy_sniffer() -> tuple[Any, type[Exception]]:
-    """Return Scapy's L2ListenSocket and its exception; they are slow to load."""
+    """Return Scapy's L2ListenSocket and exception class; slow to load."""
     import scapy.main
 
     names: Any = ModuleType("no names")
@@ -78,7 +78,7 @@ def scapy_sniffer() -> tuple[Any, type[Exception]]:
             if "scapy.data" not in sys.modules:
                 from scapy.data import MANUFDB
 
-                # Where Wireshark is installed, Scapy has read its file of makers instead.
+                # If Wireshark is installed, Scapy has read Wireshark's vendor file instead.
                 MANUFDB.d.clear()
             from scapy.arch.linux import L2ListenSocket
             from scapy.error import Scapy_Exception

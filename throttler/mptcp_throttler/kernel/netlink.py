@@ -1,7 +1,7 @@
-"""The few lines of netlink (netlink(7)) that pyroute2 is too slow for or has no message class for.
+"""Netlink (netlink(7)) where pyroute2 is too slow or has no message class.
 
-Used where thousands of messages a second are made or read: set entries, path-manager events, socket
-diagnostics; and for root qdiscs, which are saved and put back byte for byte. The rest goes through pyroute2.
+Used for thousands of messages per second (set entries, path-manager events, socket diagnostics) and for root qdiscs,
+which are saved and restored byte for byte. Everything else uses pyroute2.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ NLA_NET_BYTEORDER = 0x4000
 NLA_TYPE_MASK = 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
-"""The port ids of our sockets begin with these 16 bits: what the kernel tells of a change has the port id of who asked
-for it. Above every process id, which the kernel gives by itself."""
+"""The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Above
+every process id, which the kernel assigns by default."""
 
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
 _RECEIVE_BYTES = 1 << 16
-"""The kernel fills datagrams of a dump up to 32 KB."""
+"""The kernel's dump datagrams have up to 32 KB."""
 _NEEDED = {
     4: "socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
     NETLINK_NETFILTER: "netfilter's netlink (module nfnetlink)",
     16: "generic netlink",
 }
-"""What a kernel lacks that has no socket of a protocol."""
+"""What the kernel lacks if it refuses a socket, by protocol."""
 _ATTEMPTS = 8
-"""To find a port id that no other socket has."""
+"""Attempts to find an unused port id."""
 _BATCH = 128
-"""Requests sent before their answers are read: the receive buffer must hold that many acknowledgments."""
+"""Requests per batch: the receive buffer must hold all acknowledgments."""
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """Return one netlink attribute, padded to four bytes."""
+    """Return a netlink attribute, padded to four bytes."""
     length = 4 + len(payload)
     return _ATTRIBUTE.pack(length, kind) + payload + b"\0" * (-length % 4)
 
@@ -71,10 +71,7 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
-    """Yield what waits at a non-blocking socket, at most *limit* datagrams; None where the kernel lost some (ENOBUFS).
-
-    Raises OSError for everything else.
-    """
+    """Yield up to *limit* waiting datagrams; None if the kernel lost some (ENOBUFS). Raises OSError otherwise."""
     for _ in range(limit):
         try:
             yield netlink.recv(_RECEIVE_BYTES)
@@ -87,7 +84,7 @@ def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """Yield type, flags, sequence number, port id of who caused it, and payload of each message of a datagram."""
+    """Yield type, flags, sequence number, requester's port id and payload of each message of a datagram."""
     offset = 0
     while offset + 16 <= len(data):
         length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
@@ -98,7 +95,7 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
 
 
 class NetlinkSocket:
-    """A blocking netlink socket for requests; it belongs to the network namespace it is opened in."""
+    """A blocking netlink socket for requests, bound to the network namespace in which it is opened."""
 
     def __init__(self, protocol: int) -> None:
         try:
@@ -111,9 +108,8 @@ class NetlinkSocket:
         self._socket.settimeout(10.0)
         self._bind()
         self._sequence = 0
-        """Of the last request, 32 bits wide: 0 follows after the largest."""
         self.interrupted = False
-        """What the last dump went through changed meanwhile (NLM_F_DUMP_INTR): it may lack something."""
+        """The kernel's table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing."""
 
     def _bind(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -131,23 +127,17 @@ class NetlinkSocket:
         self._socket.close()
 
     def request(self, kind: int, flags: int, payload: bytes, what: str, ignore: Sequence[int] = ()) -> None:
-        """Send one request and wait for its acknowledgment.
-
-        Raises :class:`KernelError`, naming *what* was attempted, unless the errno is in *ignore*.
-        """
+        """Send a request and await its acknowledgment. Raises KernelError naming *what* for errnos not in *ignore*."""
         self.requests([(kind, flags, payload)], what, ignore)
 
     def requests(self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
-        """Send many requests; all are attempted, then the first failure is raised as :class:`KernelError`."""
+        """Send all requests, then raise the first failure as KernelError."""
         raise_first(self.refused(batch, what, ignore))
 
     def refused(
         self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
     ) -> dict[int, KernelError]:
-        """Do as :meth:`requests`, but return the failures, each by its request's place in *batch*.
-
-        Raises :class:`KernelError` where the answers cannot be read.
-        """
+        """Send all requests; return the failures by index in *batch*. Raises KernelError if answers cannot be read."""
         failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
             part = [(kind, flags | NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
@@ -163,7 +153,7 @@ class NetlinkSocket:
         return failures
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
-        """Send one request and return the payload of its single answer. Raises :class:`KernelError`."""
+        """Send one request and return the payload of its single answer. Raises KernelError."""
         expected = self.send([(kind, 0, payload)], what)
         while True:
             for answer, _, sequence, _, body in messages(self.receive(what)):
@@ -173,7 +163,7 @@ class NetlinkSocket:
                     return body
 
     def ask_if_there(self, kind: int, payload: bytes, what: str) -> bytes | None:
-        """Do as :meth:`ask`, but return None where the kernel says that there is no such thing."""
+        """Do as :meth:`ask`, but return None if the object does not exist (ENOENT, ENODEV)."""
         try:
             return self.ask(kind, payload, what)
         except KernelError as error:
@@ -182,10 +172,7 @@ class NetlinkSocket:
             raise
 
     def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
-        """Yield the payload of each message of a dump, to its end: a netlink socket carries one dump at a time.
-
-        Raises KernelError if the dump cannot begin, and if it fails on the way.
-        """
+        """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
         expected = self.send([(kind, NLM_F_DUMP, payload)], what)
         self.interrupted = False
         while True:
@@ -200,10 +187,7 @@ class NetlinkSocket:
                 yield body
 
     def send(self, requests: Sequence[tuple[int, int, bytes]], what: str) -> int:
-        """Send requests of type, flags and payload in one datagram.
-
-        Return the sequence number of the first; the next ones follow, modulo 2**32. Raises :class:`KernelError`.
-        """
+        """Send requests in one datagram; return the first sequence number, modulo 2**32. Raises KernelError."""
         first = (self._sequence + 1) & _SEQUENCE_MASK
         data = bytearray()
         for kind, flags, payload in requests:
@@ -217,7 +201,7 @@ class NetlinkSocket:
         return first
 
     def receive(self, what: str) -> bytes:
-        """Return the next datagram. Raises :class:`KernelError`."""
+        """Return the next datagram. Raises KernelError."""
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
@@ -225,19 +209,19 @@ class NetlinkSocket:
 
 
 def raise_first(refused: dict[Any, KernelError]) -> None:
-    """Raise the first of what was *refused*, if anything was, and take it out (see ``runtime.garbage``)."""
+    """Raise the first error of *refused*, if any, and remove it from there (see ``runtime.garbage``)."""
     for each in refused:
         raise refused.pop(each)
 
 
 def check_end(body: bytes, what: str) -> None:
-    """Take the payload of the last message of a dump, which may be an error. Raises KernelError."""
+    """Raise KernelError if the payload of the last message of a dump is an error."""
     if error_of(body):
         raise refusal(body, what)
 
 
 def error_of(body: bytes) -> int:
-    """Return the errno of a message that begins with a negative one; 0 where it begins with 0 or more."""
+    """Return the errno of a message that begins with a negative errno; otherwise 0."""
     return max(0, -int.from_bytes(body[:4], sys.byteorder, signed=True))
 
 

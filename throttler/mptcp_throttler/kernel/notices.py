@@ -1,9 +1,9 @@
-"""What others change of ours, as the kernel tells it: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
+"""Kernel notifications about changes by others: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
-Each message has the port id of the netlink socket by which the change was made, so that what this process does itself
-is told apart: adapters' sockets have port ids of a kind of their own (``netlink.OUR_PORTS``), which a socket filter
-keeps in the kernel; those of libraries are looked up in /proc. Programs' sockets mostly have their process's id, so
-that the process can be named. The kernel tells nothing of ipset, legacy iptables and sysctls: these are looked at.
+Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
+adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
+libraries are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
+The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
@@ -34,34 +34,33 @@ _IFINFOMSG_BYTES, _IFLA_IFNAME = 16, 3
 _NFT = 10 << 8
 _NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
 _NFGENMSG_BYTES, _TABLE = 4, 1
-"""The attribute that names the table has this number in every message of nf_tables but that of the generation."""
+"""Attribute number of the table name, in every nf_tables message except that of the generation."""
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
 _PORT_AT = 12
 """Offset of the port id in the netlink header."""
 _MOST_PROCESSES = 1 << 22
-"""PID_MAX_LIMIT: a larger port id is no process's."""
+"""PID_MAX_LIMIT: a larger port id is not a process id."""
 _LIMIT = 256
-"""Datagrams of one reading."""
 
 UNKNOWN = "somebody whom the kernel does not name"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """Something that is ours, or that we stand on, and who changed it, in words."""
+    """A change to an object of ours or below ours, and its author, as texts."""
 
     what: str
     who: str
 
 
 class _Listener:
-    """A non-blocking netlink socket that hears of changes, but for those that our own adapters make."""
+    """A non-blocking netlink socket for notifications, except those caused by our own adapters."""
 
     def __init__(self, protocol: int, groups: Collection[int]) -> None:
         """Raises KernelError."""
         self._protocol = protocol
         self._libraries: set[int] = set()
-        """Port ids of sockets that libraries have opened in this process."""
+        """Port ids of this process's sockets that libraries opened."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
@@ -81,7 +80,7 @@ class _Listener:
         self._socket.close()
 
     def read(self) -> Iterator[KernelChange]:
-        """Yield what was changed by others; a loss is told as a change of everything."""
+        """Yield changes by others; report lost messages as a change of everything."""
         for data in datagrams(self._socket, _LIMIT):
             if data is None:
                 yield KernelChange("more than there was room to hear of", UNKNOWN)
@@ -102,13 +101,13 @@ class _Listener:
 
 
 class LinkNotices(_Listener):
-    """Root qdiscs, classes and queues of *interfaces*, and the interfaces themselves."""
+    """Notifications about *interfaces*, their root qdiscs, classes and queues."""
 
     def __init__(self, interfaces: Collection[str], htb_major: int) -> None:
         super().__init__(socket.NETLINK_ROUTE, (_RTNLGRP_LINK, _RTNLGRP_TC))
         self._interfaces = frozenset(interfaces)
         self._names = {index: name for index, name in socket.if_nameindex() if name in self._interfaces}
-        """Of those of the interfaces that there were, by index: they may be renamed."""
+        """By index, to recognize renamed interfaces."""
         self._major = htb_major
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
@@ -139,12 +138,12 @@ class LinkNotices(_Listener):
 
 
 class NftablesNotices(_Listener):
-    """Our nftables tables. Who it was comes in a message of its own, after those of one transaction."""
+    """Notifications about our nftables tables. A message at the end of each transaction names the author."""
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
         self._changed: dict[int, str] = {}
-        """What transactions changed that are not over, by port id."""
+        """Changes of unfinished transactions, by port id."""
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
@@ -162,11 +161,11 @@ class NftablesNotices(_Listener):
 
 
 def process_of(port: int) -> str:
-    """Say whose netlink socket has the port id *port*."""
+    """Return a text that names the owner of the netlink port id *port*."""
     if not 0 < port <= _MOST_PROCESSES:
         return UNKNOWN
     try:
-        # Cut off after 15 bytes, in the midst of a character perhaps.
+        # The kernel truncates it after 15 bytes, possibly within a character.
         name = Path(f"/proc/{port}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return f"process {port}, which has ended"
@@ -174,7 +173,6 @@ def process_of(port: int) -> str:
 
 
 def _is_of_this_process(port: int, protocol: int) -> bool:
-    """Tell whether this process has the netlink socket with port id *port*."""
     wanted = None
     for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]:
         fields = line.split()
@@ -190,12 +188,12 @@ def _is_of_this_process(port: int, protocol: int) -> bool:
 
 
 def _keep_out_ours(netlink: socket.socket) -> None:
-    """Have the kernel keep messages whose port id is one of :data:`OUR_PORTS`. bpf(4): a load is big endian."""
+    """Let the kernel drop messages with port ids in :data:`OUR_PORTS`. Classic BPF loads are big endian, bpf(4)."""
     at = _PORT_AT + (2 if sys.byteorder == "little" else 0)
     ours = OUR_PORTS >> 16
     if sys.byteorder == "little":
         ours = int.from_bytes(ours.to_bytes(2, "little"), "big")
-    # Load the half-word with the upper bits; if it is not ours, skip the next instruction: keep it; pass it on.
+    # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; pass.
     program = (0x28, 0, 0, at), (0x15, 0, 1, ours), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
     buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
     header = struct.pack("@HP", len(program), ctypes.addressof(buffer))

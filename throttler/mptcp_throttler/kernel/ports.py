@@ -1,7 +1,7 @@
-"""What reconcilers, sampler and rate transitions need of the kernel. Adapters and the tests' fakes implement these.
+"""The kernel interfaces of reconcilers, sampler and rate transitions. Adapters and test fakes implement them.
 
-Every adapter raises :class:`KernelError` for whatever the kernel refuses, naming what was attempted. All
-calls may be repeated: an upsert of what is there and a delete of what is gone succeed.
+Adapters raise :class:`KernelError`, which names the operation, if the kernel refuses. All calls are idempotent: an
+upsert of an existing object and a delete of a missing one succeed.
 """
 
 from __future__ import annotations
@@ -16,41 +16,35 @@ from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 
 
 class InterfaceDownError(KernelError):
-    """The interface is there, and down: there is nothing to see before it is up."""
+    """The interface exists but is down: nothing can be captured until it is up."""
 
 
 class TrafficControl(Protocol):
-    """HTB: one root, one default class, one leaf class for each cap, on every interface."""
+    """HTB: one root, one default class and one leaf class per cap, on every interface."""
 
     async def prepare(self) -> None:
-        """Adopt our root qdisc where it is there; else save what is there and put ours in its place.
+        """Adopt our root qdisc if it exists; otherwise save the present root and replace it.
 
-        Where one interface is refused at the start, those taken before it are put back. Later it is left out, unless
-        all are refused; one that has our root already is not, and raises KernelError after the others were taken.
+        At the start, if the kernel refuses one interface, restore those already taken. Later, leave it out, unless all
+        are refused or it already has our root: then raise KernelError after the others were taken.
         """
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """By name, interfaces that :meth:`prepare` could not take, and why.
-
-        There nothing is compared or changed: :meth:`read`, :meth:`settle` and all that concerns classes pass over
-        them.
-        """
+        """Interfaces that :meth:`prepare` could not take, and why: read, settle and the class methods skip them."""
 
     @property
     def settled(self) -> bool:
-        """What is wanted besides root and classes is in the kernel."""
+        """Tell whether the kernel has all settings other than root and classes."""
 
     async def settle(self) -> None:
-        """Bring it there."""
+        """Apply the settings other than root and classes."""
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
-        """Return in words what is not as :meth:`prepare` left it, and our leaf classes by minor number.
+        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number.
 
-        A class that is missing or differs on an interface has rate 0. No classes, None, where no interface is there
-        now, or none but what is left out: there is nothing to compare before one returns.
-
-        It gives way to the event loop, and changes may go on meanwhile.
+        A class that is missing or differs on an interface has rate 0. The classes are None if there is no interface, or
+        only left-out ones. Yields to the event loop; changes may happen during the read.
         """
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None: ...
@@ -58,109 +52,103 @@ class TrafficControl(Protocol):
     async def delete_classes(self, minors: Iterable[int]) -> None: ...
 
     async def restore(self) -> None:
-        """Put back what :meth:`prepare` replaced. Nothing of ours is left afterwards."""
+        """Put back what :meth:`prepare` replaced, and remove everything of ours."""
 
 
 class EgressTrafficControl(TrafficControl, Protocol):
-    """The same on interfaces that others use too."""
+    """Traffic control on interfaces that other programs use too."""
 
     @property
     def prepared(self) -> bool:
-        """Our root is there, so that there is something to put back."""
+        """Tell whether our root is in place, so that :meth:`restore` has work to do."""
 
     def want_gso(self, limit: Callable[[int], int]) -> None:
-        """Let the interfaces build GSO segments of *limit* bytes, given what they built before we came.
-
-        It comes about by :meth:`settle`, and by :meth:`prepare`.
-        """
+        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
 
 
 class Netfilter(Protocol):
-    """One static rule per family that looks the packet's subflow up in a set; all churn is in the set."""
+    """One static rule per family that looks up the packet's subflow in a set; only the set's entries change."""
 
     async def prepare(self) -> None:
-        """Make the sets and the rule, or adopt them."""
+        """Create or adopt the sets and the rule."""
 
     async def check(self) -> list[str]:
-        """Return in words what is not as :meth:`prepare` left it, entries aside; it changes nothing and gives way."""
+        """Return deviations from :meth:`prepare`, except entries, as texts; repair none. Yields to the event loop."""
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        """Return what is in the sets; it gives way to the event loop, and changes may go on meanwhile."""
+        """Return all entries. Yields to the event loop; changes may happen during the read."""
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None: ...
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
-        """Do as :meth:`upsert_entries` without giving way, for a few; return False where that cannot be done now."""
+        """Upsert a few entries without yielding to the event loop; return False if that is impossible now."""
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None: ...
 
     async def remove(self) -> None:
-        """Remove rule and sets. Nothing of ours is left afterwards."""
+        """Remove rule and sets."""
 
     def close(self) -> None:
-        """Release sockets and libraries; nothing in the kernel changes."""
+        """Release sockets and libraries, without any change in the kernel."""
 
 
 class KernelSockets(Protocol):
-    """The MPTCP subflows of our listening ports, as their sockets are now."""
+    """The current MPTCP subflows of our listening ports."""
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
-        """Yield all of them, some at a time, so that the caller can do something else in between."""
+        """Yield all subflows in pieces, so that the caller can do other work in between."""
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
-        """Return those of *four_tuples* that have a socket."""
+        """Return the subflows that have a socket."""
 
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        """Return of those of *four_tuples* that have a socket what samples leave out."""
+        """Return the values that samples omit, for the subflows that have a socket."""
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
-        """Close those of *four_tuples* that have a socket, at both ends. Return those that stay, with the reason."""
+        """Close the subflows that have a socket, at both ends. Return those that stay open, with the reason."""
 
     def close(self) -> None: ...
 
 
 class SocketPacing(Protocol):
-    """Limits on single subflows' sockets, each named by its cookie."""
+    """Limits on the sockets of single subflows, by socket cookie."""
 
     has_buffers: bool
-    """Sockets may have larger send buffers."""
+    """Whether sockets can have larger send buffers."""
 
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        """Give the subflows to come from client prefixes what they have from the start; None takes that away.
-
-        The longest prefix decides. Return False where this kernel cannot.
-        """
+        """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
-        """Set limits, in force about a round trip later. The map keeps them until they are forgotten."""
+        """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
 
     def limit_at_once(self) -> bool:
-        """Have all that :meth:`limit` set in force now, also on sockets that send nothing; False where that cannot be.
+        """Apply all limits now, also on sockets that send nothing; return False if unsupported.
 
-        It may be called in a thread, for it takes a microsecond or so for each TCP socket of the namespace.
+        Takes about 1 µs per TCP socket of the namespace; may run in a thread.
         """
 
     def can_rest(self) -> bool:
-        """Tell whether a socket with a rate of 0 can be made to send again by :meth:`limit_at_once`."""
+        """Tell whether :meth:`limit_at_once` can make a socket with rate 0 send again."""
 
     async def check(self) -> list[str]:
-        """Compare programs and maps with what was set, put right what differs and return it in words."""
+        """Repair programs and maps that differ from what was set; return the differences as texts."""
 
     def forget(self, cookies: Iterable[int]) -> None:
-        """Set nothing more on these sockets; what is set stays."""
+        """Remove the sockets' limits from the map; the sockets keep the options already set."""
 
     def close(self) -> None:
-        """End all setting."""
+        """Stop setting limits."""
 
 
 class SocketMeter(Protocol):
-    """What sockets carried that the proxy accepted while this was there."""
+    """Byte counters of the sockets that the proxy accepts while this object exists."""
 
     def closed(self) -> Iterable[ClosedSocket]:
-        """Return those that have closed, each once. Raises KernelError."""
+        """Return the closed sockets, each once. Raises KernelError."""
 
     def check(self) -> list[str]:
-        """Put right what somebody did to it; return it in words. Raises KernelError."""
+        """Repair changes by others; return them as texts. Raises KernelError."""
 
     def close(self) -> None:
-        """Meter nothing more."""
+        """Stop metering."""

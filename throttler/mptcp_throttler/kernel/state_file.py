@@ -1,15 +1,12 @@
-"""The state directory: files that say what to put back, and locks that let one daemon at a time work.
+"""The state directory: files that say what to restore, and locks that let one daemon at a time run.
 
-Of files only what nobody else can write is believed.
+Only files that nobody else can write are trusted. A file must be regular, have one hard link, and belong to root, the
+throttler's user or the current user; nobody else may write to it or to the directory. Symbolic links below the
+directory are not followed. open(2). Files that root writes belong to the directory's owner, who must go on with them.
 
-A file is refused unless it is a regular one with one name, belongs to root, to the throttler's user or to whoever runs
-this, and can be written by nobody else; so is a directory that others can write to. No symbolic link is followed below
-the directory. open(2). What root writes here belongs to the owner of the directory, who has to go on with it.
-
-Of two locks, which end with their holder, one is on a file. The other, for a daemon with another state directory, is an
-abstract address of unix(7), of which each network namespace has its own: both would make sets, tables and classes of
-the same names. Anybody may take such an address; one that neither root, nor this user, nor the throttler's holds is no
-daemon's, and no reason to refuse.
+Two locks end with their holder. One is on a file. The other is an abstract unix(7) address, one per network namespace:
+a daemon with another state directory would use the same names for sets, tables and classes. Anybody can take such an
+address, so one held by a user other than root, this user or the throttler's is no reason to refuse.
 """
 
 from __future__ import annotations
@@ -30,18 +27,17 @@ from mptcp_common.trust import distrust, throttler_uid
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-"""No state file of ours is longer."""
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Not blocking: opening a pipe that somebody put there must not wait."""
+"""Non-blocking: opening a pipe that somebody put there must not wait."""
 _ADDRESS = "\0mptcp-throttler"
 _ASKED = 4096
-"""How often others may ask who holds it: nobody accepts them."""
+"""Listen backlog: nobody accepts the connections that ask who holds the address."""
 _CREDENTIALS = struct.Struct("=iII")
 """``struct ucred``: process, user, group."""
 
 
 def read_state(path: Path) -> str | None:
-    """Return the text of *path*, None where there is none. Raises KernelError where it cannot be believed or read."""
+    """Return the text of *path*, None if it does not exist. Raises KernelError if it is not trusted or readable."""
     try:
         with state_directory(path.parent) as directory:
             descriptor = os.open(path.name, os.O_RDONLY | _OPEN, dir_fd=directory)
@@ -55,7 +51,7 @@ def read_state(path: Path) -> str | None:
 
 
 def write_state(path: Path, text: str | None) -> None:
-    """Replace *path* whole, or remove it where *text* is None. Raises KernelError where that cannot be done."""
+    """Replace *path* atomically, or remove it if *text* is None. Raises KernelError."""
     temporary = f"{path.name}.new"
     try:
         if text is None:
@@ -76,7 +72,7 @@ def write_state(path: Path, text: str | None) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """Return a descriptor of the lock file *path*, for flock(2); it is made where it is not there, never truncated."""
+    """Return a descriptor for flock(2) of *path*, created if necessary, never truncated. Raises KernelError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with state_directory(path.parent) as directory:
@@ -94,7 +90,7 @@ def open_lock(path: Path) -> int:
 
 @contextmanager
 def state_directory(path: Path) -> Iterator[int]:
-    """Open the directory *path*, which others must not be able to change. Raises KernelError where they are."""
+    """Open the directory *path*. Raises KernelError if others can write to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _check_owner(os.fstat(descriptor), path)
@@ -128,7 +124,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def locked(state_directory: Path) -> Iterator[None]:
-    """Hold both for one daemon. Raises :class:`AlreadyRunning`; KernelError for a lock not to trust."""
+    """Hold both locks. Raises :class:`AlreadyRunning`; KernelError for an untrusted lock file."""
     with os.fdopen(open_lock(state_directory / "lock"), "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +148,7 @@ def _hold(held: socket.socket) -> None:
 
 
 def _holder() -> tuple[int, int] | None:
-    """Return process and user of who listens at our address; None where nobody does."""
+    """Return process id and user id of the listener at our address, or None."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:

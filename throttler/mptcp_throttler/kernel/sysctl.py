@@ -1,4 +1,4 @@
-"""Sysctls of ours in the network namespace: noted before they are changed, put back afterwards. proc_sys_net(5)."""
+"""Sysctls that we change in the network namespace: noted before the change, restored afterwards. proc_sys_net(5)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = Path("/proc/sys")
 _LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
-"""A kernel without these sysctls; pm_type is the youngest of them."""
+"""pm_type is the newest of these sysctls."""
 
 
 class OwnedSysctls:
-    """Sysctls that hold while they are needed. What they were is in a file, for a successor after a crash."""
+    """Sysctls set while needed. A file has their former values, for a successor after a crash."""
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
         self._noted: dict[str, str] = {}
-        """What the note has, for the case that somebody removes it."""
+        """Content of the note, in case somebody removes the file."""
 
     def before(self, names: Iterable[str]) -> dict[str, str]:
-        """Return what each of *names* was before it was ours. Raises KernelError where that cannot be read."""
+        """Return the values of *names* before our change. Raises KernelError if they cannot be read."""
         noted = self._read_note()
         return {name: noted[name] if name in noted else _read(name) for name in names}
 
     def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the sysctls *wanted* by name and put back all others of ours.
+        """Set the *wanted* sysctls and restore all others of ours.
 
-        Raises KernelError where one cannot be set or noted; those that were not held before are then as they were.
+        Raises KernelError if one cannot be set or noted; those not held before are then restored.
         """
         held = self._read_note()
         for name in held.keys() - wanted.keys():
@@ -59,7 +59,7 @@ class OwnedSysctls:
             raise
 
     def check(self, wanted: Mapping[str, str]) -> list[str]:
-        """Return in words what is not as :meth:`hold` left it. Raises KernelError."""
+        """Return deviations from :meth:`hold` as texts. Raises KernelError."""
         problems = [
             f"{name} is {found}, not {value}" for name, value in wanted.items() if (found := _read(name)) != value
         ]
@@ -68,7 +68,7 @@ class OwnedSysctls:
         return problems
 
     def restore(self) -> None:
-        """Put all back."""
+        """Restore all. Raises KernelError."""
         self.hold({})
 
     def _read_note(self) -> dict[str, str]:
@@ -95,10 +95,10 @@ class OwnedSysctls:
 
 
 def mptcp_missing() -> str | None:
-    """Return in words why connections to this host are not Multipath TCP, and what follows; None where they can be.
+    """Return why connections to this host cannot be Multipath TCP, and the consequences; None if they can.
 
-    Switched off, the kernel makes no more such sockets; those that are there, listeners among them, it leaves as they
-    are (mptcp_init_sock, net/mptcp/protocol.c).
+    Disabled, the kernel creates no new MPTCP sockets, but existing ones, listeners included, stay as they are
+    (mptcp_init_sock, net/mptcp/protocol.c).
     """
     try:
         off = _read(ENABLED) == "0"

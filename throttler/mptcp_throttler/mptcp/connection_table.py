@@ -1,8 +1,7 @@
-"""The connections and subflows that the kernel has, by token and four-tuple, within the limits.
+"""The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection is in ``connections`` from its first subflow on, and in ``lingering`` while it has none: it keeps its place
-and its client's share there, so that a client which roams finds it. It gives way to another connection of its own
-client alone.
+A connection without a subflow is also in ``lingering``. It keeps its place and its client's share, so that a roaming
+client finds it, and gives way only to another connection of its own client.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
 from mptcp_throttler.mptcp.timed_table import IdleConnections, TimedTable
 
 EXPIRY_STEP: Final = 1_000
-"""Entries of one table that one call of ``expire`` checks or forgets: at most some 10 ms."""
+"""Entries of one table that one ``expire`` call checks or forgets: at most about 10 ms."""
 
 MAX_DUMP_SECONDS: Final = 120.0
-"""A dump that was begun and is not finished by then has failed: endings are no longer remembered for it."""
+"""A dump that takes longer has failed: the table no longer remembers endings for it."""
 
 MAX_LOCALS: Final = 256
-"""Local addresses with ports that subflows share."""
+"""Local addresses with ports kept for subflows to share."""
 
 
 class ConnectionTable:
-    """Every change of which subflows there are is made here, and returns its events."""
+    """Makes every change to the set of connections and subflows, and returns its events."""
 
     def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
@@ -41,13 +40,12 @@ class ConnectionTable:
         self.connections: dict[int, ConnectionRecord] = {}
         self.lingering = IdleConnections()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable()
-        """When subflows (by four-tuple) and connections (by token) ended, recent ones."""
+        """When recent subflows (by four-tuple) and connections (by token) ended."""
         self.turned_away: TimedTable[int, bool] = TimedTable()
-        """Tokens of connections beyond their client's share: a join of one that comes late has none either."""
+        """Tokens of connections beyond their client's share: a late join to one gets no room either."""
         self.dumps = 0
-        """Dumps of the kernel's sockets that were begun."""
+        """Number of socket dumps begun."""
         self.dump_began: float | None = None
-        """When the dump began that is being taken in."""
         self.silent = False
         """A subflow was not seen for half of ``idle_timeout``. The reader clears it."""
         self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
@@ -56,7 +54,7 @@ class ConnectionTable:
     # Subflows and connections
 
     def open(self, token: int, four_tuple: FourTuple, time: float, seen_from_start: bool) -> list[Event]:
-        """Make the connection *token*, whose first known subflow is *four_tuple*; its client must have a share."""
+        """Add the connection *token*, first known by *four_tuple*. Its client must have room in its share."""
         self.counters.connections_opened += 1
         holder = self.shares.take(four_tuple.remote)
         self.connections[token] = ConnectionRecord(token, time, seen_from_start, holder)
@@ -75,7 +73,7 @@ class ConnectionTable:
     def new_subflow(
         self, four_tuple: FourTuple, connection: ConnectionRecord, initial: bool, time: float
     ) -> SubflowRecord:
-        """Return a record that shares its local address and port with others: the proxy has few of them."""
+        """Return a new record that shares its local address and port with others: the proxy has few."""
         local, local_port, remote, remote_port = four_tuple
         shared = self._locals.get((local, local_port))
         if shared is None:
@@ -85,7 +83,7 @@ class ConnectionTable:
         return SubflowRecord(FourTuple(*shared, remote, remote_port), connection, initial, time)
 
     def remove(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Forget *subflow*, which has ended; its connection waits for a join."""
+        """Forget *subflow*, which has ended. Its connection stays, to wait for a join."""
         connection, four_tuple = subflow.connection, subflow.four_tuple
         self.subflows.pop(four_tuple)
         self.questions.drop(four_tuple)
@@ -107,7 +105,7 @@ class ConnectionTable:
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
     def change(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Announce that something of *subflow* changed."""
+        """Announce a change of *subflow*."""
         subflow.changed()
         return [self._event(EventKind.SUBFLOW_CHANGED, subflow, time, detail)]
 
@@ -118,13 +116,11 @@ class ConnectionTable:
     # Shares
 
     def has_share_for(self, address: bytes) -> bool:
-        """Return whether the client with that *address* may have one more connection: perhaps in place of one of its
-        own that lingers (:meth:`make_share_for`)."""
+        """Return whether the client may have one more connection after :meth:`make_share_for`."""
         return self.shares.has_room(address, self.lingering.number_of(client_of(address)))
 
     def make_share_for(self, address: bytes, time: float) -> list[Event]:
-        """For one more connection of the client with that *address*, close those of its own that linger the longest,
-        as many as that takes."""
+        """Close the client's oldest lingering connections until it may have one more."""
         client, events = client_of(address), list[Event]()
         while not self.shares.has_room(address) and self.lingering.number_of(client):
             self.counters.lingering_evicted += 1
@@ -132,7 +128,7 @@ class ConnectionTable:
         return events
 
     def turn_away(self, token: int, time: float) -> bool:
-        """Remember that the connection *token* was beyond its client's share; say whether that is new."""
+        """Remember that the connection *token* exceeded its client's share; return whether that is new."""
         if new := token not in self.turned_away:
             if len(self.turned_away) >= self.limits.max_remembered:
                 self.turned_away.pop_oldest()
@@ -142,13 +138,13 @@ class ConnectionTable:
     # Time
 
     def remember_end(self, key: FourTuple | int, time: float) -> None:
-        """Remember that the subflow or connection *key* ended at *time*: a dump begun before may still list it."""
+        """Remember that the subflow or connection *key* ended at *time*: an older dump may still list it."""
         if len(self.ended) >= self.limits.max_remembered and key not in self.ended:
             self.ended.pop_oldest()
         self.ended.put(key, time, time)
 
     def expire(self, time: float) -> list[Event]:
-        """Forget what is too old at *time*: at most :data:`EXPIRY_STEP` entries of each table in one call."""
+        """Forget entries too old at *time*: at most :data:`EXPIRY_STEP` of each table per call."""
         limits, events = self.limits, list[Event]()
         for subflow in self._next_idle_checks():
             if self.subflows.get(subflow.four_tuple) is not subflow:
@@ -156,13 +152,13 @@ class ConnectionTable:
             if subflow.last_seen > time - limits.idle_timeout / 2:
                 continue
             if subflow.four_tuple.local_port not in self._listen_ports:
-                self.questions.ask(subflow.four_tuple, time)  # no dump lists it, however alive it is
+                self.questions.ask(subflow.four_tuple, time)  # no dump lists it, even while it is alive
                 continue
             self.silent = True
             if subflow.last_seen <= time - limits.idle_timeout:
                 self.counters.expired += 1
                 events += self.remove(subflow, time, "idle")
-                self.ended.pop(subflow.four_tuple)  # no end was seen: a dump that begins at once brings it back
+                self.ended.pop(subflow.four_tuple)  # its end was not seen: let a dump that begins now bring it back
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             events += self.close(connection, time, "no subflow left")
         forgotten = time - limits.closed_linger
@@ -173,7 +169,6 @@ class ConnectionTable:
         return events
 
     def _next_idle_checks(self) -> list[SubflowRecord]:
-        """Return the next subflows to be checked: each comes once in a round over the table."""
         records = list(islice(self._idle_checks, EXPIRY_STEP))
         if len(records) < EXPIRY_STEP:
             self._idle_checks = iter(list(self.subflows.values()))

@@ -1,17 +1,17 @@
-"""From the kernel's own records to what is tracked: path-manager events, and dumps of its sockets.
+"""Apply the kernel's records, path-manager events and socket dumps, to the connection table.
 
 Sources: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps).
 
-The kernel is the endpoint: it has checked each handshake, so that what it has is tracked, and nothing else is. An event
-may be lost, and a dump takes time. What two records of the kernel cannot both be right about is a ``DISAGREEMENT``:
-another token or address identifier for the same subflow, a subflow that a dump lists after its end or does not list.
+The kernel has checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump
+takes time. A ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for
+the same subflow, or a subflow that a dump lists after its end or does not list.
 
-- The same socket reports MPTCP clients on this host. A subflow is ours if its local port is one
-  we listen on, or if its token is tracked (a proxy, too, may open a subflow to its client).
-- CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED that of a join's HMAC.
+- The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
+  token is tracked (a proxy may also open a subflow to its client).
+- CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- What changed since shortly before a dump began is left alone. It lists established sockets of the listening ports, so
-  that the absence of a subflow of another local port means nothing.
+- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports,
+  so the absence of a subflow with another local port means nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mptcp_throttler.mptcp.model import (
 from mptcp_throttler.mptcp.records import SubflowRecord
 
 InterfaceOf = Callable[[FourTuple], str | None]
-"""Says by which interface a subflow leaves; None where it does not know."""
+"""Returns the interface by which a subflow leaves; None if unknown."""
 
 _ESTABLISHING = frozenset({KernelEventKind.CREATED, KernelEventKind.ESTABLISHED, KernelEventKind.SUBFLOW_ESTABLISHED})
 
@@ -47,7 +47,7 @@ class KernelObserver:
         self._interface_of = interface_of
         self._resyncs_wanted = self._resyncs_served = 0
         self._older_known = False
-        """A dump was finished, so that the connections older than the daemon are known."""
+        """A dump has finished, so the connections older than the daemon are known."""
 
     @property
     def wants_resync(self) -> bool:
@@ -85,17 +85,17 @@ class KernelObserver:
         return self._prioritise(subflow, event.backup, event.time)
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to take in a dump; *time* is before its first piece is read."""
+        """Begin to apply a dump; *time* is before its first piece is read."""
         return Resync(self, time, self._resyncs_wanted)
 
     def finished(self, resync: Resync) -> None:
-        """Take note that *resync* has taken in a complete dump."""
+        """Record that *resync* has applied a complete dump."""
         self.table.counters.resyncs += 1
         self._resyncs_served = resync.wanted
         self._older_known = True
 
     def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
-        """Take in what a look-up at *time* found of the subflows *asked* for, whatever states their sockets are in."""
+        """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
         table = self.table
         events: list[Event] = []
         for four_tuple in asked:
@@ -114,7 +114,7 @@ class KernelObserver:
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         initial = event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
-        interface = self._interface_of(four_tuple)  # its handshake is over, whether there is room for it or not
+        interface = self._interface_of(four_tuple)  # even without room: this also forgets the handshake
         if not initial and event.token not in self.table.connections:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
         subflow, events = self._ours(four_tuple, event.token, initial, event.time)
@@ -130,7 +130,7 @@ class KernelObserver:
         return events if initial else events + self._prioritise(subflow, event.backup, event.time)
 
     def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
-        """Take in one socket that differs from what is tracked: *read* then, of a dump that began at *time*."""
+        """Apply one socket that differs from what is tracked, *read* then by a dump that began at *time*."""
         table = self.table
         subflow = table.subflows.get(four_tuple)
         ended = table.ended.get(four_tuple)
@@ -170,10 +170,10 @@ class KernelObserver:
     def _enter(
         self, four_tuple: FourTuple, token: int, initial: bool, time: float, *, dumped: bool
     ) -> tuple[SubflowRecord | None, list[Event]]:
-        """Return a new record for a subflow that is not tracked, and the events; None where there is no room for it."""
+        """Return a new record for an untracked subflow, None if there is no room for it; and the events."""
         table, events = self.table, list[Event]()
         if token not in table.connections:
-            # One that is joined and unknown is older than the daemon, as what is dumped may be.
+            # A connection that is unknown when joined is older than the daemon; a dumped one may be.
             if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
                 return None, self._without_share(four_tuple, token, time, dumped=dumped)
             events += table.make_share_for(four_tuple.remote, time)
@@ -185,8 +185,7 @@ class KernelObserver:
         return table.new_subflow(four_tuple, connection, initial, time), events
 
     def _no_room(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report a subflow for which there was no room, unless one of the others may have ended without anybody
-        noticing: the next dump decides then. Of what a dump lists it is not known before the dump's end."""
+        """Report a subflow without room; if another may have ended unnoticed, leave that to the next dump."""
         table = self.table
         others = table.connections[token].subflows
         if self.wants_resync or any(each.four_tuple in table.questions for each in others):
@@ -195,10 +194,8 @@ class KernelObserver:
         return self.excess(four_tuple, token, time)
 
     def lacks_share(self, four_tuple: FourTuple, token: int, *, dumped: bool) -> bool:
-        """Return whether the connection, of which the kernel has *four_tuple*, is more than its client may have.
-
-        What the first dump lists was there before the daemon, and may have had room as it came: then it stays.
-        """
+        """Return whether the connection of *four_tuple* exceeds its client's share. Connections of the first dump are
+        older than the daemon: those that may have had room when they began stay."""
         table = self.table
         if token in table.connections:
             return False
@@ -211,28 +208,27 @@ class KernelObserver:
         return not table.shares.had_room(four_tuple.remote)
 
     def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
-        """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
-        and of a joined subflow the first one, which says whose the connection is, may be listed later."""
+        """Return whether to decide at the end of the dump: its client may have fewer connections then, and for a join,
+        the initial subflow, which identifies the client, may be listed later."""
         if entry.token in self.table.connections:
             return False
         return not entry.initial or self.lacks_share(four_tuple, entry.token, dumped=True)
 
     def _without_share(self, four_tuple: FourTuple, token: int, time: float, *, dumped: bool) -> list[Event]:
-        """Report a connection that is more than its client may have, when an event tells of it; one that was looked up
-        stays as it is until the next dump, which says whether its client has all the others."""
+        """Report a connection beyond its client's share; if looked up, leave it to a dump, which lists all others."""
         if dumped:
             self.want_resync()
             return []
         return self.refuse_connection(four_tuple, token, time)
 
     def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report that a connection which is not tracked is to be closed: the kernel has *four_tuple* of it."""
+        """Report that an untracked connection, with the subflow *four_tuple*, must be closed."""
         table = self.table
         table.counters.connections_refused += table.turn_away(token, time)
         return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, table.shares.words(four_tuple.remote))]
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
+        """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
         table = self.table
         connection = table.connections.get(token)
         if connection is None or four_tuple in table.subflows:
@@ -247,8 +243,8 @@ class KernelObserver:
     def _ours(
         self, four_tuple: FourTuple, token: int, initial: bool, time: float
     ) -> tuple[SubflowRecord | None, list[Event]]:
-        """Return the tracked subflow; one that belongs to another connection, or is a join where the kernel has a first
-        subflow or the reverse, has ended without an event."""
+        """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
+        the tracked one has ended without an event: remove it."""
         table = self.table
         subflow = table.subflows.get(four_tuple)
         if subflow is None:
@@ -263,7 +259,6 @@ class KernelObserver:
     def _identify(
         self, subflow: SubflowRecord, local_id: int | None, remote_id: int | None, time: float
     ) -> list[Event]:
-        """Take the address identifiers from the kernel."""
         events = []
         for name, value in (("local_id", local_id), ("remote_id", remote_id)):
             known = getattr(subflow, name)
@@ -293,25 +288,25 @@ def _set_ids(subflow: SubflowRecord, local_id: int | None, remote_id: int | None
 
 
 FINISH_STEP: Final = 500
-"""Subflows that one step of :meth:`Resync.finish` checks: at most some 5 ms if all of them have to be closed."""
+"""Subflows per step of :meth:`Resync.finish`: at most about 5 ms if all must be closed."""
 
 
 class Resync:
-    """A comparison of the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each::
+    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each::
 
         resync = tracker.begin_resync(time)        # before the first piece is read
         for piece in dump:
             events = resync.add(piece)
-        for events in resync.finish():             # only after a dump that is complete
+        for events in resync.finish():             # only after a complete dump
             ...
 
-    Segments and kernel events may be taken in between any two steps. What they change after the dump began is left
-    alone, because the dump may or may not show it. A dump that fails is not finished, and then closes nothing. A dump
-    that begins while another is taken in makes the other void: what the other adds from then on is ignored.
+    Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
+    began, so it does not override them. A failed dump is not finished, and so closes nothing. A new dump voids one in
+    progress, whose further pieces are ignored.
     """
 
     def __init__(self, observer: KernelObserver, time: float, wanted: int) -> None:
-        """*wanted*: how many resyncs were asked for when the dump began at *time*."""
+        """*wanted*: how many resyncs had been requested when the dump began at *time*."""
         self.time, self.wanted = time, wanted
         self._observer = observer
         self._table = observer.table
@@ -319,16 +314,14 @@ class Resync:
         self._table.dump_began = time
         self._number = self._table.dumps
         self._unassigned: list[KernelSubflow] = []
-        """Sockets of another local port whose token is unknown: a later piece may list their connection."""
+        """Sockets with another local port and an unknown token: a later piece may list their connection."""
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
-        """Sockets for which their connection had no room, or whose client may have its share of connections, and when
-        they were read: others may have ended without anybody noticing, and be closed when the dump is over."""
+        """Sockets without room in their connection or perhaps in their client's share, and when they were read. The end
+        of the dump may close others that ended unnoticed."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
-        """Take in some of the sockets that the dump lists, in any order, *read* at that time: by default when it began.
-
-        What is new by it is as old as that: its handshake came before, whenever its packets are read.
-        """
+        """Apply some sockets of the dump, in any order. New subflows date from *read* (default: the dump's begin), when
+        the kernel read them: their handshakes came before, no matter when the packets are read."""
         if self._is_void():
             return []
         subflows, ports, connections = self._table.subflows, self._observer.ports, self._table.connections
@@ -343,7 +336,7 @@ class Resync:
                 and subflow.agrees_with(entry)
                 and subflow.interface is not None
             ):
-                # The common case: nothing is new, so that nothing is announced and no snapshot is made anew.
+                # The common case: nothing is new, so announce nothing and keep the snapshot.
                 if subflow.last_seen < time:
                     subflow.last_seen = time
                 subflow.listed = number
@@ -362,7 +355,7 @@ class Resync:
         subflows = iter(list(self._table.subflows.values()))
         while (records := list(islice(subflows, limit))) and not self._is_void():
             yield [event for subflow in records if self._is_missing(subflow) for event in self._close(subflow)]
-        # Whose a connection is, its first subflow says, if it is still there.
+        # Initial subflows first: they identify the client of their connection.
         crowded_out = iter(sorted(self._crowded_out, key=lambda each: not each[0].initial))
         self._crowded_out = []
         while (left := list(islice(crowded_out, limit))) and not self._is_void():
@@ -389,7 +382,7 @@ class Resync:
     def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
         four_tuple, token = unmapped(entry.four_tuple), entry.token
         ends = (self._table.ended.get(key) for key in (four_tuple, token))
-        # Perhaps after it was read.
+        # It may have ended after it was read.
         has_ended = any(end is not None and end > self.time - self._table.limits.resync_grace for end in ends)
         if self._observer.lacks_share(four_tuple, token, dumped=True):
             return [] if has_ended else self._observer.refuse_connection(four_tuple, token, read)
@@ -397,7 +390,6 @@ class Resync:
         return events if has_ended else events + self._observer.excess(four_tuple, token, read)
 
     def _is_missing(self, subflow: SubflowRecord) -> bool:
-        """Return whether *subflow* should have been listed and was not."""
         return (
             self._table.subflows.get(subflow.four_tuple) is subflow
             and subflow.listed != self._number

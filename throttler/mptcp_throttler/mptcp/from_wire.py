@@ -1,16 +1,15 @@
-"""What captured segments say of handshakes: by which interface a subflow leaves, and which joins the proxy refuses.
+"""Read captured handshakes: the interfaces by which subflows leave, and the joins that the proxy refuses.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-Segments make no subflow known, change none and end none: anybody can send them, and the kernel drops many of those that
-it gets. They bring no news earlier, either: the third ACK and the kernel's event about it are read within 0.1 ms of
-each other. What they say that the kernel does not:
+Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Nor do they come
+earlier: the third ACK and the kernel's event about it are read within 0.1 ms of each other. Rules:
 
-- The proxy's SYN/ACK shows by which interface the subflow leaves; the client's SYN may be anyone's.
-- A join that the proxy answers by RST or in plain TCP is refused, and so counted.
-- After a RST, and after MP_FASTCLOSE, the kernel is asked whether it still has the subflows: when both sides give up a
-  connection at once, no event tells of its end.
-- A segment has one direction. One that came in with the proxy's address, or went out with a client's, is none of ours.
+- The proxy's SYN/ACK shows the interface by which the subflow leaves. Anybody can send the client's SYN.
+- A join that the proxy answers with a RST or in plain TCP counts as refused.
+- A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
+  event reports its end.
+- A segment that came in with the proxy's address, or went out with a client's, is not ours.
 """
 
 from __future__ import annotations
@@ -31,26 +30,25 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 
 
 class Handshake:
-    """One under way, as captured."""
+    """A captured handshake in progress, with the interface by which the proxy answered."""
 
     __slots__ = ("interface", "token")
 
     def __init__(self, token: int | None) -> None:
         self.token = token
-        """That a client's MP_JOIN names; None for MP_CAPABLE, and where the SYN was not captured."""
+        """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
         self.interface: str | None = None
-        """By which the proxy answered."""
 
 
 class WireObserver:
-    """Reads the segments of the connections to *listen_ports*, beside what the kernel has: *table*."""
+    """Reads the segments of the connections to *listen_ports*; *table* has the kernel's view."""
 
     def __init__(self, table: ConnectionTable, listen_ports: frozenset[int]) -> None:
         self._table = table
         self._ports = listen_ports
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable()
         self.refused: TimedTable[FourTuple, None] = TimedTable()
-        """Joins refused lately: one that is sent again is not announced again."""
+        """Recently refused joins: a retransmitted one is not announced again."""
 
     def segment(self, segment: Segment) -> list[Event]:
         table, counters, options = self._table, self._table.counters, segment.options
@@ -88,7 +86,7 @@ class WireObserver:
         return []
 
     def interface(self, four_tuple: FourTuple) -> str | None:
-        """Return by which interface the proxy answered the handshake, which is over; None where that is not known."""
+        """Forget the finished handshake; return the interface by which the proxy answered, None if unknown."""
         handshake = self.handshakes.pop(four_tuple)
         return None if handshake is None else handshake.interface
 
@@ -99,7 +97,7 @@ class WireObserver:
         self.refused.drop_until(before)
 
     def _classify(self, segment: Segment) -> tuple[FourTuple, bool] | None:
-        """Return the segment's four-tuple and whether it comes from the client; None if it is of no subflow of ours."""
+        """Return the segment's four-tuple and whether the client sent it; None if it is not ours."""
         source, destination = segment.source, segment.destination
         if len(source) == 16:
             source, destination = unmap(source), unmap(destination)
@@ -110,7 +108,7 @@ class WireObserver:
         outward = FourTuple(source, segment.source_port, destination, segment.destination_port)
         if to_client and not to_proxy:
             return outward, False
-        # Either the client, too, uses a port of ours, or (by a kernel event) the proxy opened the subflow itself.
+        # Either the client also uses a port of ours, or (by a kernel event) the proxy opened the subflow itself.
         for four_tuple, from_client in ((inward, True), (outward, False)):
             if four_tuple in self._table.subflows or four_tuple in self.handshakes:
                 return four_tuple, from_client
@@ -122,15 +120,15 @@ class WireObserver:
         if join is None and (capable is None or capable.version == 0):
             self._table.counters.version_0 += capable is not None
             self._table.counters.ignored += 1
-        elif subflow is None or segment.time > subflow.since:  # else the kernel's event was read before it
+        elif subflow is None or segment.time > subflow.since:  # otherwise the kernel's event came first
             handshake, before = Handshake(None if join is None else join.token), self.handshakes.get(four_tuple)
             if before is not None:
-                handshake.interface = before.interface  # the proxy answers each attempt by the same one
+                handshake.interface = before.interface  # the proxy answers each attempt by the same interface
             self._begin(four_tuple, handshake, segment.time)
         return []
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
-        """The proxy answers: shaping is on the way out, so that the interface of the answer counts."""
+        """Note the interface of the proxy's answer: shaping acts on egress."""
         handshake, subflow = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
         join, capable = segment.option(MpJoinSynAck), segment.option(MpCapable)
         if join is None and (capable is None or capable.version != 1):
@@ -143,7 +141,7 @@ class WireObserver:
             self._table.counters.fallbacks += 1
             return []
         if subflow is not None and segment.time <= subflow.since:
-            # The kernel's event was read before it.
+            # The kernel's event came first.
             if subflow.interface == segment.interface:
                 return []
             subflow.interface = segment.interface
@@ -172,7 +170,6 @@ class WireObserver:
         return self._refuse(four_tuple, handshake.token, segment.time, detail)
 
     def _refuse(self, four_tuple: FourTuple, token: int, time: float, detail: str) -> list[Event]:
-        """Count a refused join, and announce it while there is room to remember it."""
         self._table.counters.joins_refused += 1
         known = four_tuple in self.refused
         if known or len(self.refused) >= self._table.limits.max_refused:

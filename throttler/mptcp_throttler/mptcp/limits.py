@@ -1,4 +1,4 @@
-"""How much the tracker remembers, for how long, and of which clients; and what it counts."""
+"""The tracker's limits and counters, and the clients' shares of its room."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ from mptcp_common.clients import client_of, client_text
 
 @dataclass(frozen=True, slots=True)
 class TrackerLimits:
-    """Bounds of every table, and timeouts in seconds. All must be positive.
+    """Bounds of every table, and timeouts in seconds. Raises ValueError unless all are positive.
 
-    ``idle_timeout`` is long because only handshakes and endings are captured: a subflow that carries a download for an
-    hour looks as idle as a dead one. Each resync marks what the kernel still has as seen; the timeout is for
-    what no resync ever confirms, and :attr:`~.tracker.Tracker.wants_resync` asks for one in good time.
+    ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
+    looks as idle as a dead one. Each resync marks what the kernel still has as seen. The timeout ends what no resync
+    ever confirms; :attr:`~.tracker.Tracker.wants_resync` requests one in time.
     """
 
     max_connections: int = 65_536
-    """Those without a subflow included. What the kernel has beyond its client's share (:class:`Shares`) is reported, to
-    be closed (``CONNECTION_EXCESS``), unless another of that client lingers, which goes in its place: closing an older
-    one would lift its cap in mid-transfer."""
+    """Lingering ones count. A connection beyond its client's share (:class:`Shares`) replaces a lingering one of its
+    client, or is reported for closing (``CONNECTION_EXCESS``): closing an older one would lift its cap mid-transfer."""
     max_subflows_per_connection: int = 16
-    """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
-    manager takes 8 beside the first at the most; only under the one in user space there may be more."""
+    """A further one is reported for closing (``SUBFLOW_EXCESS``). The kernel's own path manager takes at most 8 beside
+    the first; only a user-space one may take more."""
     max_remembered: int = 16_384
-    """Handshakes under way, and each of what has ended or was turned away lately. At the bound the oldest goes: a flood
-    of SYNs costs no connection."""
+    """Handshakes in progress, recent endings, and turned-away connections, each. At the bound the oldest goes: a SYN
+    flood costs no connection."""
     max_refused: int = 1_024
-    """Refused joins remembered, and so the most ``JOIN_REFUSED`` events in one ``handshake_timeout``; every refusal
-    is counted."""
+    """Refused joins remembered, hence the most ``JOIN_REFUSED`` events per ``handshake_timeout``. All are counted."""
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow is kept for a join to find (break before make), unless the
-    kernel closed it. It counts for its client meanwhile. Endings of subflows are remembered as long, so that a dump
-    begun before them does not bring them back."""
+    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it. It
+    counts against its client's share meanwhile. Endings of subflows are remembered as long, so that an older dump does
+    not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0
-    """A subflow that became active less than this before a dump may be missing from it."""
+    """A dump may miss a subflow that became active less than this before it."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -47,19 +45,19 @@ class TrackerLimits:
 
 @dataclass(slots=True)
 class TrackerCounters:
-    """What happened since the tracker was made. Every field only grows."""
+    """Counts since the tracker was made. Every field only grows."""
 
     segments: int = 0
     ignored: int = 0
-    """Segments that say nothing of a handshake or of a subflow that is tracked."""
+    """Segments of no handshake and no tracked subflow."""
     misdirected: int = 0
-    """Segments that came in with the proxy's address, or went out with a client's: forged, or of somebody else."""
+    """Segments that came in with the proxy's address, or went out with a client's: forged, or not ours."""
     malformed: int = 0
     """MPTCP options that break their format."""
     fallbacks: int = 0
-    """Connections that asked for MPTCP and were answered in plain TCP."""
+    """Connections that requested MPTCP and got plain TCP."""
     version_0: int = 0
-    """SYNs that ask for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked."""
+    """SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked."""
     connections_opened: int = 0
     connections_closed: int = 0
     subflows_activated: int = 0
@@ -75,7 +73,7 @@ class TrackerCounters:
     overflows: int = 0
     """Subflows not tracked because their connection has too many."""
     connections_refused: int = 0
-    """Connections reported to be closed, because their client has as many as there is room left for."""
+    """Connections reported for closing, because they exceed their client's share."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""
 
@@ -83,38 +81,34 @@ class TrackerCounters:
 class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
-    A client may have as many connections as there is room left for: one that asks for all gets half, two get a third
-    each, and *n* of them leave a part of *n* + 1 to others, however many they ask for. So nobody can take all room by
-    idle connections and have those that come next go without a cap. The rule is that of dynamic thresholds for queues
-    that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+    A client may have as many connections as there is room left for: *n* greedy clients leave 1/(*n* + 1) to others. So
+    nobody can take all room with idle connections and leave later ones without a cap. This is the dynamic-threshold
+    rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 
-    It depends on the order in which connections come, which is unknown of those older than the daemon. These are held
-    to what is true in every order: what the *k* clients with the most have together, and the fewest that one of them
-    has once more, is no more than the room and one.
+    The rule depends on the order of arrival, which is unknown for connections older than the daemon. They must meet
+    what holds in every order: the total of the *k* clients with the most, plus the fewest that one of these has, is at
+    most the room plus one.
     """
 
     def __init__(self, room: int) -> None:
-        """There is *room* for so many connections that the kernel has."""
+        """*room*: the most connections of all clients together."""
         self._room = room
         self._held: dict[bytes, int] = {}
         self._clients: Counter[int] = Counter()
-        """How many clients have so many."""
+        """Number of clients, by how many connections they have."""
         self.taken = 0
-        """By all together."""
 
     @property
     def clients(self) -> int:
         return len(self._held)
 
     def has_room(self, address: bytes, without: int = 0) -> bool:
-        """Return whether the client with that *address* may have one more; if so many of its own were gone."""
+        """Return whether the client at *address* may have one more, if *without* of its own were gone."""
         return self._held.get(client_of(address), 0) - without < self._room - self.taken + without
 
     def had_room(self, address: bytes) -> bool:
-        """Return whether one more of that client may have had room as it came, in whatever order they came.
-
-        It takes the longer the more different numbers of connections clients have: of 65,536 some 360 at the most.
-        """
+        """Return whether, in some order of arrival, one more of that client may have had room. The cost grows with the
+        number of distinct counts among the clients: at most about 360 for 65,536 connections."""
         before = self._held.get(client_of(address), 0)
         together = 0
         for held in sorted({*self._clients, before + 1}, reverse=True):
@@ -124,7 +118,7 @@ class Shares:
         return True
 
     def take(self, address: bytes) -> bytes:
-        """Count one more; return what it is to be given back by."""
+        """Count one more; return the key for :meth:`give_back`."""
         client = client_of(address)
         self._change(client, 1)
         return client
@@ -146,7 +140,7 @@ class Shares:
         self.taken += by
 
     def words(self, address: bytes) -> str:
-        """Say what the client with that *address* has."""
+        """Return in words what the client at *address* has."""
         client = client_of(address)
         held, left = self._held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

@@ -1,11 +1,10 @@
-"""What goes into the tracker and what comes out: segments, kernel records, connections, subflows, events.
+"""Input and output of the tracker: segments, kernel records, connections, subflows, events.
 
-Everything here is frozen, so that a value which crosses a boundary never changes for its reader.
-Addresses are packed bytes in network order (4 or 16 bytes), because they are hashed and compared on
-every segment; they become text only at the edges. An IPv4-mapped IPv6 address (::ffff:a.b.c.d), as the
-kernel reports clients of a dual-stack listener, is always stored as its 4 bytes.
-Times are seconds as float of one clock that nobody sets, the monotonic one in the daemon, that of the stamps for a
-capture file. They are always arguments: nothing here reads a clock.
+Everything here is frozen, so a value never changes for its reader.
+Addresses are 4 or 16 packed bytes in network order, because every segment hashes and compares them. An IPv4-mapped IPv6
+address (::ffff:a.b.c.d), which the kernel reports for clients of a dual-stack listener, is stored as its 4 bytes.
+Times are float seconds of one clock that nobody sets: the monotonic one in the daemon, the packet stamps for a capture
+file. They are always arguments.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
 def unmap(address: bytes) -> bytes:
-    """Return *address* (4 or 16 bytes) with an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2) cut to 4 bytes."""
+    """Return *address* (4 or 16 bytes); cut an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2) to 4 bytes."""
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
 def mapped(address: bytes) -> bytes:
-    """Return *address* of 4 bytes as an IPv4-mapped IPv6 address."""
+    """Return the 4-byte *address* as an IPv4-mapped IPv6 address."""
     return _V4_MAPPED + address
 
 
 End = tuple[bytes, int, int]
-"""The client's address and port, and our port: what a closed socket still says of its four-tuple."""
+"""The client's address and port, and our port: all that a closed socket still reports of its four-tuple."""
 
 
 LARGEST_TOKEN = 0xFFFFFFFF
-"""Of a Multipath TCP connection. A tunnel's token is above it."""
+"""The largest token of a Multipath TCP connection. Tunnels have larger ones."""
 
 
 class FourTuple(NamedTuple):
-    """A TCP connection as the proxy sees it, or a path of a tunnel: its own end first. Addresses are packed, ports
-    integers. The local port tells TCP from UDP: no tunnel has one at which the proxy listens."""
+    """A TCP connection, or a path of a tunnel, with the proxy's end first. The local port tells TCP from UDP: no tunnel
+    has a port at which the proxy listens."""
 
     local: bytes
     local_port: int
@@ -81,7 +80,6 @@ class Segment:
     """One captured TCP segment, with its MPTCP options only."""
 
     time: float
-    """When it was captured."""
     interface: str
     source: bytes
     source_port: int
@@ -93,7 +91,7 @@ class Segment:
     acknowledgment: int
     options: tuple[MptcpOption, ...]
     outgoing: bool | None = None
-    """This host sent it; None where that cannot be told (the loopback interface)."""
+    """This host sent it; None if unknown (the loopback interface)."""
 
     def option(self, kind: type[_Option]) -> _Option | None:
         """Return the first MPTCP option of that *kind*."""
@@ -106,16 +104,16 @@ class Subflow:
 
     four_tuple: FourTuple
     initial: bool
-    """True for the subflow that opened the connection (MP_CAPABLE), False for a joined one (MP_JOIN)."""
+    """True: it opened the connection (MP_CAPABLE). False: it joined (MP_JOIN)."""
     local_id: int | None
     remote_id: int | None
-    """Address identifiers (RFC 8684, 3.2), 0 for the initial subflow's; None while unknown."""
+    """Address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown."""
     backup: bool
-    """The peer asked that this subflow be used only when no other is left (MP_JOIN 'B' bit, MP_PRIO)."""
+    """The peer asked to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)."""
     interface: str | None
     """The proxy's interface that carries the subflow; None while unknown."""
     since: float
-    """When it became known."""
+    """When the tracker learned of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +121,27 @@ class Connection:
     """An MPTCP connection and its subflows, oldest first."""
 
     token: int
-    """The proxy's token (RFC 8684, 3.2): what ``ss -M`` prints and what a client's MP_JOIN carries."""
+    """The proxy's token (RFC 8684, 3.2), which ``ss -M`` prints and a client's MP_JOIN carries."""
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False
-    """The kernel told when it was created, so that ``since`` is when it began; else it is older."""
+    """The kernel reported its creation, so ``since`` is its beginning; otherwise it is older."""
 
     @property
     def is_tunnel(self) -> bool:
-        """It is a tunnel of Multipath UDP; its paths have bytes, and nothing else of a socket."""
+        """Whether it is a Multipath UDP tunnel. Its paths count bytes, and have no other figures of a socket."""
         return self.token > LARGEST_TOKEN
 
     @property
     def client(self) -> bytes:
-        """The address that the connection is known by: that from which it was opened, while that is there."""
+        """The remote address of the initial subflow, or of the oldest once that is gone."""
         first = next((each for each in self.subflows if each.initial), None)
         first = first or next(iter(self.subflows), None)
         return b"" if first is None else first.four_tuple.remote
 
 
 class KernelEventKind(enum.Enum):
-    """Path-manager events (``enum mptcp_event_type`` of linux/mptcp_pm.h) the tracker uses."""
+    """Path-manager events that the tracker uses (``enum mptcp_event_type`` of linux/mptcp_pm.h)."""
 
     __hash__ = object.__hash__
 
@@ -168,11 +166,11 @@ class KernelEvent:
     remote_id: int | None = None
     backup: bool = False
     detail: str = ""
-    """Why, for people, where more is known than that the kernel says so."""
+    """The reason, for display, if more is known than that the kernel reported it."""
 
 
 class TcpInfo(NamedTuple):
-    """How one subflow's socket is doing: of struct tcp_info (linux/tcp.h) what somebody needs, for there may be 20,000.
+    """State of one subflow's socket: only the needed fields of struct tcp_info (linux/tcp.h), as there may be 20,000.
 
     Rates in bits/s, times in microseconds.
     """
@@ -180,25 +178,25 @@ class TcpInfo(NamedTuple):
     rtt: int
     """Smoothed round-trip time."""
     mss: int
-    """Bytes of a segment that is sent."""
+    """Bytes per sent segment."""
     unacked: int
     """Segments sent and not yet acknowledged."""
     not_sent: int
-    """Bytes that were assigned to the subflow and are not sent yet."""
+    """Bytes assigned to the subflow and not sent yet."""
     pacing_rate: int
-    """What the MPTCP scheduler takes for the subflow's rate."""
+    """The MPTCP scheduler takes it for the subflow's rate."""
     max_pacing_rate: int | None
-    """The limit on it, SO_MAX_PACING_RATE; None without."""
+    """SO_MAX_PACING_RATE; None without a limit."""
     delivery_rate: int
-    """Of the last sample, which may have been taken while there was too little to send."""
+    """Of the last sample, possibly taken with too little to send."""
     receive_window_limited: int
-    """Time in which only the receiver's window kept it from sending, since the subflow began."""
+    """Time, since the subflow began, in which only the receiver's window kept it from sending."""
     sacked: int = 0
-    """Segments that arrived behind one that did not, of those unacknowledged."""
+    """Unacknowledged segments that arrived behind a missing one."""
 
 
 NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)
-"""Of a subflow that a capture shows: that has no sockets."""
+"""For subflows from a capture, which have no sockets."""
 
 
 class KernelSubflow(NamedTuple):
@@ -211,18 +209,17 @@ class KernelSubflow(NamedTuple):
     remote_id: int | None
     backup: bool
     read: float
-    """When the kernel read the socket, monotonic seconds. The sockets of one sweep are read one after the other, some
-    of them seconds before the sweep ends."""
+    """When the kernel read the socket, monotonic seconds: possibly seconds before the sweep of all sockets ends."""
     bytes_acked: int = 0
     """Payload that the peer acknowledged, each byte once."""
     bytes_received: int = 0
     cookie: int = 0
-    """The kernel's number of the socket, never used twice while the host is up; 0 while unknown."""
+    """The kernel's number of the socket, unique while the host is up; 0 while unknown."""
     tcp: TcpInfo = NOTHING_SENT
     made_backup: bool = False
-    """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
+    """This side made it backup, no matter what the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
-    """Data sequence number at which the mapping (RFC 8684, 3.3.1) begins that it received last, in order; 64 bits."""
+    """64-bit data sequence number where the last mapping (RFC 8684, 3.3.1) that it received in order begins."""
 
     @property
     def is_of_tunnel(self) -> bool:
@@ -235,25 +232,25 @@ class KernelSubflow(NamedTuple):
 
 
 class ClosedSocket(NamedTuple):
-    """What one accepted socket carried in its life."""
+    """What one accepted socket carried in its lifetime."""
 
     cookie: int
     end: End
     acked: int
-    """Bytes of payload that the peer acknowledged."""
+    """Payload bytes that the peer acknowledged."""
     received: int
 
 
 class SocketDetails(NamedTuple):
-    """More of one subflow's socket, for people: nobody decides by it, so that samples do without."""
+    """More about one subflow's socket, for display. No decision uses it, so samples omit it."""
 
     rtt_variance: int
     """Microseconds."""
     retransmits: int
-    """Segments sent again, since the subflow began."""
+    """Segments retransmitted since the subflow began."""
     segments_out: int
     lost: int
-    """Segments under way that are taken to be lost."""
+    """Segments in flight considered lost."""
     congestion_window: int
     """Segments."""
 
@@ -269,20 +266,17 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has it, and as many others of its connection as are tracked: no cap would hold it, so it is to be
-    closed."""
+    """The kernel has it, but its connection already has the tracked maximum. No cap would hold it, so close it."""
     CONNECTION_EXCESS = "connection-excess"
-    """The kernel has this subflow of a connection that is more than its client may have: not tracked, it would have no
-    cap, so it is to be closed."""
+    """The subflow's connection exceeds its client's share. Untracked, it would have no cap, so close it."""
     JOIN_REFUSED = "join-refused"
-    """The proxy refused a join."""
     DISAGREEMENT = "disagreement"
-    """Two records of the kernel contradict each other; the later one was taken."""
+    """Two kernel records contradict each other; the tracker took the later one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change in what the tracker knows. The connection is to be looked up by its token."""
+    """A change in what the tracker knows. Look up the connection by its token."""
 
     kind: EventKind
     time: float

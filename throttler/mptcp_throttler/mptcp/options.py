@@ -1,15 +1,15 @@
-"""MPTCP options as values: the bytes of a TCP header's options in, frozen dataclasses out.
+"""Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out.
 
-Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the forms are
-recognised; the keys of an MP_CAPABLE of another version than 1 are not read. Rules:
+Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
+Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
-- A broken option of another kind ends the parsing, as it does in the kernel: what follows cannot be found.
-- Keys are the connection's only secret, and logs are read by many: they never appear in a ``repr``.
+- A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
+- Keys never appear in a ``repr``: they are the connection's only secret, and many people read logs.
 - Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
 
-This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The
-declarative one is that of the tests (``mptcp_layers``), which hold the two together.
+This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The tests
+compare it with a declarative one (``mptcp_layers``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MpCapable:
     sender_key: bytes | None = field(default=None, repr=False)
     receiver_key: bytes | None = field(default=None, repr=False)
     data_length: int | None = None
-    """Third ACK with data: the length of the data-level mapping that it replaces."""
+    """In a third ACK with data: the length of the data-level mapping, in place of a DSS."""
     checksum: int | None = None
 
     @property
@@ -53,7 +53,7 @@ class MpJoinSyn:
     backup: bool
     address_id: int
     token: int
-    """The receiver's token: which of its connections to join."""
+    """The receiver's token of the connection to join."""
     nonce: bytes
 
 
@@ -78,7 +78,7 @@ class MpJoinAck:
 
 @dataclass(frozen=True, slots=True)
 class Dss:
-    """Data sequence signal (3.3). A field that is absent is None; its size in octets is then 0."""
+    """Data sequence signal (3.3). An absent field is None, and its size in octets 0."""
 
     data_fin: bool
     data_ack: int | None
@@ -95,7 +95,7 @@ class AddAddr:
     """The sender has another address (3.4.1)."""
 
     version: int
-    """0 for the form of RFC 6824 (no echo, no HMAC), else 1."""
+    """0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1."""
     echo: bool
     address_id: int
     address: bytes
@@ -113,11 +113,11 @@ class RemoveAddr:
 
 @dataclass(frozen=True, slots=True)
 class MpPrio:
-    """The sender asks that a subflow be, or no longer be, a backup (3.3.8)."""
+    """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
     address_id: int | None
-    """RFC 6824 only: which of the sender's addresses; None for the subflow that carries the option."""
+    """RFC 6824 only: one of the sender's addresses; None means the subflow that carries the option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class MpTcprst:
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
     flags: int
-    """Bits U, V, W, T; T (1) means that the cause is transient."""
+    """Bits U, V, W, T; T (1) marks a transient cause."""
     reason: int
 
     @property
@@ -185,9 +185,9 @@ MptcpOption = (
 def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
     """Return the MPTCP options among *tcp_options* (the TCP header from octet 20 on), in order.
 
-    *flags* are the segment's TCP flags: which form MP_CAPABLE and MP_JOIN must have follows from SYN and ACK.
+    *flags* are the segment's TCP flags: SYN and ACK decide which form MP_CAPABLE and MP_JOIN must have.
     """
-    if b"\x1e" not in tcp_options:  # most segments of plain TCP leave here
+    if b"\x1e" not in tcp_options:  # early exit for most plain TCP segments
         return ()
     found: list[MptcpOption] = []
     at, end = 0, len(tcp_options)
@@ -228,7 +228,7 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
         return None
     version, bits = option[2] & 15, option[3]
     if version != 1:
-        # Only the version matters: the answer to a later one names a lower one (3.1), version 0 is not spoken.
+        # Only the version matters: a host answers a later one with a lower one (3.1); Linux does not speak 0.
         return MpCapable(version, bits)
     if length == 4:
         return MpCapable(version, bits) if flags & (_SYN | _ACK) == _SYN else None
@@ -292,7 +292,7 @@ _ADD_ADDR: Final[dict[tuple[int, int], tuple[int, bool, bool]]] = {
     **{(0, 16): (4, False, True), (0, 18): (4, True, True)},
     **{(0, 28): (16, False, True), (0, 30): (16, True, True)},
 }
-"""Version 0 has the IP version in that nibble; version 1 has zeros and the bit E, and an HMAC unless E is set."""
+"""Version 0 has the IP version in the nibble; version 1 has zeros and bit E, and an HMAC unless E is set."""
 
 
 def _add_addr(option: bytes, length: int, flags: int) -> MptcpOption | None:
@@ -345,4 +345,4 @@ _PARSERS: Final[tuple[Callable[[bytes, int, int], MptcpOption | None], ...]] = (
     _fastclose,
     _tcprst,
 )
-"""By subtype. None from a parser means that the length fits no form."""
+"""By subtype. A parser returns None if the length fits no form."""

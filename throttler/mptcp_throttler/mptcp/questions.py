@@ -1,14 +1,14 @@
-"""Which subflows the kernel is to be asked about, and when: those that it may no longer have, and does not tell.
+"""Which subflows to look up in the kernel, and when: those that may have ended without an event.
 
-A connection that its client gives up (MP_FASTCLOSE) has lost its token before its subflows are closed, so that no event
-tells of their end. The kernel is asked, therefore, whenever a RST or MP_FASTCLOSE is captured.
+If a client gives up a connection (MP_FASTCLOSE), it loses its token before its subflows are closed, so no event reports
+their end. Therefore each captured RST or MP_FASTCLOSE asks for a look-up.
 
-A question costs one look-up of a socket, some 25 microseconds. However many segments claim something of a subflow, it
-is asked about at most twice in a second: soon, when its event would have been read, and once more, for the kernel may
-take its time. All questions together take at most :data:`RATE` look-ups a second, one percent of a processor.
+A look-up costs about 25 microseconds. However many segments ask, a subflow is looked up at most twice a second: soon,
+when its event would have been read, and once more, because the kernel may be slow. All look-ups together are at most
+:data:`RATE` a second, one percent of a processor.
 
-Those that wait are a heap by the time at which they are due, so that a flood of claims costs no walk over all of them
-for each segment. One that is dropped stays in the heap until its turn comes, or until such entries are half of it.
+Waiting subflows form a heap by due time, so a flood of segments does not walk over all of them. Dropped entries stay
+until their turn comes, or until they are half of the heap.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ from mptcp_throttler.mptcp.model import FourTuple
 RATE: Final = 400.0
 """Look-ups a second."""
 BURST: Final = 64
-"""Look-ups at once: some 2 ms."""
+"""Look-ups at once: about 2 ms."""
 MAX_WAITING: Final = 1024
-"""Subflows. What is claimed of more than these waits for the next dump of all sockets."""
+"""Subflows. Further ones wait for the next dump of all sockets."""
 _PAUSES: Final = (0.1, 0.9)
 """Seconds before each look-up of a subflow."""
 
 
 class _Entry(NamedTuple):
-    """A subflow that waits. Of those due at one time the first comes first."""
+    """A waiting subflow. Among those due at the same time, the oldest comes first."""
 
     due: float
     number: int
     four_tuple: FourTuple
     times: int
-    """How often it was asked about."""
+    """How often it was looked up."""
 
 
 class SocketLookupQueue:
-    """Times are arguments."""
+    """Schedules the look-ups. Times are arguments."""
 
     __slots__ = ("_allowed", "_as_of", "_heap", "_number", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[FourTuple, _Entry] = {}
         self._heap: list[_Entry] = []
-        """All of these, and what was dropped since."""
         self._number = 0
         self._allowed = float(BURST)
         self._as_of = float("-inf")
@@ -55,16 +54,16 @@ class SocketLookupQueue:
         return len(self._waiting)
 
     def __contains__(self, four_tuple: FourTuple) -> bool:
-        """Tell whether the kernel is to be asked about the subflow."""
+        """Return whether the subflow waits for a look-up."""
         return four_tuple in self._waiting
 
     def ask(self, four_tuple: FourTuple, now: float) -> None:
-        """Have the kernel asked about the subflow, if it is not to be already."""
+        """Queue a look-up of the subflow, unless it waits already."""
         if len(self._waiting) < MAX_WAITING and four_tuple not in self._waiting:
             self._wait(now + _PAUSES[0], four_tuple, 0)
 
     def take(self, now: float) -> tuple[FourTuple, ...]:
-        """Return those that are to be looked up now. Each comes twice."""
+        """Return the subflows to look up now. Each comes twice."""
         self._allowed = min(float(BURST), self._allowed + RATE * max(0.0, now - self._as_of))
         self._as_of = now
         due: list[_Entry] = []
@@ -79,14 +78,14 @@ class SocketLookupQueue:
         return tuple(each.four_tuple for each in due)
 
     def drop(self, four_tuple: FourTuple) -> None:
-        """Ask no more about a subflow that ended."""
+        """Cancel the look-up of a subflow that ended."""
         self._waiting.pop(four_tuple, None)
         if len(self._heap) > 2 * max(len(self._waiting), BURST):
             self._heap = list(self._waiting.values())
             heapq.heapify(self._heap)
 
     def pause(self, now: float) -> float | None:
-        """Return the seconds until the next is to be looked up; None where nothing is."""
+        """Return the seconds until the next look-up; None if none waits."""
         first = self._first()
         if first is None:
             return None
@@ -99,7 +98,7 @@ class SocketLookupQueue:
         heapq.heappush(self._heap, entry)
 
     def _first(self) -> _Entry | None:
-        """Return the next that waits, and forget what was dropped before it."""
+        """Return the next waiting entry, and discard dropped ones before it."""
         while self._heap:
             if self._waiting.get(self._heap[0].four_tuple) is self._heap[0]:
                 return self._heap[0]

@@ -1,7 +1,7 @@
-"""What the tracker remembers of a connection and of a subflow: mutable, and never handed out.
+"""The tracker's mutable records of connections and subflows, never handed out.
 
-Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`. Those are made when asked for and kept
-until something changes, so that a change which nobody reads costs nothing.
+Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`. These are made on demand and kept until
+something changes, so a change that nobody reads costs nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class ConnectionRecord:
         self.since = since
         self.seen_from_start = seen_from_start
         self.holder = holder
-        """The client for which it counts (:class:`~.limits.Shares`)."""
+        """The client whose share it counts against (:class:`~.limits.Shares`)."""
         self.subflows: list[SubflowRecord] = []
-        """Oldest first; few, so that a list is enough."""
+        """Oldest first; few, so a list is enough."""
         self._snapshot: Connection | None = None
 
     def changed(self) -> None:
@@ -60,21 +60,21 @@ class SubflowRecord:
         self.remote_id: int | None = 0 if initial else None
         self.backup = False
         self.prioritised = time
-        """When the kernel said what ``backup`` is."""
+        """When the kernel last reported ``backup``."""
         self.interface: str | None = None
         self.since = time
         self.last_seen = time
         self.listed = 0
-        """Number of the latest dump of the kernel's sockets that listed it."""
+        """Number of the latest dump that listed it."""
         self._snapshot: Subflow | None = None
 
     def touch(self, time: float) -> None:
-        """Note that the subflow was seen. That alone is no reason to make a snapshot anew."""
+        """Note that the subflow was seen; keep the snapshot."""
         if time > self.last_seen:
             self.last_seen = time
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
-        """Return whether *entry*, a socket of this four-tuple, brings nothing new but that it is still there."""
+        """Return whether *entry*, a socket of this four-tuple, tells only that the subflow still exists."""
         return (
             self.connection.token == entry.token
             and self.initial is entry.initial

@@ -1,9 +1,9 @@
-"""From a captured frame to a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
+"""Parse a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
 
 Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6 and its extension headers), RFC 9293, 3.1 (TCP).
-Whatever is not a whole TCP header in an unfragmented packet or in a first fragment is None: other protocols, later
-fragments, truncated frames, nonsense. Nothing raises. The payload may be cut off; checksums are not looked at, as
-offloading leaves them unfinished on packets that this host sends.
+Without a whole TCP header in an unfragmented packet or first fragment, the result is None: other protocols, later
+fragments, truncated frames, nonsense. Nothing raises. The payload may be cut off. Checksums are ignored, as offloading
+leaves them unfinished on packets that this host sends.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MAX_EXTENSION_HEADERS: Final = 8
 
 _tcp_header = struct.Struct("!HHIIBB").unpack_from
 _Transport = tuple[int, int, bytes, bytes]
-"""Where TCP begins, where the packet ends, source, destination."""
+"""Offset of TCP, end of the packet, source, destination."""
 
 
 def parse_frame(
     frame: bytes, time: float, interface: str, link_header: int = ETHERNET, outgoing: bool | None = None
 ) -> Segment | None:
-    """Return the TCP segment in *frame*, with its MPTCP options; None if there is none that can be read whole.
+    """Return the TCP segment in *frame*, with its MPTCP options; None without a whole TCP header.
 
     *link_header* is the size of the link-layer header: ``ETHERNET``, ``RAW_IP`` or ``LINUX_COOKED``. For any other
-    size the packet itself shows its IP version. *outgoing*: this host sent it; None where that cannot be told.
+    size the packet itself shows its IP version. *outgoing*: this host sent it; None if unknown.
     """
     at = network_header(frame, link_header)
     if not 0 <= at < len(frame):
@@ -71,14 +71,14 @@ def parse_frame(
 
 
 def transport(frame: bytes, at: int) -> _Transport | None:
-    """Return of the IP packet at *at*, which is in *frame*: where TCP begins, where the packet ends as far as it is
-    there, source, destination. None where TCP does not begin in it."""
+    """Return, for the IP packet at *at* (within *frame*), the offset of TCP, the end of the captured packet, source and
+    destination; None if TCP does not begin in it."""
     version = frame[at] >> 4
     return _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
 
 
 def network_header(frame: bytes, link_header: int) -> int:
-    """Return where IP begins, behind a link header that ends with an EtherType and behind 802.1Q tags; else -1."""
+    """Return the offset of IP behind the link header, which ends with an EtherType, and 802.1Q tags; or -1."""
     at = link_header
     if at not in (ETHERNET, LINUX_COOKED):
         return at
@@ -96,7 +96,7 @@ def _ipv4(frame: bytes, at: int) -> _Transport | None:
     size = len(frame)
     if size < at + 20 or frame[at + 9] != TCP or frame[at + 7] or frame[at + 6] & 0x1F:
         return None
-    # A total length of 0 is that of a packet over 64 KiB, which the card will cut ("BIG TCP").
+    # The total length is 0 in a packet over 64 KiB, which the card will segment ("BIG TCP").
     length = frame[at + 2] << 8 | frame[at + 3]
     end = at + length if 0 < length < size - at else size
     header = (frame[at] & 15) << 2
@@ -115,7 +115,7 @@ def _ipv6(frame: bytes, at: int) -> _Transport | None:
 
 
 def _skip_extension_headers(frame: bytes, at: int, end: int, kind: int) -> int:
-    """Return where TCP begins behind the extension header of *kind* at *at*, 0 if it does not."""
+    """Return the offset of TCP behind the extension header of *kind* at *at*; 0 without TCP."""
     for _ in range(_MAX_EXTENSION_HEADERS):
         if kind not in EXTENSION_HEADERS or end < at + 8:
             return 0

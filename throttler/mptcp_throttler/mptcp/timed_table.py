@@ -1,4 +1,4 @@
-"""A mapping ordered by time, so that the old is always at the front: expiry costs O(1) for each entry expired."""
+"""A mapping ordered by time, oldest first: expiry costs O(1) per expired entry."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ V = TypeVar("V")
 class TimedTable(Generic[K, V]):
     """Keys to values, oldest first.
 
-    Times of different interfaces and of the kernel's events interleave out of order by a little. An entry is
-    stamped with the latest time seen so far if that is later than its own, which keeps the order true.
+    Times of different interfaces and of kernel events arrive slightly out of order. To keep the order, an entry gets
+    the latest time seen so far if that is later than its own.
     """
 
     __slots__ = ("_entries", "_latest")
@@ -61,13 +61,12 @@ class TimedTable(Generic[K, V]):
             yield value
 
     def drop_until(self, time: float) -> int:
-        """Remove every entry stamped at or before *time*, and return how many these were."""
+        """Remove every entry stamped at or before *time*; return how many."""
         return sum(1 for _ in self.pop_until(time))
 
 
 class IdleConnections(TimedTable[int, ConnectionRecord]):
-    """Connections without a subflow, which wait for a join, by token, the oldest first; and how many of
-    them each client has."""
+    """Connections without a subflow, which wait for a join: by token, oldest first, and counted per client."""
 
     __slots__ = ("_of",)
 
@@ -77,11 +76,11 @@ class IdleConnections(TimedTable[int, ConnectionRecord]):
         """By holder."""
 
     def number_of(self, client: bytes) -> int:
-        """Return how many connections that count for *client* are here."""
+        """Return how many of these connections *client* has."""
         return len(self._of.get(client, ()))
 
     def oldest_of(self, client: bytes) -> ConnectionRecord:
-        """Return the one of *client* that is here the longest; there must be one."""
+        """Return the longest-waiting connection of *client*, which must have one."""
         return next(iter(self._of[client].values()))
 
     def put(self, key: int, value: ConnectionRecord, time: float) -> None:

@@ -1,15 +1,13 @@
-"""The tracker: which subflow belongs to which connection.
+"""Tracks which subflow belongs to which connection.
 
     kernel events ─┐
     socket dumps ──┴▶ from_kernel ──▶ connection table ──▶ events
     segments ───────▶ from_wire ──────▶ interfaces, questions, refused joins
 
-No I/O, no clock: everything comes as an argument, times as seconds of one clock that nobody sets. Every call returns
-the events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first subflow.
-
-A subflow is tracked while the kernel has it: from the check of its handshake on. What segments claim changes nothing.
-
-Every table has a bound; see :class:`~.limits.TrackerLimits`.
+No I/O, no clock: all inputs are arguments, times are seconds of one clock that nobody sets. Every call returns the
+events that it caused. A subflow is tracked while the kernel has it, from the check of its handshake on; segments do not
+change that. The first subflow makes its connection known (``CONNECTION_OPENED``). Every table has a bound
+(:class:`~.limits.TrackerLimits`).
 """
 
 from __future__ import annotations
@@ -37,25 +35,23 @@ class Tracker:
         self._kernel = KernelObserver(self._table, ports, self._leaves_by)
         self._connections = _Connections(self._table.connections)
         self.interface_of: InterfaceOf = lambda _: None
-        """Asked of subflows whose handshake was not captured."""
+        """For subflows whose handshake was not captured."""
 
     def segment(self, segment: Segment) -> list[Event]:
-        """Take in one captured segment."""
+        """Apply one captured segment."""
         return self._wire.segment(segment)
 
     def kernel_event(self, event: KernelEvent) -> list[Event]:
-        """Take in one path-manager event."""
+        """Apply one path-manager event."""
         return self._kernel.event(event)
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to take in a dump in pieces (:class:`~.from_kernel.Resync`); *time* is before the first is read."""
+        """Begin to apply a dump in pieces (:class:`~.from_kernel.Resync`); *time* is before the first is read."""
         return self._kernel.begin_resync(time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
-        """Take in a whole dump of the established MPTCP subflows of the listening ports, begun at *time*.
-
-        What it lists was seen at *time*; what is tracked, older than the dump and not listed, has ended.
-        """
+        """Apply a complete dump, begun at *time*, of the established MPTCP subflows of the listening ports. Subflows
+        that are older than the dump and not listed have ended."""
         resync = self.begin_resync(time)
         events = resync.add(subflows)
         for more in resync.finish():
@@ -63,19 +59,19 @@ class Tracker:
         return events
 
     def questions(self, now: float) -> tuple[FourTuple, ...]:
-        """Return the subflows that are to be looked up at *now*: few. See :mod:`.questions`."""
+        """Return the few subflows to look up at *now* (:mod:`.questions`)."""
         return self._table.questions.take(now)
 
     def next_question(self, now: float) -> float | None:
-        """Return the seconds until :meth:`questions` may have some; None where nothing is to be asked."""
+        """Return the seconds until :meth:`questions` may return some; None if none waits."""
         return self._table.questions.pause(now)
 
     def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
-        """Take in which of the subflows *asked* for were *found* at *time*."""
+        """Apply which of the subflows *asked* for were *found* at *time*."""
         return self._kernel.answer(asked, found, time)
 
     def expire(self, time: float) -> list[Event]:
-        """Forget handshakes, idle subflows, and connections without any, that are too old at *time*."""
+        """Forget handshakes, idle subflows and connections without a subflow that are too old at *time*."""
         self._wire.expire(time)
         events = self._table.expire(time)
         if self._table.silent:
@@ -85,7 +81,7 @@ class Tracker:
 
     @property
     def connections(self) -> Mapping[int, Connection]:
-        """The open connections by token: a live view. The values are snapshots that do not change."""
+        """The open connections by token: a live view of immutable snapshots."""
         return self._connections
 
     def get(self, token: int) -> Connection | None:
@@ -98,18 +94,18 @@ class Tracker:
         return replace(self._table.counters)
 
     def want_resync(self) -> None:
-        """Ask for a resync that begins after now: events were lost."""
+        """Request a resync that begins after now, because events were lost."""
         self._kernel.want_resync()
 
     @property
     def wants_resync(self) -> bool:
-        """True until a resync that begins later is finished: the kernel named a connection whose beginning was missed,
-        or a subflow has been silent for half of ``idle_timeout``. A resync that lists it starts its time anew."""
+        """Whether a resync is wanted, until one that begins later finishes: an event named a connection whose beginning
+        was missed, or a subflow was silent for half of ``idle_timeout``, which a resync that lists it restarts."""
         return self._kernel.wants_resync
 
     @property
     def table_sizes(self) -> Mapping[str, int]:
-        """How many entries each table has, for the status page and for tests of the bounds."""
+        """Entries of each table, for the status page and for tests of the bounds."""
         table, wire = self._table, self._wire
         return {
             "connections": len(table.connections),

@@ -1,8 +1,8 @@
-"""Tunnels of Multipath UDP as connections, their paths as subflows: from the answers of their daemon. Pure.
+"""Represent Multipath UDP tunnels as connections and their paths as subflows, from their daemon's answers. Pure.
 
-A tunnel gets a token that no Multipath TCP connection can have (``model.LARGEST_TOKEN``), and path 0 counts as its
-initial subflow. The path's number is what a join's address identifier is. A path has bytes like a socket, by a cookie
-that no socket has, and none of TCP's figures.
+A tunnel gets a token above that of any MPTCP connection (``model.LARGEST_TOKEN``). Path 0 counts as its initial
+subflow, and the path's number serves as the remote address identifier. A path has byte counts like a socket, under a
+cookie that no socket has, but none of TCP's figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from mptcp_throttler.mptcp.model import LARGEST_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
 GONE_SECONDS: Final = 10.0
-"""A path of which the tunnel's daemon has heard nothing for so long, and which carried nothing, has ended."""
+"""A path has ended if the tunnel's daemon heard nothing from it, and it carried nothing, for this long."""
 FIRST_COOKIE: Final = 1 << 62
 """The kernel counts sockets from 1."""
 
@@ -27,23 +27,22 @@ class TunnelPath:
     tunnel: str
     name: str
     number: int
-    """Nanoseconds since the epoch when the path got these ends; no two have the same."""
+    """Nanoseconds since the epoch when the path got these ends; unique."""
     class_id: int
-    """HTB class in which its packets leave, as its daemon says; 0: none of ours."""
+    """HTB class by which its packets leave, as its daemon says; 0: none of ours."""
     interface: str | None
     socket: KernelSubflow
 
     def is_same(self, other: TunnelPath | None) -> bool:
-        """Tell whether it is the *other* as well: two paths of a relay may change addresses."""
+        """Return whether *other* is the same path: two paths of a relay may exchange addresses."""
         mine = self.socket
         return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
 
 
 class _Sign(NamedTuple):
-    """The last sign of life of a path."""
+    """The last sign of life of a path, and its bytes sent and received by then."""
 
     counters: tuple[int, int]
-    """Bytes that it had sent and received."""
     at: float
 
 
@@ -56,17 +55,15 @@ class TunnelTable:
     names: dict[int, str] = field(default_factory=dict)
     """By token."""
     strangers: set[tuple[str, int]] = field(default_factory=set)
-    """Tunnels at other ports, which are left alone: name and port."""
+    """Name and port of tunnels at other ports, which are ignored."""
     _tokens: dict[str, int] = field(default_factory=dict)
     _signs: dict[int, _Sign] = field(default_factory=dict)
-    """By path's number."""
+    """By :attr:`TunnelPath.number`."""
     _latest: int = LARGEST_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
-        """Take all that there is at *now*; return what changed, as the kernel would tell it of a connection.
-
-        Raises ValueError, with nothing changed, where the answer is not understood.
-        """
+        """Replace all paths by those of *answer*; return the changes as kernel events. Raises ValueError, with nothing
+        changed, if the answer is not understood."""
         signs: dict[int, _Sign] = {}
         try:
             found = dict(self._found(answer, now, signs))
@@ -93,7 +90,7 @@ class TunnelTable:
     ) -> Iterator[tuple[FourTuple, TunnelPath]]:
         for tunnel in answer["tunnels"]:
             if tunnel.get("role") == "relay":
-                continue  # its far end is what the policy's host is to others
+                continue  # this host is its relay: the policy is for tunnels whose proxy is here
             name = str(tunnel["name"])
             for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
                 local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
@@ -107,7 +104,7 @@ class TunnelTable:
                     yield four_tuple, self._path(name, path, four_tuple, now)
 
     def _sign(self, number: int, path: Mapping[str, Any], now: float) -> _Sign:
-        """Return when a path was heard of or carried something: the relay's daemon may be gone, and its packets not."""
+        """Return when the path was last heard of or carried something: packets may outlive the relay's daemon."""
         counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
         heard = float("-inf") if silent is None else now - float(silent)
         before = self._signs.get(number)

@@ -1,1 +1,1 @@
-"""The operator's policy: a YAML document to a :class:`Policy`, a connection to verdicts. Pure."""
+"""The operator's policy: load it from YAML, and evaluate connections into verdicts. Pure."""

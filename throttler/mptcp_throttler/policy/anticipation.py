@@ -1,17 +1,14 @@
-"""Which connections are decided as if they had a subflow on a second path already. Pure: times are arguments.
+"""Anticipation: decide young connections as if they had a subflow on a second path. Pure: times are arguments.
 
-A rule that asks for two paths would leave alone what a connection sends before the second one stands: three
-round trips, in which a short download is over. So a young connection on one path is *anticipated* to have two,
-unless its client is known to have a single path. One that has no second path after a while is decided as what it
-is, and what is known of its client says so. A second subflow is, below, one on a second path.
+A second path is established after three round trips. By then a short download has ended, without the cap of a rule for
+two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
+is decided as it is, and counts as a miss of its client. Below, "second subflow" means one on a second path.
 
-A client is the address from which its connections begin. What is known of it comes from its last connections alone:
+A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count:
 
-- a second subflow came: connections to come are anticipated; where nearly all had one, for twice as long as that took;
-- none came in time, or several connections ended before one could: the client has a single path, and none of
-  its connections is anticipated until one has a second subflow, or until nothing was known of it for ``KEPT_SECONDS``.
-
-Clients behind one address (NAT) are one: where any of them brings a second subflow, all are anticipated.
+- If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes.
+- If none came in time, or several connections ended too early for one, the client has a single path. Its connections
+  are not anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -24,73 +21,67 @@ from itertools import islice
 from mptcp_throttler.mptcp.model import Connection
 
 ANTICIPATED = 2
-"""Paths with which an anticipated connection is decided."""
+"""Number of paths of an anticipated connection."""
 WINDOW_SECONDS = 0.14
-"""For how long a connection is anticipated: a few round trips, and what a client with a single path loses at the most
-but for the time until its congestion window has grown."""
+"""The usual window: a few round trips. A single-path client loses at most this, plus congestion window growth."""
 LONG_WINDOW_SECONDS = 1.0
-"""The same at the most for a client of which nearly all connections had a second subflow: joins wait behind data."""
+"""Longest window for a client with a second subflow on nearly all connections: joins wait behind data."""
 LATE_FACTOR = 2.0
-"""It is so many times the longest that a join took that client lately."""
+"""The window of such a client is this multiple of its longest recent join."""
 LONGEST_WINDOW_SECONDS = 8.0
-"""The same while other connections of that client get theirs, within ``LONG_WINDOW_SECONDS``: its second path is
-there, and a SYN that was lost is sent again after 1, 3 and 7 seconds."""
+"""Longest window while other connections of such a client joined within ``LONG_WINDOW_SECONDS``: its second path
+works, and a lost SYN is sent again after 1, 3 and 7 seconds. Tested every ``RECHECK_SECONDS``."""
 RECHECK_SECONDS = 0.5
-"""How often that is asked."""
 FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
-"""With more connections at a time the window is longer by this for each, for their handshakes wait for each other."""
+"""Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
 NEARLY_ALL, WEIGHT = 0.8, 0.1
-"""The share of its connections that had a second subflow, as an exponentially weighted mean."""
+"""Threshold and weight of the exponentially weighted share of connections with a second subflow."""
 MISSES = {False: 1.0, True: 2.0}
-"""With how many connections without a second subflow a client is taken for one with a single path: by whether it had
-brought one before. A busy path may delay a join beyond the window."""
+"""Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
 SHORT_MISS = 0.34
-"""What a connection counts that ended before its window."""
+"""Weight of a connection that ended before its window."""
 KEPT_SECONDS = 600.0
-"""A client with no connection for so long is unknown."""
+"""A client without a connection for this long is forgotten."""
 MAX_FORGOTTEN = 256
-"""Clients that are forgotten at a time, each second: to take them out of the map of what their subflows begin with
-holds the loop for a millisecond or two. Where ``MAX_CLIENTS`` came in ten minutes, 109 are to go each second."""
+"""Clients forgotten each second: removing them from the map of initial limits blocks the loop for 1 to 2 ms. If
+``MAX_CLIENTS`` came in ten minutes, 109 must go each second."""
 MAX_CLIENTS = 65_536
-"""Addresses remembered; the one with the oldest connection gives way."""
+"""Addresses remembered; the one seen longest ago gives way."""
 
 
 @dataclass(slots=True)
 class _Client:
-    """What is known of a client address."""
+    """The record of a client address."""
 
     last: float
-    """When a connection of it last showed something."""
+    """When it was last seen."""
     young: int = 0
-    """Its connections that are anticipated now."""
+    """Number of its connections that are anticipated now."""
     joins: bool = False
-    """Some connection had a second subflow."""
     joined: float = -math.inf
-    """When the last one had."""
+    """When the last second subflow came."""
     share: float = 1.0
-    """Of its connections, those that had one."""
+    """Weighted share of its connections that had one."""
     longest: float = 0.0
-    """Seconds until a connection had its second subflow, ``LONG_WINDOW_SECONDS`` at the most: of the last ones the
-    longest, which counts less with each one that came sooner."""
+    """Longest recent time to join, seconds, at most ``LONG_WINDOW_SECONDS``; it decays with each faster join."""
     misses: float = 0.0
-    """Connections without one since then."""
+    """Weighted number of connections without a second subflow since the last join."""
 
     @property
     def has_single_path(self) -> bool:
         return self.misses >= MISSES[self.joins]
 
     def is_forgotten(self, now: float) -> bool:
-        """Tell whether it was not seen for long."""
         return now - self.last >= KEPT_SECONDS
 
     @property
     def brings_two(self) -> bool:
-        """Nearly all of its connections had a second subflow."""
+        """Whether nearly all of its connections had a second subflow."""
         return self.joins and self.share >= NEARLY_ALL
 
     @property
     def window(self) -> float:
-        """For how long a connection of it is anticipated, in seconds."""
+        """How long its connections are anticipated, in seconds."""
         usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if self.brings_two else WINDOW_SECONDS
         return min(LONG_WINDOW_SECONDS, usual + MORE_SECONDS * max(0, self.young - FEW_CONNECTIONS))
 
@@ -103,35 +94,35 @@ class _Young:
     began: float
     known: _Client
     until: float | None
-    """When its window ends; None when it is not anticipated, or no longer."""
+    """When its window ends; None while it is not anticipated."""
 
 
 class Anticipation:
-    """The clients, and the connections that have not had a second subflow. Times are monotonic seconds."""
+    """The clients and their connections. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
-        """In the order in which they were last seen: who sets that moves them to the end."""
+        """In the order of ``last``: :meth:`_remember` moves a client to the end."""
         self._young: dict[int, _Young] = {}
         """By token."""
         self._settled: dict[int, _Young | None] = {}
-        """Connections of which nothing more is to be learned; None where their beginning was not seen."""
+        """Connections that tell nothing more about their client; None if their beginning was not seen."""
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []
-        """A heap of when windows end, and the tokens."""
+        """Heap: window end, token."""
 
     @property
     def clients(self) -> int:
-        """How many addresses are remembered."""
+        """Number of clients remembered."""
         return len(self._clients)
 
     def take_flips(self) -> dict[bytes, bool]:
-        """Return the clients that came to be known for a single path, or are no longer, since the last time."""
+        """Return the clients that became known as single-path (True), or no longer are (False), since the last call."""
         flips, self._flips = self._flips, {}
         return flips
 
     def paths(self, connection: Connection, active: int, now: float) -> int:
-        """Return with how many paths *connection* is to be decided: the *active* ones that it has, or more."""
+        """Return the number of paths to decide *connection* with: the *active* ones, or more."""
         token = connection.token
         if token in self._settled:
             return self._lost(token, self._settled[token], active, now)
@@ -160,17 +151,17 @@ class Anticipation:
         return active if young.until is None else ANTICIPATED
 
     def forget(self, token: int, now: float) -> None:
-        """Connection *token* has ended."""
+        """Record that connection *token* has ended."""
         self._settled.pop(token, None)
         young = self._young.pop(token, None)
         if young is not None and young.until is not None:
             self._leave(young)
-            # Of several that ran at a time one counts: together they say no more than one of them.
+            # Simultaneous connections count once: together they tell no more than one.
             if young.began >= young.known.last:
                 self._missed(young, SHORT_MISS, now)
 
     def expire(self, now: float) -> None:
-        """Forget clients that were not seen for long, the one first that was seen longest ago; some at a time."""
+        """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
         gone = []
         for client, known in islice(self._clients.items(), MAX_FORGOTTEN):
             if not known.is_forgotten(now):
@@ -181,7 +172,7 @@ class Anticipation:
             self._drop(client)
 
     def due(self, now: float) -> list[int]:
-        """Return the connections whose window has ended: they are to be decided anew."""
+        """Return the connections whose window has ended; the caller must decide them again."""
         tokens = []
         while self._windows and self._windows[0][0] <= now:
             until, token = heapq.heappop(self._windows)
@@ -192,14 +183,13 @@ class Anticipation:
 
     @property
     def next_due(self) -> float | None:
-        """When :meth:`due` may next have something; None while nothing is anticipated."""
+        """When :meth:`due` may next return something; None while nothing is anticipated."""
         return self._windows[0][0] if self._windows else None
 
     def _lost(self, token: int, young: _Young | None, active: int, now: float) -> int:
-        """Return with how many paths a connection is decided that had two.
+        """Return the number of paths to decide a settled connection with.
 
-        One that lost a subflow as soon as it had it, as joins over a crowded path do, is anticipated for
-        ``LONG_WINDOW_SECONDS`` or longer, if its client brings two.
+        Joins over a crowded path may fail at once: if the client brings two paths, anticipate the connection again.
         """
         if active != 1 or young is None or not young.known.brings_two:
             return active
@@ -212,7 +202,6 @@ class Anticipation:
 
     @staticmethod
     def _until(young: _Young, now: float, window: float) -> float:
-        """Return when the *window* of a connection ends, as far as is known at *now*."""
         until, known = young.began + window, young.known
         if known.brings_two and now - known.joined < LONG_WINDOW_SECONDS:
             until = max(until, min(now + RECHECK_SECONDS, young.began + LONGEST_WINDOW_SECONDS))
@@ -242,7 +231,6 @@ class Anticipation:
 
     @staticmethod
     def _leave(young: _Young) -> None:
-        """The connection is anticipated no longer."""
         if young.until is not None:
             young.until = None
             young.known.young -= 1
@@ -259,7 +247,7 @@ class Anticipation:
     def _missed(self, young: _Young, weight: float, now: float) -> None:
         known = self._clients.get(young.client, young.known)
         known.share -= WEIGHT * weight * known.share
-        if known.joined <= young.began:  # else another connection's join came meanwhile: the path is there
+        if known.joined <= young.began:  # otherwise another connection has joined meanwhile: the path works
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
             self._flips[young.client] = True

@@ -1,4 +1,4 @@
-"""When a budget's period began and ends, which of its steps holds, and whose volume is whose. Pure."""
+"""Budgets: their periods, their steps, and the accounts of used volume. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _NEIGHBOURS: Final = (-1, 0, 1, 2)
 
 
 class Account(NamedTuple):
-    """Whose bytes: a budget's, of one client or of all ("")."""
+    """The used volume of a budget in one period, of one client or of all ("")."""
 
     budget: str
     client: str
     start: int
-    """Of the period, seconds since the epoch."""
+    """Start of the period, seconds since the epoch."""
 
 
 class Usage(NamedTuple):
-    """What the ledger is to hear, all of it or nothing."""
+    """A change of the ledger, stored atomically."""
 
     added: Mapping[Account, int]
     """Bytes."""
     counters: Mapping[int, tuple[int, int]]
-    """Of each socket, by cookie, acked and received bytes that the accounts know of."""
+    """By socket cookie: the acked and received bytes that the accounts include."""
     closed: frozenset[int]
-    """Sockets that are gone."""
+    """Socket cookies."""
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
-    """Return begin and end of the period that holds *now*, seconds since the epoch; the end is not in it.
+    """Return begin and end (exclusive) of the period that contains *now*, seconds since the epoch.
 
-    A reset that falls into the hour which a change of the clock skips or repeats happens once, at its first instant.
+    A reset in an hour that a clock change skips or repeats happens once, at its first instant.
     """
     today = datetime.fromtimestamp(now, zone).date()
     resets = sorted({_instant(budget, zone, day) for day in _reset_days(budget, today)})
@@ -49,7 +49,7 @@ def _instant(budget: Budget, zone: ZoneInfo, day: date) -> int:
 
 
 def _reset_days(budget: Budget, today: date) -> list[date]:
-    """Return the reset days around *today*, two before and two after at the least."""
+    """Return the reset days around *today*: at least one before and two after."""
     if budget.period is Period.DAY:
         return [today + timedelta(days=step) for step in _NEIGHBOURS]
     if budget.period is Period.WEEK:
@@ -64,11 +64,11 @@ def _reset_days(budget: Budget, today: date) -> list[date]:
 
 
 def step_of(budget: Budget, used: int) -> BudgetStep | None:
-    """Return the last step that *used* bytes have reached; None before the first."""
+    """Return the last step that *used* bytes have reached; None before the first step."""
     reached = [step for step in budget.steps if used >= step.after]
     return reached[-1] if reached else None
 
 
 def next_step(budget: Budget, used: int) -> BudgetStep | None:
-    """Return the first step that *used* bytes have not reached; None after the last."""
+    """Return the first step that *used* bytes have not reached; None after the last step."""
     return next((step for step in budget.steps if used < step.after), None)

@@ -1,7 +1,7 @@
-"""The conditions of a rule: the section ``when``, and what each of its keys means. Pure.
+"""The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
 
-A new condition is a field of :class:`When` and a class that says when it holds, why it does not, its words, and what it
-means for other rules. One that looks at a subflow is a :class:`OfSubflow`; what it may look at is :class:`Subject`.
+To add a condition, add a field to :class:`When` and a subclass of :class:`Condition`. A condition on a subflow derives
+from :class:`OfSubflow` and tests a :class:`Subject`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_t
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
 MOST_SUBFLOWS = 255
-"""There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""
+"""An address identifier has one byte (RFC 8684, 3.2)."""
 MOST_PREFIXES = 4
-"""Of clients that words name; of more, how many."""
+"""Client prefixes named in messages; further ones are counted."""
 
 
 class Subject(NamedTuple):
-    """What paths and conditions look at of one subflow."""
+    """The properties of a subflow that paths and conditions test."""
 
     remote: bytes
     interface: str | None
@@ -35,16 +35,16 @@ class Subject(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What conditions look at of a connection. More subflows may count than are active: those that are expected."""
+    """The properties of a connection that conditions test. The counts include expected subflows, ``active*`` do not."""
 
     active: int
     active_paths: int
     subflows: int
     paths: int
     met: Set[Condition]
-    """Those conditions on a subflow that some active one meets."""
+    """Subflow conditions that any active subflow meets."""
     local: datetime
-    """By the policy's clock."""
+    """Local time in the policy's time zone."""
 
 
 class Condition:
@@ -54,30 +54,30 @@ class Condition:
         raise NotImplementedError
 
     def why_not(self, seen: Seen) -> str:
-        """Return in words why it does not hold."""
+        """Return in words why the condition does not hold."""
         raise NotImplementedError
 
     def words(self, zone: tzinfo) -> list[str]:
-        """Return in words what the policy says of it: nothing where it leaves out the keys. *zone*: the policy's."""
+        """Return the condition in words, without keys that the policy leaves out. *zone* is the policy's."""
         raise NotImplementedError
 
     def covers(self, other: Any) -> bool:
-        """Tell whether it holds wherever *other* does, the one of the same class in another rule; None: it has none."""
+        """Return whether it holds whenever *other* does, another rule's condition of the same class, or None."""
         return bool(other == self)
 
     def excludes(self, other: Any) -> bool:
-        """Tell whether it never holds together with *other*, the one of the same class in another rule."""
+        """Return whether it never holds together with *other*, another rule's condition of the same class."""
         del other
         return False
 
     def is_certain(self, expected: int) -> bool:
-        """Tell whether it holds for every connection on *expected* paths, while the hours are open."""
+        """Return whether it holds for every connection on *expected* paths during the hours."""
         del expected
         return False
 
 
 class OfSubflow(Condition):
-    """A condition that a connection meets with any of its active subflows."""
+    """A condition that a connection meets if any of its active subflows does."""
 
     def is_met_by(self, subflow: Subject) -> bool:
         raise NotImplementedError
@@ -87,10 +87,10 @@ class OfSubflow(Condition):
 
 
 class SubflowCount(Condition):
-    """At least so many active subflows, and at most so many."""
+    """The number of active subflows is within limits."""
 
     def __init__(self, least: int | None, most: int | None, usual: int) -> None:
-        """*usual* is the least number where the policy does not say one."""
+        """*usual* is the default of *least*, and its lower bound."""
         self._stated, self.most = least, most
         self.least = max(least or 1, usual)
 
@@ -119,7 +119,7 @@ class SubflowCount(Condition):
 
 
 class PathCount(Condition):
-    """Active subflows on at least so many paths."""
+    """There are active subflows on enough paths."""
 
     def __init__(self, least: int | None, usual: int) -> None:
         self._stated, self.least = least, least or usual
@@ -143,7 +143,7 @@ class PathCount(Condition):
 
 
 class FromClients(OfSubflow):
-    """A subflow comes from one of these prefixes."""
+    """The client address is in one of these prefixes."""
 
     def __init__(self, prefixes: list[Network]) -> None:
         self._prefixes = prefixes
@@ -167,7 +167,7 @@ class FromClients(OfSubflow):
 
 
 class OpenHours(Condition):
-    """The clock is within these windows."""
+    """One of these windows is open."""
 
     def __init__(self, windows: list[Window]) -> None:
         self.windows = windows
@@ -244,13 +244,13 @@ class When(Section):
         return most
 
     def least_paths(self, usual: int) -> int:
-        """Return on how many paths active subflows must be. *usual*: unless the policy says how many, of whichever."""
+        """Return the number of paths that must have active subflows. *usual* is the default."""
         if self.min_paths is not None or self.min_subflows is not None:
             return self.min_paths or 1
         return min(usual, self.max_subflows or usual)
 
     def conditions(self, usual: int) -> list[Condition]:
-        """Return all conditions, in the order in which reasons name them."""
+        """Return the conditions, in the order in which reasons name them."""
         paths = self.least_paths(usual)
         return [
             SubflowCount(self.min_subflows, self.max_subflows, paths),
@@ -260,13 +260,12 @@ class When(Section):
 
     @cached_property
     def _others(self) -> list[Condition]:
-        """Those that do not depend on what the rule is asked for."""
         found: list[Condition] = [] if self.clients is None else [FromClients(self.clients)]
         return found if self.windows is None else [*found, OpenHours(self.windows)]
 
     @cached_property
     def windows(self) -> list[Window] | None:
-        """The hours; None: always."""
+        """The hours; None means always."""
         if self.days is None and self.hours is None:
             return None
         days = EVERY_DAY if self.days is None else frozenset[int]().union(*self.days)
@@ -281,5 +280,5 @@ def clients_text(prefixes: list[Network]) -> str:
 
 
 def is_inside(inner: Network, outer: Network) -> bool:
-    # subnet_of() takes only a prefix of the same family, which the first test ensures.
+    # subnet_of() takes only a prefix of the same family.
     return inner.version == outer.version and inner.subnet_of(cast("Any", outer))

@@ -1,16 +1,14 @@
-"""What the policy says of each active subflow of a connection, and why.
+"""Evaluate the policy for each active subflow of a connection, and give reasons. Pure.
 
-Pure; called on every change of any connection, so the policy is compiled once into integers, and the answers
-that depend only on a subflow, or on what its connection is like, are kept.
+This runs on every change of any connection, so the policy is compiled into integers and answers are cached.
 
-Cap, budget and steering are three questions, each asked for itself and in each direction for itself. The first rule
-decides that answers it, ``none`` included, and catches the subflow, and whose conditions the connection meets. Then the
-cap is lifted again from a subflow on the last usable path: usable is an active subflow that is not backup, or is
-backup while no other kind is left (RFC 8684, 3.3.8: a backup subflow carries data only when there is no regular one).
+Cap, budget and steering are three independent questions, for each direction. The first rule decides that answers the
+question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
+a subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
 
-Subflows are on different paths where they are on different ones of the policy's ``paths``, or one of them on none: what
-a cap keeps from one of two subflows over one uplink has nowhere else to go. A policy without ``paths`` cannot tell
-uplinks apart; there each subflow counts as a path.
+Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none:
+what a cap keeps from one of two subflows over one uplink has nowhere else to go. In a policy without ``paths``, which
+cannot tell uplinks apart, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
 
 _REMEMBERED_SUBFLOWS: Final = 65_536
-"""Subflows of which it is kept what the policy can say of them alone: as many as there are, for a reload asks for each
-of them in order, and would find none again of a few that are kept. One takes 250 to 300 bytes, all some 20 MB."""
+"""Size of the cache of facts: room for all subflows, because a reload asks for each in order, and a smaller LRU cache
+would never hit. An entry takes 250 to 300 bytes, all of them about 20 MB."""
 _REMEMBERED_ANSWERS: Final = 4096
-"""Answers kept, for as many situations."""
+"""Cached answers per direction, one per situation."""
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -49,15 +47,14 @@ _WAYS: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.U
 
 
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
-    """Return one verdict for each active subflow of *connection*, in their order, on what is sent to the client;
-    then, where any rule of *policy* is for uploads, one for each on what comes from it.
+    """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads.
 
-    Caps are decided as if there were subflows on *expected* paths, where those are more (``policy.anticipation``)."""
+    Caps are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
     return _compiled(policy).evaluate(connection, now, expected)
 
 
 def count_paths(policy: Policy, connection: Connection) -> int:
-    """Return on how many paths active subflows of *connection* are."""
+    """Return the number of paths with active subflows of *connection*."""
     return _compiled(policy).count_paths(connection)
 
 
@@ -65,7 +62,7 @@ _last: CompiledPolicy | None = None
 
 
 def _compiled(policy: Policy) -> CompiledPolicy:
-    """Return *policy* compiled; the last one is kept, by identity, for a daemon has one policy in force."""
+    """Return *policy* compiled. The last one is cached by identity: one policy is in force at a time."""
     global _last  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
     if _last is None or _last.policy is not policy:
         _last = CompiledPolicy(policy)
@@ -73,46 +70,44 @@ def _compiled(policy: Policy) -> CompiledPolicy:
 
 
 class _Facts(NamedTuple):
-    """What the policy can say of a subflow whatever else its connection has."""
+    """What the policy says of a subflow regardless of the rest of its connection."""
 
     path: str | None
     """The first path that it is on."""
     path_bits: int
-    """All paths that it is on, by their place in the policy."""
+    """Bit set of all its paths, by position in the policy."""
     met: int
-    """The conditions on a subflow that it meets, as bits."""
+    """Bit set of the subflow conditions that it meets."""
 
 
 class Situation(NamedTuple):
-    """All that an answer depends on, the clock aside."""
+    """All that an answer depends on, except the clock."""
 
     path_bits: int
     met: int
-    """The conditions on a subflow that any active one of the connection meets, as bits."""
+    """Bit set of the subflow conditions that any active subflow of the connection meets."""
     active: int
-    """How many subflows of the connection are."""
     paths: int
-    """On how many paths these are."""
     expected: int
-    """On how many they are expected to be soon, if those are more; caps are decided with these."""
+    """Number of paths expected soon, at least ``paths``; caps are decided with it."""
     last: bool
-    """It is on the last usable path."""
+    """Whether the subflow is on the last usable path."""
 
     def counted(self, kind: Kind) -> tuple[int, int]:
-        """Return how many paths and active subflows count for *kind*."""
+        """Return the numbers of paths and of active subflows that count for *kind*."""
         more = self.expected - self.paths if kind is Kind.THROTTLE else 0
         return self.paths + more, self.active + more
 
 
 class View(NamedTuple):
-    """What the situations of a connection's subflows have in common."""
+    """The common part of the situations of a connection's subflows."""
 
     met: int
     active: int
     paths: int
     expected: int
     last: Sequence[Subflow]
-    """The subflows on the last usable path; empty while there are others."""
+    """The subflows on the last usable path; empty while several paths are usable."""
 
     @classmethod
     def of(cls, active: Sequence[Subflow], facts: Sequence[_Facts], expected: int, knows_paths: bool) -> View:
@@ -135,13 +130,13 @@ class View(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What holds for every subflow in one situation and direction: a verdict but for the subflow's name."""
+    """The verdict for every subflow in one situation and direction, without the subflow's four-tuple."""
 
     rule: Rule | None
     scope: ScopeKey | None
-    """Of a cap shared by a path."""
+    """Set for a cap with share: path."""
     share: Share | None
-    """Of a cap that is not: client or connection."""
+    """Set for a cap with another share: client or connection."""
     throttle: Throttle | None
     reason: str
     budget: Rule | None
@@ -150,13 +145,13 @@ class _Answer(NamedTuple):
 
 
 class CompiledRule(NamedTuple):
-    """One rule as it answers one question."""
+    """One rule, compiled for one question."""
 
     rule: Rule
     exempts: bool
     conditions: Sequence[Condition]
     path_bits: int | None
-    """The paths whose subflows it catches; None for all subflows."""
+    """Bit set of the paths whose subflows it catches; None for all subflows."""
 
     def failed(self, seen: Seen) -> list[Condition]:
         """Return the conditions that do not hold."""
@@ -170,7 +165,7 @@ def cap_text(throttle: Throttle) -> str:
 
 
 class CompiledPolicy:
-    """A policy ready to be asked often."""
+    """A policy compiled for fast evaluation."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -180,16 +175,15 @@ class CompiledPolicy:
         every = [rule for kinds in self._rules.values() for rules in kinds.values() for rule in rules]
         conditions = dict.fromkeys(one for rule in every for one in rule.conditions if isinstance(one, OfSubflow))
         self._of_subflow = {one: 1 << place for place, one in enumerate(conditions)}
-        # A method here would refer to this object, which then is never freed: a policy for each reload.
+        # Not a method: its reference to this object would make a cycle, and each reload would leak a policy.
         find = partial(_find_facts, tuple(policy.paths.values()), tuple(self._of_subflow.items()))
         self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(find)
         self._scheduled = any(rule.when.windows is not None for rule in policy.rules)
         self._local = datetime.fromtimestamp(0, policy.time_zone)
-        """When the clock was read."""
         self._open_since = self._open_until = -math.inf
 
     def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
-        """Return the rules that answer *kind*; none where they would only exempt from what no rule has."""
+        """Return the rules that answer *kind*; no budget or steering rules if all of them only exempt."""
         bit_of = {name: 1 << position for position, name in enumerate(self.policy.paths)}
         rules = [
             CompiledRule(
@@ -206,7 +200,7 @@ class CompiledPolicy:
         return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
-        """Return one verdict for each subflow of *connection*, in their order; direction by direction."""
+        """Return one verdict per subflow of *connection*, in order, direction by direction."""
         subflows = connection.subflows
         if self._scheduled and not self._open_since <= now < self._open_until:
             self._read_clock(now)
@@ -227,7 +221,7 @@ class CompiledPolicy:
         return tuple(verdicts)
 
     def count_paths(self, connection: Connection) -> int:
-        """Return on how many paths subflows of *connection* are."""
+        """Return the number of paths with subflows of *connection*."""
         return self._view(connection.subflows, self._facts_of(connection.subflows), 0).paths
 
     def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
@@ -296,8 +290,7 @@ class CompiledPolicy:
     def _first(
         self, kind: Kind, situation: Situation, direction: Direction
     ) -> tuple[CompiledRule | None, CompiledRule | None]:
-        """Return the rule that decides, if any, and of those above it that catch the subflow the one that is nearest
-        to matching."""
+        """Return the deciding rule and, of those above it that catch the subflow, the nearest to matching."""
         passed_over: list[tuple[int, CompiledRule]] = []
         decides: CompiledRule | None = None
         seen = self._seen(kind, situation)
@@ -317,13 +310,11 @@ class CompiledPolicy:
         return Seen(situation.active, situation.paths, subflows, paths, met, self._local)
 
     def _why_not(self, rule: CompiledRule, kind: Kind, situation: Situation) -> str:
-        """Return in words why a *rule* did not decide although it catches the subflow."""
         seen = self._seen(kind, situation)
         failed, *_ = rule.failed(seen)
         return f"rule {rule.rule.name} does not apply: {failed.why_not(seen)}"
 
     def _path(self, path_bits: int, situation: Situation) -> str:
-        """Return, of several paths by which a rule catches a subflow, the first."""
         return list(self.policy.paths)[_lowest_bit(path_bits & situation.path_bits)]
 
     def _read_clock(self, now: float) -> None:
@@ -336,29 +327,27 @@ class CompiledPolicy:
 
 
 class Tried(NamedTuple):
-    """One rule, asked one of the three questions."""
+    """The outcome of one rule for one question."""
 
     rule: str
     kind: Kind
     matched: bool
-    """It decided; no later rule was asked the same."""
     failed: str | None
-    """The first condition that is not met, in words; of a rule that decided, why its cap is lifted nevertheless."""
+    """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
     until: float | None
-    """When the clock alone next changes that, seconds since the epoch; None where it never will, and where the first
-    condition that is not met is another one than the hours."""
+    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
+    is not the hours."""
     since: float | None
-    """When the clock last made it so; None where it never did, or where it is not the clock that keeps it from
-    deciding."""
+    """When the rule's hours last caused this; None as for ``until``."""
 
 
 class ExplainedPolicy(CompiledPolicy):
-    """A policy that says how it decides. Asked by people, one connection at a time."""
+    """A policy that explains its decisions, for people: one connection at a time."""
 
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield the policy's rules as they were tried for *subflow*, question by question.
+        """Yield the outcome of each rule for *subflow*, question by question.
 
         *expected* is as in :meth:`evaluate`.
         """
@@ -393,8 +382,7 @@ class ExplainedPolicy(CompiledPolicy):
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
 
     def _not_met(self, rule: CompiledRule, kind: Kind, situation: Situation, now: float) -> Tried:
-        """Return why a rule that catches the subflow does not decide; of its hours, which they are and when they begin
-        next, by the policy's clock."""
+        """Return why a rule that catches the subflow does not decide; for its hours, also when they next begin."""
         seen = self._seen(kind, situation)
         failed, *_ = rule.failed(seen)
         why, until, since = failed.why_not(seen), None, None
@@ -412,8 +400,7 @@ class ExplainedPolicy(CompiledPolicy):
 
 
 def _distance(failed: Sequence[Condition]) -> int:
-    """Return how far a rule is from matching: one that is for other clients is farther than one that waits for its
-    hours, or for more subflows, or both."""
+    """Return how far a rule is from matching: other clients weigh more than hours and missing subflows together."""
     other_clients = any(isinstance(each, OfSubflow) for each in failed)
     outside_hours = any(isinstance(each, OpenHours) for each in failed)
     counts = any(isinstance(each, (SubflowCount, PathCount)) for each in failed)
@@ -433,5 +420,4 @@ def _find_facts(paths: Sequence[PathMatch], conditions: Sequence[tuple[OfSubflow
 
 
 def _lowest_bit(bits: int) -> int:
-    """Return the position of the lowest bit set."""
     return (bits & -bits).bit_length() - 1

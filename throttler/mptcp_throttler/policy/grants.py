@@ -1,6 +1,6 @@
-"""What an operator grants a client for a while: no caps until a time. Pure.
+"""Grants to a client: no caps until a time, or more volume. Pure.
 
-More volume needs no grant that lasts: it is taken off what was used (``storage.budget_ledger``), and only noted here.
+More volume is subtracted from the used volume (``storage.budget_ledger``) at once; its grant is only a note.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 _LENGTH: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 LONGEST: Final = 366 * 86_400
-"""Seconds: a lift that is to stay is a rule of the policy."""
+"""Seconds. A permanent exemption belongs in the policy, as a rule."""
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One grant, as it is kept. Times are seconds since the epoch."""
+    """One grant, as stored. Times are seconds since the epoch."""
 
     client: str
-    """An address or a prefix; empty for what all clients share."""
+    """An address or a prefix; empty for a budget that all clients share."""
     since: int
     until: int
     by: str = ""
-    """Who asked for it."""
     why: str = ""
     budget: str = ""
-    """Of which more may be used; empty: no caps."""
+    """The budget that gets more volume; empty: no caps."""
     octets: int = 0
 
     @property
@@ -45,7 +44,7 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_length(text: str) -> int:
-    """Return seconds of ``90m``, ``2h`` or ``1d``. Raises ValueError."""
+    """Return the seconds of ``90m``, ``2h`` or ``1d``. Raises ValueError."""
     found = _LENGTH.fullmatch(text.strip())
     seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
     if not 0 < seconds <= LONGEST:

@@ -1,7 +1,4 @@
-"""The text of a policy file to a :class:`~.model.Policy`, or to everything that is wrong with it.
-
-Reading the file is the caller's business: here text comes in, and nothing is opened.
-"""
+"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -29,30 +26,27 @@ from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths, volume_
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
-"""What a rule answers: at least one of these."""
+"""Keys of which a rule needs at least one."""
 
 
 class PolicyError(DocumentError):
-    """A policy that cannot be used. ``problems`` has all that is wrong, ``str()`` one line for each."""
+    """The policy cannot be used. ``problems`` has all errors, ``str()`` one line for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPolicy:
-    """What :func:`check_policy` found."""
+    """The result of :func:`check_policy`."""
 
     policy: Policy | None
-    """None where any of the problems is an error."""
+    """None if any of the problems is an error."""
     problems: tuple[Problem, ...]
-    """Errors, or else warnings, in the order of their lines."""
+    """Errors or, without errors, warnings; in the order of their lines."""
     notes: tuple[Problem, ...] = ()
-    """Which caps hold for each interface apart, and which rules wait in vain: what ``check`` shows besides."""
+    """Notes for ``check``: caps per interface, rules that wait in vain, caps that plain TCP exceeds."""
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
-    """Return the policy in *text* and every problem with it. *source* names the file for people.
-
-    *interfaces* are those of the settings, where they are known.
-    """
+    """Return the policy in *text* and its problems. *source*: the file; *interfaces*: of the settings, if known."""
     document = parse_document(text, source)
     policy, problems = validate(Policy, document)
     checks = (_unknown_paths, _unknown_budgets, _repeated_names, _wrong_actions)
@@ -73,14 +67,14 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
 
 
 def load_policy(text: str, source: str) -> Policy:
-    """Return the policy in *text*; raise :class:`PolicyError` with all problems where there is an error."""
+    """Return the policy in *text*. Raises :class:`PolicyError` with all errors."""
     checked = check_policy(text, source)
     if checked.policy is None:
         raise PolicyError(checked.problems)
     return checked.policy
 
 
-# These look at the document, not at the checked sections: an error in one place hides none in another.
+# These check the document, not the validated sections, so that an error in one place hides none in another.
 
 
 def _rules_of(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
@@ -111,7 +105,7 @@ def _steered_among(rule: dict[str, object]) -> Iterator[tuple[KeyPath, object]]:
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
-    """Yield rules that name a budget that is not there, and names that would mix up two accounts."""
+    """Yield rules that name an unknown budget, and names that would mix up two accounts."""
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
@@ -124,7 +118,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         budget, name = rule.get("budget"), rule.get("name")
         if isinstance(budget, str) and budget not in (NO_BUDGET, *budgets):
             message = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
-            if re.fullmatch(NAME_PATTERN, budget):  # another is refused as a name
+            if re.fullmatch(NAME_PATTERN, budget):  # validation refuses all others
                 message = volume_as_budget(budget) or message
                 yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:

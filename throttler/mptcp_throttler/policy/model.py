@@ -1,9 +1,7 @@
-"""The policy: what an operator may write, and what it means. Pure.
+"""The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
 
-The sections that are read from the file are what is evaluated: frozen, checked, in base units (rates in bits per
-second, sizes in bytes). Their descriptions and examples are the published JSON Schema. What a single value may be is in
-``values``, the conditions of rules are in ``conditions``, the steering modes in ``mptcp_throttler.steering``; what
-concerns several sections at once is checked by ``load``.
+Their descriptions and examples are the published JSON Schema. ``values`` has the types of single values, ``conditions``
+the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks several sections together.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ from mptcp_throttler.steering.modes import BY_NAME, MODES
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
 DERIVED: Any = None
-"""Default of a key that follows from others, once the section is read."""
+"""Default of a key that a validator derives from other keys."""
 LONGEST_BURST: Final = 60
 """Seconds at the cap's rate."""
 LONGEST_RETRY: Final = 300.0
@@ -76,11 +74,11 @@ class Kind(enum.Enum):
     """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
 
     THROTTLE = "throttle"
-    """Which cap is on it."""
+    """Which cap does the subflow have?"""
     BUDGET = "budget"
-    """Which budget meters it."""
+    """Which budget meters it?"""
     STEER = "steer"
-    """Which rule says how its connection's data are spread."""
+    """Which rule spreads its connection's data over paths?"""
 
 
 class Share(enum.Enum):
@@ -89,17 +87,14 @@ class Share(enum.Enum):
     __hash__ = object.__hash__
 
     PATH = "path"
-    """All subflows that the rule catches share one cap."""
     CLIENT = "client"
-    """One cap for each client address."""
     CONNECTION = "connection"
-    """One cap for each MPTCP connection."""
 
 
 class Direction(enum.Enum):
     """Which way the capped packets go."""
 
-    # Members are singletons; the hash of their names is computed in Python each time.
+    # Members are singletons, and Enum's own hash runs in Python each time.
     __hash__ = object.__hash__
 
     DOWN = "down"
@@ -109,15 +104,14 @@ class Direction(enum.Enum):
 
 
 class Onset(enum.Enum):
-    """How a cap falls on a subflow that is sending."""
+    """How a cap takes effect on a subflow that is sending."""
 
     SOFT = "soft"
-    """In steps within a second, so that the connection's other paths go on."""
     IMMEDIATE = "at-once"
 
 
 class Period(enum.Enum):
-    """After what a budget begins anew."""
+    """The period after which a budget starts again."""
 
     MONTH = "month"
     WEEK = "week"
@@ -129,7 +123,6 @@ DIRECTIONS: Final = {
     "up": frozenset({Direction.UP}),
     "both": frozenset(Direction),
 }
-"""What an operator calls directions."""
 NO_BUDGET: Final = "none"
 
 
@@ -198,7 +191,7 @@ class PathMatch(Named):
         return None if self.clients is None else Prefixes((each, True) for each in self.clients)
 
     def holds(self, subflow: Subject) -> bool:
-        """Tell whether a subflow is on the path."""
+        """Return whether *subflow* is on the path."""
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
@@ -272,7 +265,7 @@ class Throttle(Section):
         return self.landing
 
     def at(self, rate: int, **changes: Any) -> Throttle:
-        """Return the cap with another rate and ceil, bits/s, and other *changes*."""
+        """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
 
@@ -302,7 +295,7 @@ class Budget(Named):
         "day; of a week mon to sun, default mon.",
         examples=[15],
     )
-    """Of the month, from 1; of the week, from 0 for Monday."""
+    """Day of the month from 1, or of the week from 0 (Monday)."""
     reset_time: ResetTime = Field(
         default=time(0),
         description="The time of day at which it does. Default: 00:00.",
@@ -342,17 +335,17 @@ class Budget(Named):
 
     @property
     def per_client(self) -> bool:
-        """Each client address has a volume of its own."""
+        """Whether each client address has its own volume."""
         return self.per == "client"
 
     @property
     def own_name(self) -> bool:
-        """It stands under ``budgets``, for several rules."""
+        """Whether it is defined under ``budgets``, for several rules."""
         return self._own_name
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its name in messages."""
         return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
 
     def for_several(self, name: str) -> Self:
@@ -364,7 +357,7 @@ _LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 
 
 class _BudgetOrName:
-    """Annotation for what a rule says of its budget: ``none`` (None), a name (text), or the budget itself."""
+    """Annotation of a rule's ``budget``: ``none`` (None), a name (text) or a budget."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(self._read, handler.generate_schema(Budget))
@@ -381,7 +374,7 @@ class _BudgetOrName:
 
 
 def volume_as_budget(value: str) -> str | None:
-    """Return what to write for a budget that is given as a volume, ``20 GB``; None for what is no volume."""
+    """Return what to write instead of a volume (``20 GB``) as a budget; None if *value* is not a volume."""
     if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
         return None
     steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
@@ -439,12 +432,12 @@ class Steer(Section):
 
     @cached_property
     def given(self) -> dict[str, Any]:
-        """What the mode has of its keys."""
+        """The values of the mode's keys."""
         return {key: getattr(self, key) for key in self.kind.keys}
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """The paths among which it steers, the most preferred first."""
+        """The paths that it steers among, the most preferred first."""
         return tuple(str(name) for _, name in named_paths(self.given))
 
     def words(self) -> str:
@@ -453,7 +446,7 @@ class Steer(Section):
 
 
 def named_paths(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    """Yield key and name of each path in what is *given* of the keys of modes, checked or not."""
+    """Yield key and name of each path in *given*, values of the modes' keys, checked or not."""
     for key in (key for mode in MODES for key in mode.keys):
         value = given.get(key)
         if isinstance(value, list):
@@ -465,7 +458,6 @@ def named_paths(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]
 
 
 if not TYPE_CHECKING:
-    # Each mode brings its keys.
     Steer = create_model(
         "Steer",
         __base__=Steer,
@@ -488,7 +480,7 @@ class Rule(Section):
         description="The paths whose subflows the rule catches. Default: all subflows, on a path or not.",
         examples=[["ethernet"]],
     )
-    """With ``steer``: those that its mode names."""
+    """With ``steer``: the paths that its mode names."""
     when: When = Field(
         default_factory=When,
         description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
@@ -568,7 +560,7 @@ class Rule(Section):
         return self
 
     def _why_no_plain_tcp(self) -> str | None:
-        """Of a connection of plain TCP nothing is known but its addresses and interface: its class is a fixed one."""
+        """Only addresses and interface of a plain TCP connection are known, so its class must be a fixed one."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:
@@ -585,38 +577,37 @@ class Rule(Section):
 
     @property
     def acts(self) -> bool:
-        """Whether the rule does anything besides exempting."""
+        """Whether the rule does more than exempt."""
         return any(self.answers(kind) and kind not in self.exempts for kind in Kind)
 
     @cached_property
     def exempts(self) -> frozenset[Kind]:
-        """The questions that are answered with ``none``."""
+        """The questions that it answers with ``none``."""
         return frozenset(kind for kind in Kind if kind.value in self.model_fields_set and self._has_no(kind))
 
     def _has_no(self, kind: Kind) -> bool:
         return getattr(self, kind.value) is None
 
     def answers(self, kind: Kind) -> bool:
-        """Whether a subflow that this rule catches is not asked about in later rules."""
+        """Whether the rule answers *kind* for the subflows that it catches, so that no later rule does."""
         return kind in self.exempts or not self._has_no(kind)
 
     @property
     def budget_guard(self) -> bool:
-        """Relax the caps of ``budget``. They are about money: they hold unless the rule says otherwise."""
+        """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
         return self.guard and "guard" in self.model_fields_set
 
     def _usual_paths(self, kind: Kind) -> int:
-        """What a path carries counts from the first subflow on; and an exemption that began with the second path would
-        leave the first to later rules."""
+        """Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules."""
         undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
         return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
 
     def least_paths(self, kind: Kind) -> int:
-        """Return the least number of paths on which active subflows must be for the rule to answer."""
+        """Return the number of paths that must have active subflows before the rule answers *kind*."""
         return self.when.least_paths(self._usual_paths(kind))
 
     def conditions(self, kind: Kind) -> list[Condition]:
-        """Return what has to hold for the rule to answer, in the order in which reasons name it."""
+        """Return the conditions under which the rule answers *kind*, in the order in which reasons name them."""
         return self.when.conditions(self._usual_paths(kind))
 
 
@@ -649,7 +640,7 @@ class Guard(Section):
     @model_validator(mode="after")
     def _has_a_longest_retry(self) -> Self:
         if self.longest_retry is None:
-            # No pause is to be shorter than the one before.
+            # A pause must not be shorter than the one before.
             self.__dict__["longest_retry"] = max(self.retry, LONGEST_RETRY)
         return self
 
@@ -682,7 +673,7 @@ class Policy(Section):
         description="false: caps that ask for two active subflows begin only once the second one stands.",
         examples=[False],
     )
-    """A young connection is decided as if it had a subflow on a second path (``policy.anticipation``)."""
+    """See ``policy.anticipation``."""
     rest_slow_paths: bool = Field(
         default=False,
         description="true: a path that slows the others down by more than it carries is left out while it does.",
@@ -700,12 +691,11 @@ class Policy(Section):
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """Once it is checked: all budgets that rules feed, those of single rules by the name of the rule."""
+    """After the check: all budgets that rules feed. The budget of a single rule has the name of the rule."""
     rules: list[Rule] = Field(
         description="The rules, most particular first. An empty list caps nothing.",
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
     )
-    """Tried in order, for each kind and direction apart: the first that answers decides."""
     guard: Guard = Field(
         default_factory=Guard,
         description="When caps are relaxed for degraded connections.",
@@ -715,7 +705,7 @@ class Policy(Section):
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
-        """Give paths and budgets their names, and rules the budgets that they name; ``load`` says which are missing."""
+        """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports missing ones."""
         for name, path in self.paths.items():
             path.named(name)
         fed: dict[str, Budget] = {}
@@ -733,7 +723,7 @@ class Policy(Section):
 
     @property
     def text(self) -> str:
-        """What it was made of, for who wants to change it: the file may be another by now."""
+        """The text it was read from, for changing it: the file may have changed since."""
         return self._text
 
     def made_of(self, text: str) -> Self:
@@ -742,26 +732,26 @@ class Policy(Section):
 
     @property
     def acts_on_upload(self) -> bool:
-        """Some rule caps, meters or steers packets from the clients."""
+        """Whether a rule caps, meters or steers uploads."""
         return any(rule.acts and Direction.UP in rule.direction for rule in self.rules)
 
     @property
     def caps_plain_tcp(self) -> bool:
-        """Some rule caps plain TCP."""
+        """Whether a rule caps plain TCP."""
         return any(rule.caps_plain_tcp for rule in self.rules)
 
     @property
     def enforced(self) -> Policy:
-        """What is to come into effect: a policy without rules in a dry run."""
+        """The policy to enforce: without rules in a dry run."""
         return self.model_copy(update={"rules": []}) if self.dry_run else self
 
     def open_rules(self, now: float) -> tuple[bool, ...]:
-        """Return for each rule whether its hours allow it at *now*; a rule without hours is always open."""
+        """Return for each rule whether its hours are open at *now*; a rule without hours is always open."""
         local = datetime.fromtimestamp(now, self.time_zone)
         return tuple(rule.when.windows is None or is_open(rule.when.windows, local) for rule in self.rules)
 
     def next_change(self, now: float) -> float | None:
-        """Return when, after *now*, the clock next opens or closes a rule; None where it never will."""
+        """Return when, after *now*, the hours of a rule next open or close; None if never."""
         return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)
 
 

@@ -1,7 +1,6 @@
-"""What rules do to each other and to interfaces: which can never decide, where two of them hold at once, where one cap
-is several. For ``check``. Pure.
+"""Lint of rules, for ``check``: rules that never decide, that hold at once, or whose cap is several caps. Pure.
 
-Whether two rules can catch the same subflow is answered with yes where it cannot be ruled out.
+Two rules are assumed to catch the same subflow unless that can be ruled out.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, PathMatch,
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
 Finding = tuple[int, str]
-"""Index of the rule that it is about, and a sentence."""
+"""Index of the rule, and a sentence."""
 
 
 def errors(policy: Policy) -> Iterator[Finding]:
-    """Yield what cannot be done."""
+    """Yield what the throttler cannot do."""
     for index, rule in enumerate(policy.rules):
         for name in rule.paths or () if rule.caps_plain_tcp else ():
             foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
@@ -28,7 +27,7 @@ def errors(policy: Policy) -> Iterator[Finding]:
 
 
 def warnings(policy: Policy) -> Iterator[Finding]:
-    """Yield what is probably not meant."""
+    """Yield probable mistakes."""
     by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
     for index, rule in enumerate(policy.rules):
         for name in sorted(by_ids.intersection(rule.paths or ())):
@@ -81,7 +80,7 @@ def warnings(policy: Policy) -> Iterator[Finding]:
 
 
 def past_caps(policy: Policy) -> Iterator[Finding]:
-    """Yield which caps are never exceeded, but by plain TCP."""
+    """Yield the ``always`` caps that plain TCP can exceed."""
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
             yield (
@@ -92,7 +91,7 @@ def past_caps(policy: Policy) -> Iterator[Finding]:
 
 
 def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield which rules wait for two paths where all that leaves by *interfaces*, those that are shaped, is on one."""
+    """Yield the rules that wait for two paths although all traffic of the shaped *interfaces* is on one path."""
     only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
     if only is None or interfaces is None or only.model_fields_set != {"interfaces"}:
         return
@@ -107,9 +106,9 @@ def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[
 
 
 def per_interface(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield which caps hold for several interfaces, each apart: a class belongs to the interface that packets leave by.
+    """Yield the caps that hold on several interfaces separately: each egress interface has its own class.
 
-    *interfaces* are those that are shaped, None where they are not known. What comes from clients has one device.
+    *interfaces* are the shaped ones; None if unknown. Uploads share one device.
     """
     told: set[str] = set()
     for index, rule in enumerate(policy.rules):
@@ -136,7 +135,7 @@ def _on_several(index: int, what: str, used: Collection[str]) -> Iterator[Findin
 
 
 def _leaves_by(policy: Policy, rule: Rule, interfaces: Collection[str] | None) -> frozenset[str]:
-    """Return the interfaces by which what *rule* catches may leave, as far as they are known."""
+    """Return the known egress interfaces of the subflows that *rule* catches."""
     paths = [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]
     if interfaces is None:
         return frozenset[str]().union(*(named for named in paths if named is not None))
@@ -152,7 +151,7 @@ def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
 
 
 def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rule | None:
-    """Return the rule above the one at *index* that leaves nothing for it to decide; None where it can decide."""
+    """Return the rule that catches first all that the rule at *index* could; None if that one can decide."""
     later = policy.rules[index]
     for earlier in policy.rules[:index]:
         if (kind, direction) in _asked(earlier) and _leaves_nothing(policy, earlier, later, kind):
@@ -161,7 +160,6 @@ def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rul
 
 
 def _leaves_nothing(policy: Policy, earlier: Rule, later: Rule, kind: Kind) -> bool:
-    """Return whether *earlier* catches every subflow that *later* could."""
     theirs = _by_class(later, kind)
     return _catches_all(policy, earlier, later) and all(
         mine.covers(theirs.get(sort)) for sort, mine in _by_class(earlier, kind).items()
@@ -169,7 +167,6 @@ def _leaves_nothing(policy: Policy, earlier: Rule, later: Rule, kind: Kind) -> b
 
 
 def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
-    """Return whether the paths of *earlier* have every subflow in them that those of *later* have."""
     if earlier.paths is None or later.paths is None:
         return earlier.paths is None
     wider = [policy.paths[name] for name in earlier.paths]
@@ -177,7 +174,6 @@ def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
 
 
 def _is_within(inner: PathMatch, outer: PathMatch) -> bool:
-    """Return whether every subflow on *inner* is on *outer*, too."""
     for key in outer.model_fields_set:
         mine, theirs = getattr(outer, key), getattr(inner, key)
         if theirs is None:
@@ -196,13 +192,12 @@ def _by_class(rule: Rule, kind: Kind) -> dict[type[Condition], Condition]:
 
 
 def _exempts(rule: Rule) -> bool:
-    """Whether people may take *rule* for one that exempts from everything below it."""
+    """Return whether readers may take *rule* for an exemption from everything below it."""
     return Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads)
 
 
 def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, of each kind that the rule at *index* does not answer, the first rule below that does for what it
-    catches."""
+    """Yield, for each kind that the rule at *index* leaves open, the first rule below that answers it for a subflow."""
     rule = policy.rules[index]
     for kind in Kind:
         if rule.answers(kind):
@@ -215,8 +210,7 @@ def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
 
 
 def _above_exemption(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, where the rule at *index* exempts certain clients, the first rule above it for all of them that does not,
-    of each kind."""
+    """Yield, for each kind from which the rule exempts certain clients, the first rule for all clients above it."""
     rule = policy.rules[index]
     for kind in rule.exempts if rule.when.clients is not None else ():
         for other in policy.rules[:index]:
@@ -229,8 +223,7 @@ def _above_exemption(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
 
 
 def _not_exempted_from(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, of each kind from which the rule at *index* exempts in one direction without saying so, the first rule
-    below that is for the other direction of what it catches."""
+    """Yield, for each kind from which the rule exempts without ``direction``, the first for uploads below it."""
     rule = policy.rules[index]
     for kind in rule.exempts if "direction" not in rule.model_fields_set else ():
         for other in policy.rules[index + 1 :]:
@@ -241,7 +234,7 @@ def _not_exempted_from(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]
 
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
-    """Return whether both can hold for one subflow at once, in one of *directions*."""
+    """Return whether both rules can hold for one subflow at once, in one of *directions*."""
     theirs = _by_class(other, kind)
     return (
         (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
@@ -261,7 +254,7 @@ def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
 
 
 def _apart(one: PathMatch, other: PathMatch) -> bool:
-    """Return whether no subflow is on both."""
+    """Return whether no subflow can be on both paths."""
     for key in one.model_fields_set & other.model_fields_set:
         mine, theirs = getattr(one, key), getattr(other, key)
         if key == "clients":

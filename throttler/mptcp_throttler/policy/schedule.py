@@ -1,9 +1,8 @@
-"""The weekly hours of a rule: what operators write, whether they are open now, and when that next changes.
+"""The weekly hours of a rule: parse them, tell whether they are open, and when that changes.
 
-A window is defined by the clock on the wall: it is open while the local time of day lies between its two
-ends. So where clocks go back, a window inside the repeated hour opens twice; where they go forward, one
-inside the skipped hour does not open that day, and one that begins in it opens when that hour has been
-skipped. A window that passes midnight belongs to the day on which it starts.
+A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
+inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
+to the day on which it starts.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-
 _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
 
 _HORIZON: Final = timedelta(days=15)
-"""A weekly window changes within a week, or within two if its one opening falls into a skipped hour."""
+"""A weekly window changes within one week, or within two if its only opening is in a skipped hour."""
 _STEP: Final = timedelta(hours=3)
-"""No time zone changes its offset twice within it."""
+"""No time zone changes its offset twice in this time."""
 
 
 class Window(NamedTuple):
-    """A weekly time window: on ``days`` (0 is Monday) from ``start`` to ``end``, which may pass midnight."""
+    """A weekly window on ``days`` (0 is Monday) from ``start`` to ``end``; it may pass midnight."""
 
     days: frozenset[int]
     start: time
@@ -40,7 +39,7 @@ class Window(NamedTuple):
 
 
 def parse_days(value: object) -> frozenset[int]:
-    """Return the days, Monday being 0, of ``mon`` or ``mon-fri`` (``fri-mon`` passes the weekend)."""
+    """Return the days (0 is Monday) of ``mon`` or ``mon-fri``; ``fri-mon`` includes the weekend. Raises ValueError."""
     words = value.lower().split("-") if isinstance(value, str) else []
     if not 1 <= len(words) <= 2 or any(word not in DAYS for word in words):
         guess = did_you_mean(words[0][:3], DAYS) if len(words) == 1 else ""
@@ -50,7 +49,7 @@ def parse_days(value: object) -> frozenset[int]:
 
 
 def parse_hours(value: object) -> tuple[time, time]:
-    """Return start and end of ``08:00-18:00``; an end of 24:00 is midnight."""
+    """Return start and end of ``08:00-18:00``; an end of 24:00 is midnight. Raises ValueError."""
     found = _HOURS.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError(f'{shown(value)} is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")')
@@ -66,7 +65,7 @@ def parse_hours(value: object) -> tuple[time, time]:
 
 
 def is_open(windows: Iterable[Window], local: datetime) -> bool:
-    """Return whether any of *windows* is open at the wall-clock time *local*."""
+    """Return whether any of *windows* is open at the local time *local*."""
     now = local.time()
     day = local.weekday()
     for window in windows:
@@ -82,7 +81,7 @@ def is_open(windows: Iterable[Window], local: datetime) -> bool:
 
 
 def hours_text(windows: Iterable[Window]) -> str:
-    """Return *windows* as people write them: ``Mon-Fri 08:00-18:00, 20:00-24:00``; days are left out where all are."""
+    """Return ``Mon-Fri 08:00-18:00, 20:00-24:00``; the days are left out if they are every day."""
     by_days: dict[frozenset[int], list[str]] = {}
     for window in windows:
         whole = window.start == window.end
@@ -90,7 +89,7 @@ def hours_text(windows: Iterable[Window]) -> str:
         by_days.setdefault(window.days, []).append("" if whole else f"{window.start:%H:%M}-{end}")
     texts = []
     for days, hours in by_days.items():
-        # With the whole day in it, no other window of these days makes a difference.
+        # A window of the whole day includes all others of these days.
         of_day = "" if "" in hours else ", ".join(hours)
         texts.append(f"{_days_text(days)} {of_day}".strip() or "every day")
     return ", ".join(texts)
@@ -109,8 +108,8 @@ def _days_text(days: frozenset[int]) -> str:
 
 
 def moment_text(at: float, now: float, zone: tzinfo) -> str:
-    """Return the wall-clock time of *at* as people say it *now*: ``18:00``, ``Mon 08:00``, or with the date where it
-    is a week or more ahead; with the offset from UTC where the clock shows that time twice."""
+    """Return the local time of *at*: ``18:00``, ``Mon 08:00`` or, from a week after *now* on, with the date; in a
+    repeated hour with the offset from UTC."""
     when, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone).date()
     ahead = (when.date() - today).days
     weekday = DAYS[when.weekday()].title()
@@ -120,7 +119,7 @@ def moment_text(at: float, now: float, zone: tzinfo) -> str:
 
 
 def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
-    """Return whether there is a moment of the week in which both are open: if so, one at which either opens."""
+    """Return whether both are ever open at once. It is enough to test the moments at which either opens."""
     one, other = tuple(one), tuple(other)
     starts = {(day, window.start) for window in (*one, *other) for day in window.days}
     monday = datetime(2024, 1, 1)
@@ -129,7 +128,7 @@ def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
 
 
 def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: float) -> float | None:
-    """Return when, after *now*, the clock next opens or closes any of *schedules*; None where it never will."""
+    """Return when, after *now*, any of *schedules* next opens or closes; None if never."""
     if not schedules:
         return None
     start = datetime.fromtimestamp(now, UTC)
@@ -145,8 +144,7 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
 
 
 def last_change(windows: Sequence[Window], zone: tzinfo, now: float) -> float | None:
-    """Return when, at *now* or before, the clock last opened or closed *windows*, taken together; None where it never
-    does."""
+    """Return when, at *now* or before, *windows* together last opened or closed; None if never."""
     today, start = datetime.fromtimestamp(now, zone), datetime.fromtimestamp(now, UTC) - _HORIZON
     candidates = set(_offset_changes(zone, start, start + _HORIZON))
     candidates.update(_edges(windows, zone, today.date() - _HORIZON))
@@ -163,17 +161,17 @@ def _open_at(windows: Sequence[Window], zone: tzinfo, instant: float) -> bool:
 
 
 def _edges(windows: Sequence[Window], zone: tzinfo, first_day: date) -> Iterator[float]:
-    """Yield the instants at which a window may open or close from *first_day* on, up to the horizon."""
+    """Yield the instants at which a window may open or close, from *first_day* to the horizon."""
     edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
     for ahead in range(_HORIZON.days + 1):
         for edge in edges:
             local = datetime.combine(first_day + timedelta(days=ahead), edge, zone)
-            # In the repeated hour both instants count; in the skipped one neither does, and it makes no difference.
+            # Both instants count in a repeated hour. In a skipped hour neither does, and they do no harm.
             yield from {local.replace(fold=fold).timestamp() for fold in (0, 1)}
 
 
 def _offset_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[float]:
-    """Yield the instants, to the second, at which the zone's offset from UTC changes."""
+    """Yield the instants at which the zone's offset from UTC changes, to the second."""
 
     def offset(second: int) -> timedelta | None:
         return datetime.fromtimestamp(second, zone).utcoffset()

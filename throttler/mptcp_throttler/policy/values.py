@@ -1,5 +1,4 @@
-"""Single values of a policy: how each is written, what it is then, and how JSON Schema describes it; and many
-prefixes. The others are in ``mptcp_common.fields`` and ``schedule``."""
+"""Types of single policy values, with parser and JSON Schema (more in ``mptcp_common.fields``); and prefix maps."""
 
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, p
 Network = IPv4Network | IPv6Network
 T = TypeVar("T")
 LOWEST_BURST: Final = 1600
-"""Bytes: one full-sized Ethernet packet with its headers."""
+"""Bytes: one full-size Ethernet packet with its headers."""
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
 HIGHEST_VOLUME: Final = 10**18
-"""Bytes: far more than a link carries, and what everybody can still print, plot and store."""
+"""Bytes: far more than a link carries, and small enough for all tools to print, plot and store."""
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 _V4_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 
 def parse_prefix(value: object) -> Network:
-    """Return an IPv4 or IPv6 prefix; a single address stands for itself alone."""
+    """Return an IPv4 or IPv6 prefix; a single address is a prefix of full length. Raises ValueError."""
     if isinstance(value, IPv4Network | IPv6Network):
         return value
     advice = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
@@ -65,12 +64,12 @@ def parse_prefix(value: object) -> Network:
 
 
 def parse_time_zone(value: object) -> ZoneInfo:
-    """Return a zone of the IANA time zone database."""
+    """Return a zone of the IANA time zone database. Raises ValueError."""
     guess = ""
     try:
         if isinstance(value, str | ZoneInfo):
             return ZoneInfo(value) if isinstance(value, str) else value
-    # ZoneInfo opens a file of that name: a directory or anything else it finds there is no time zone either.
+    # ZoneInfo opens a file of that name; OSError: for example, it is a directory.
     except (KeyError, ValueError, OSError):
         guess = did_you_mean(str(value), sorted(available_timezones()))
     raise ValueError(
@@ -80,7 +79,7 @@ def parse_time_zone(value: object) -> ZoneInfo:
 
 
 def parse_volume(value: object) -> int:
-    """Return a volume in bytes: a whole number, or text with a unit."""
+    """Return the bytes of a whole number, or of text with a unit. Raises ValueError."""
     if type(value) is int and value >= 0:
         exact: Decimal | None = Decimal(value)
     else:
@@ -138,8 +137,10 @@ ResetDay = Annotated[
 
 
 def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
-    """Let ``none`` through as None; everything else is a mapping, which needs at least *key*. ``null`` cannot come
-    here: the document has NOTHING in its place. *alone* raises ValueError for what is no value of that key."""
+    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*.
+
+    *alone* raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead.
+    """
 
     def exempt(value: object) -> object:
         if isinstance(value, str):
@@ -158,7 +159,7 @@ def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
 
 
 def also(*schemas: dict[str, Any]) -> Any:
-    """Return what describes to editors that in place of a section there may be one of *schemas*."""
+    """Return the schema extension that allows one of *schemas* in place of a section."""
 
     def extend(schema: dict[str, Any]) -> None:
         schema["anyOf"] = [*schemas, {"$ref": schema.pop("$ref")}]
@@ -167,10 +168,9 @@ def also(*schemas: dict[str, Any]) -> Any:
 
 
 class Prefixes(Generic[T]):
-    """What was given with each of many prefixes; where one was given twice, the first counts.
+    """Longest-prefix map with one hash lookup per prefix length. The first value of a repeated prefix counts.
 
-    It is found by one look-up for each of their lengths: ten thousand prefixes have nearly all the same few, and to go
-    through all of them for one address would take half a millisecond, in which nothing else is answered.
+    Ten thousand prefixes have only a few lengths. A linear search through them would block the loop for 0.5 ms.
     """
 
     __slots__ = ("_by_version",)
@@ -182,22 +182,22 @@ class Prefixes(Generic[T]):
             values = by_version[network.version].setdefault(shift, {})
             values.setdefault(int(network.network_address) >> shift, value)
         self._by_version = {version: tuple(sorted(by_shift.items())) for version, by_shift in by_version.items()}
-        """By how many bits an address is shifted, which leaves those of the prefix: its value."""
+        """By IP version: pairs of a shift and the values by prefix, as the number that remains after the shift."""
 
     def holds(self, address: bytes) -> bool:
-        """Tell whether any of the prefixes has a packed *address* in it; one of IPv6 has no IPv4 address."""
+        """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""
         number = int.from_bytes(address, "big")
         by_shift = self._by_version[4 if len(address) == 4 else 6]
         return any(number >> shift in values for shift, values in by_shift)
 
     def get(self, address: bytes) -> T | None:
-        """Return what was given with the longest prefix that has a packed *address* in it; None where none has."""
+        """Return the value of the longest prefix that contains the packed *address*, or None."""
         number = int.from_bytes(address, "big")
         by_shift = self._by_version[4 if len(address) == 4 else 6]
         return next((values[number >> shift] for shift, values in by_shift if number >> shift in values), None)
 
     def around(self, network: Network) -> Iterator[T]:
-        """Yield what was given with the prefixes that have all of *network* in them, the longest first."""
+        """Yield the values of the prefixes that contain all of *network*, the longest first."""
         number, least = int(network.network_address), network.max_prefixlen - network.prefixlen
         for shift, values in self._by_version[network.version]:
             if shift >= least and number >> shift in values:

@@ -1,4 +1,4 @@
-"""What comes of the policy for a subflow: a verdict, the cap that it names, and the reason in words. Pure."""
+"""The verdict on a subflow: its cap, and the reason in words. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from mptcp_throttler.policy.model import Direction, Rule, Share, Throttle
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
-    """Names one cap: the rule it comes from and, by its ``Share``, for whom. Equal keys share one HTB class."""
+    """Key of one cap: its rule and, by its ``Share``, its client or connection. Equal keys share one HTB class."""
 
     rule: str
     share: Share
     member: bytes | int | tuple[int, str] | None = None
-    """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path where steered."""
+    """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path if steered."""
     direction: Direction = Direction.DOWN
     step: int | None = None
-    """The volume, bytes, after which the cap begins, where it is that of a budget. The rule is then the first one that
-    feeds the budget."""
+    """For a budget's cap: the volume at which it begins, bytes. ``rule`` is then the first that feeds the budget."""
 
     @property
     def of_rule(self) -> bool:
-        """The cap is the rule's own throttle: neither a budget's step nor what balances loads."""
+        """Whether the cap is the rule's own throttle, neither a budget's step nor a balancing cap."""
         return self.step is None and not self.balances
 
     @property
     def balances(self) -> bool:
-        """The cap balances loads, or relaxes another: its rate changes all the time."""
+        """Whether the cap balances loads or relaxes another cap: its rate changes all the time."""
         return isinstance(self.member, tuple)
 
 
@@ -45,42 +44,38 @@ class Cap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the policy says of one active subflow in one direction, and why."""
+    """The decision on one active subflow in one direction, and why."""
 
     four_tuple: FourTuple
     path: str | None
-    """The first path that matches the subflow, for people; None where none does."""
+    """The first path that matches the subflow, for display."""
     rule: Rule | None
-    """The rule that decided about the cap, ``none`` included; None where none did."""
+    """The rule that decided about the cap, ``none`` included."""
     scope: ScopeKey | None
     """None: not throttled."""
     throttle: Throttle | None
     reason: str
-    """In plain words, for the operator: a sentence on the cap, then those that the stages add (:func:`joined`)."""
+    """For the operator: a sentence on the cap, then the sentences that the stages add (:func:`joined`)."""
     direction: Direction = Direction.DOWN
     budget: Rule | None = None
-    """The rule with a budget that meters the subflow."""
+    """The rule whose budget meters the subflow."""
     steer: Rule | None = None
-    """The rule that steers the subflow."""
     steer_path: str | None = None
     """The path of ``steer`` that the subflow is on."""
     beside: Cap | None = None
-    """The looser one of two caps, of which a budget has one: unless it is guarded, too, it holds where the cap of
-    ``rule`` is relaxed."""
+    """The looser of two caps, one of which is a budget's. Unless it is guarded too, it holds while the cap of ``rule``
+    is relaxed."""
     rests: bool = False
-    """The scheduler is to give it nothing, while the other subflows do well."""
+    """Whether the scheduler must leave the subflow out while the other subflows do well."""
 
 
 BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
-"""What a reason begins with. One on download is as it was before there were directions."""
+"""Prefix of a reason. Download reasons have none: they are older than directions."""
 NO_RULE: Final = "no rule matches"
 
 
 @lru_cache(4096)
 def joined(reason: str, sentence: str, direction: Direction = Direction.DOWN) -> str:
-    """Return *reason* with *sentence* added; one that says that there is no rule gives way.
-
-    The same few come for thousands of subflows, which share the text.
-    """
+    """Return *reason* with *sentence* added or in place of ``NO_RULE``; cached, so that many subflows share a text."""
     before = BEFORE[direction]
     return before + sentence if reason == before + NO_RULE else f"{reason}; {sentence}"

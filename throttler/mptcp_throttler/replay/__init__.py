@@ -1,1 +1,1 @@
-"""The command ``replay``: what the throttler would have decided of a capture. The daemon imports none of it."""
+"""The command ``replay``: what the throttler would have decided on a capture. The daemon imports none of it."""

@@ -1,9 +1,8 @@
-"""TCP segments of a capture file: pcap and pcapng, plain or compressed by gzip, read by Scapy.
+"""Read the TCP segments of a capture file with Scapy: pcap and pcapng, plain or gzip.
 
-Link types are those of https://www.tcpdump.org/linktypes.html: Ethernet (with 802.1Q tags), Linux cooked (both
-versions) and raw IP. Each segment comes with its payload as captured and with the payload's length on the wire, since
-captures are cut after the headers (``tcpdump -s``). Frames of other protocols, later fragments and nonsense are passed
-over.
+Link types (https://www.tcpdump.org/linktypes.html): Ethernet (with 802.1Q tags), Linux cooked (both versions), raw IP.
+Each segment has its captured payload and the payload's length on the wire, because captures are often cut after the
+headers (``tcpdump -s``). Other protocols, later fragments and malformed frames are skipped.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _LINK_HEADERS: Final = {
 }
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
 _SENT_BY_US: Final = {0: False, 4: True}
-"""Packet types of cooked captures: sent to this host, sent by it. Others are copies of what others sent."""
+"""Packet types of cooked captures: sent to this host, sent by it. Others are copies of other hosts' packets."""
 _OUTBOUND: Final = {1: False, 2: True}
 """Directions of a pcapng packet: inbound, outbound."""
 _LATEST: Final = 10**9 << 33
-"""Nanoseconds since the epoch, in the year 2242: a later time is nonsense."""
+"""Nanoseconds since the epoch, in the year 2242: later times are invalid."""
 _LARGEST: Final = 65_535
-"""Bytes of a packet that Scapy gives; its headers are at the begin."""
+"""Scapy returns at most this many bytes of a packet, from its start."""
 
 
 class CaptureError(Exception):
-    """A file that is no capture, or cannot be read."""
+    """The file is not a capture, or cannot be read."""
 
 
 class Captured(NamedTuple):
@@ -47,30 +46,28 @@ class Captured(NamedTuple):
 
     segment: Segment
     time: int
-    """Nanoseconds since the epoch, as captured: a float would round them to a quarter of a microsecond."""
+    """Nanoseconds since the epoch: a float would round to 0.25 µs."""
     length: int
-    """Bytes of payload on the wire."""
+    """Payload bytes on the wire."""
     payload: bytes
-    """As much of it as was captured."""
 
 
 class CaptureFile:
-    """The segments of one file, to be read once; what was left out is counted meanwhile."""
+    """The segments of one file, readable once. Its counters count skipped packets on the way."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
-        """*name*: what errors call the file."""
         self._file = file
         self._name = name
         self.packets = 0
         self.cut = 0
-        """Packets that were cut off before the end of their TCP header."""
+        """Packets cut off within their TCP header."""
         self.foreign: Counter[int] = Counter()
-        """Packets by link type, of link types that are not read."""
+        """Packets of unsupported link types, by link type."""
         self.damage: str | None = None
-        """What is wrong with the file; what comes behind that is not read."""
+        """Damage found in the file; the rest is not read."""
 
     def __iter__(self) -> Iterator[Captured]:
-        """Yield the segments in the order of the file. Raises CaptureError where the file is no capture."""
+        """Yield the segments in file order. Raises CaptureError if the file is not a capture."""
         from scapy.error import log_runtime
 
         def complaint(record: logging.LogRecord) -> bool:
@@ -91,7 +88,7 @@ class CaptureFile:
         except OSError as error:
             raise CaptureError(f"{self._name}: cannot be read: {reason(error)}") from error
         except Exception as error:
-            # Whatever a library makes of bytes that nobody foresaw.
+            # Scapy may raise anything on unexpected bytes.
             raise CaptureError(f"{self._name}: is no capture file, pcap or pcapng: {reason(error)}") from error
 
     def _segments(self, reader: Any) -> Iterator[Captured]:
@@ -99,7 +96,7 @@ class CaptureFile:
             try:
                 data, about = next(reader)
             except StopIteration as end:
-                # Scapy takes damage for the end; what it was is in the error from which it made this one.
+                # Scapy reports damage as the end of the file; the context has the original error.
                 if end.__context__ is not None and end.__context__.args:
                     self.damage = f"{self._name}: not read to its end: {end.__context__}"
                 return
@@ -113,7 +110,7 @@ class CaptureFile:
                 if len(data) < min(about.caplen, _LARGEST):
                     self.damage = f"{self._name}: ends in the middle of a packet"
             else:
-                # A simple packet of pcapng has no time.
+                # A Simple Packet Block of pcapng has no time.
                 ticks = (about.tshigh or 0) << 32 | (about.tslow or 0)
                 time = min(ticks * 1_000_000_000 // about.tsresol, _LATEST)
                 link_type, outgoing = about.linktype, _OUTBOUND.get(about.direction)
@@ -125,9 +122,9 @@ class CaptureFile:
     def _segment(
         self, frame: bytes, length: int, link_type: int, time: int, interface: str, outgoing: bool | None
     ) -> Captured | None:
-        """Return the segment in *frame*, which is what was captured of *length* bytes."""
+        """Return the segment in *frame*, the captured part of *length* bytes."""
         if link_type == _COOKED_2 and len(frame) >= 20:
-            # As the first version has it: packet type first, EtherType last.
+            # Convert to version 1: packet type first, EtherType last.
             frame, length = bytes((0, frame[10])) + bytes(12) + frame[:2] + frame[20:], length - 4
             link_type = _COOKED
         if link_type == _COOKED and len(frame) > 1:
@@ -145,7 +142,7 @@ class CaptureFile:
             return None
         tcp, end, _, _ = found
         payload = tcp + (frame[tcp + 12] >> 4 << 2)
-        # Frames are padded behind the IP packet, which says its length but for one of more than 64 KiB ("BIG TCP").
+        # Frames may be padded, so take the length from the IP header; it is 0 in packets above 64 KiB ("BIG TCP").
         field, header = (at + 2, 0) if frame[at] >> 4 == 4 else (at + 4, 40)
         size = int.from_bytes(frame[field : field + 2], "big")
         whole = at + header + size if size else length

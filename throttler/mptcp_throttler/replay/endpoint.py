@@ -1,9 +1,9 @@
-"""What the proxy's kernel would have told of the connections in a capture: it is not there to be asked. Pure.
+"""Derive from captured segments the events that the proxy's kernel would have reported. Pure.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE), 3.2 (MP_JOIN), 3.3.8 (MP_PRIO), 3.5 (MP_FASTCLOSE), 3.6 (MP_TCPRST).
 
-Handshakes are checked as a kernel checks them: a first subflow is established by a third ACK with both keys, a join by
-one with the right HMAC. A join to a connection whose keys the capture does not have cannot be checked: it is counted.
+Handshakes are checked as in a kernel: the third ACK establishes an initial subflow if it has both keys, a join if it
+has the right HMAC. Joins to a connection whose keys are not in the capture cannot be checked; they are only counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 
 
 class _Subflow:
-    """One whose SYN was captured."""
+    """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: MpJoinSyn | None) -> None:
         self.client_sequence = syn.sequence
@@ -40,25 +40,25 @@ class _Subflow:
         self.answer: MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
         self.ended: set[bool] = set()
-        """Of which sides a FIN was captured, by whether it is the client's."""
+        """The sides that sent a FIN; True is the client."""
 
 
 class Endpoint:
-    """Makes the kernel's events of captured segments, which must come in the order of their times."""
+    """Derives kernel events from captured segments, which must come in the order of time."""
 
     def __init__(self) -> None:
         self.unproven_joins = 0
         self._handshakes: TimedTable[FourTuple, _Subflow] = TimedTable()
         self._established: dict[FourTuple, _Subflow] = {}
         self._keys: dict[int, tuple[bytes, bytes]] = {}
-        """The client's and the proxy's, by token."""
+        """The client's and the proxy's key, by token."""
 
     def forget(self, token: int) -> None:
-        """The connection *token* has ended."""
+        """Drop the keys of an ended connection."""
         self._keys.pop(token, None)
 
     def take(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[KernelEvent]:
-        """Return what the kernel would have told about *segment*: one or none but for MP_FASTCLOSE."""
+        """Return the kernel events that follow from *segment*."""
         if segment.outgoing is from_client:
             return []
         flags = segment.flags

@@ -1,13 +1,12 @@
-"""What the throttler would have known and decided, from captured segments only. Pure.
+"""Replay captured segments: what the throttler would have known and decided. Pure.
 
-Each segment goes to the tracker, and what that reports is decided by the policy, as in the daemon. The capture's time
-is the clock: by it handshakes and idle subflows expire, rules open and close, and connections are anticipated. What
-differs from the daemon:
+Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the
+time of the capture. Differences from the daemon:
 
-- There is no kernel to say what there is: what it would have said is concluded from the packets (``endpoint``).
-- A subflow that began before the capture is not known; the daemon lists the sockets when it starts.
-- Budgets begin with nothing used, and count what was captured.
-- Guard and steering need samples of sockets. Which rule steers a subflow is said, as ``plan`` does.
+- Kernel events are derived from the packets (``endpoint``).
+- Subflows that began before the capture are unknown; the daemon lists the sockets when it starts.
+- Budgets begin with nothing used, and count captured bytes.
+- Guard and steering need samples of sockets: entries only name the rule that steers a subflow, as ``plan`` does.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.preview import steered_reason
 
 TICK_SECONDS: Final = 1.0
-"""How often it is looked what has expired, and whether the period of a budget is over."""
+"""Interval of the checks for expired subflows and budget periods."""
 SAMPLE_SECONDS: Final = 0.1
-"""As often as the daemon samples what brings a budget near its next step."""
+"""The daemon's sampling interval near the next step of a budget."""
 MOST_ACCOUNTS: Final = 20
-"""Accounts of budgets in the summary; more where the policy has more budgets, one of each."""
+"""Budget accounts in the summary; if the policy has more budgets, one of each."""
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
@@ -58,7 +57,7 @@ _Interfaces = Sequence[tuple[Network | None, str]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that was seen or decided."""
+    """One observation or decision."""
 
     time: float
     kind: str
@@ -77,26 +76,23 @@ class Entry:
 
 @dataclass(slots=True)
 class Carried:
-    """Bytes of data that one subflow carried: in each direction, what goes beyond the highest sequence number.
-
-    So each byte counts once, however often it is sent. What comes behind a gap counts with the gap, and what fills it
-    nothing more: it is late, or the capture lost it.
-    """
+    """Data bytes that one subflow carried: in each direction, the advance of the highest sequence number. So each byte
+    counts once, however often it is sent; a gap counts at once, and data that fill it later do not."""
 
     cookie: int
     down: int = 0
     up: int = 0
     highest: dict[bool, int] = field(default_factory=dict)
-    """By whether the client sends: the sequence number behind the highest one that was seen."""
+    """Highest sequence number seen, plus one, by whether the client sends."""
 
     def begin(self, segment: Segment, from_client: bool) -> None:
-        """Count from *segment* on, by which the subflow became active."""
+        """Count from *segment* on, which made the subflow active."""
         self.highest[from_client] = segment.sequence + bool(segment.flags & _SYN)
         if segment.flags & _ACK:
             self.highest[not from_client] = segment.acknowledgment
 
     def count(self, segment: Segment, size: int, from_client: bool) -> bool:
-        """Count *segment*, which has *size* bytes of data; return whether any are new."""
+        """Count *segment* with *size* bytes of data; return whether any are new."""
         end = segment.sequence + bool(segment.flags & _SYN) + size
         before = self.highest.get(from_client, end - size)
         new = (end - before + (1 << 31)) % (1 << 32) - (1 << 31)
@@ -115,28 +111,28 @@ class Carried:
 
 @dataclass(slots=True)
 class CapTotals:
-    """What the caps of one rule came to."""
+    """Totals of the caps of one rule."""
 
     caps: int = 0
-    """Subflows capped, each direction for itself, once for each time."""
+    """How often a subflow was capped; directions count separately."""
     seconds: float = 0.0
     carried: int = 0
-    """Bytes under the caps, as captured: the cap itself was not there."""
+    """Captured bytes under the caps; no cap was applied to them."""
 
 
 class Replay:
     """One capture under one policy. Times are those of the capture, seconds since the epoch."""
 
     def __init__(self, policy: Policy, ports: Collection[int], interfaces: _Interfaces = ()) -> None:
-        """*interfaces*: by which interface subflows leave whose clients' addresses are of a network, of any where it is
-        None; the first that fits. Without one that fits it is the one that the capture names."""
+        """*interfaces*: the interface by which subflows to clients in a network leave; None is any network. The first
+        match counts; without a match, the interface that the capture names."""
         self.policy = policy
         self.segments = self.connections = self.subflows = 0
         self.older = 0
         """Subflows with MPTCP options whose SYN is not in the capture."""
         self.first: float | None = None
         self.now = 0.0
-        """When the last segment was captured. A segment with an earlier time counts as captured then."""
+        """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
         self.rules: dict[str, CapTotals] = {}
         self._ports = frozenset(ports)
         self._interfaces = tuple(interfaces)
@@ -149,14 +145,13 @@ class Replay:
         """Four-tuples with MPTCP options: whether their SYN was seen."""
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, tuple[int, Carried]] = {}
-        """Subflows that there are: the token and what was carried."""
         self._caps: dict[_Key, tuple[str, float, int]] = {}
-        """The caps in force: rule, since when, and what the subflow had carried before."""
+        """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
         self._cookies = itertools.count(1)
         self._moved: set[FourTuple] = set()
-        """Subflows that carried something since the last sample."""
+        """Subflows that carried data since the last sample."""
         self._tick = self._sample = self._change = math.inf
-        """When to look for what expired, to take a sample for budgets, and when the hours of a rule begin or end."""
+        """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""
         self._open: tuple[bool, ...] = ()
 
     @property
@@ -164,8 +159,8 @@ class Replay:
         return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
 
     def take(self, captured: Captured) -> Iterator[Entry]:
-        """Take in one segment to or from the proxy's ports; yield what happened until then, the segment if it signals
-        anything, and what follows."""
+        """Process a segment to or from the proxy's ports. Yield what fell due before it, the segment itself if it
+        signals anything, and its effects."""
         segment = captured.segment
         yield from self._advance(segment.time)
         now = self.now
@@ -188,21 +183,18 @@ class Replay:
             self._count(captured, four_tuple, from_client)
 
     def finish(self) -> Iterator[Entry]:
-        """The capture is over: yield what was carried last brought about, and complete the totals."""
+        """End the capture: yield the effects of the last bytes carried, and complete the totals."""
         yield from self._sample_budgets()
         for key in list(self._caps):
             self._end_cap(key)
 
     def accounts(self) -> list[AccountAnswer]:
-        """Return what was used of budgets, the fullest first, as ``summary`` has it."""
+        """Return the budget accounts for the summary, the fullest first."""
         if not self.policy.budgets:
             return []
         return budget_rows(self.policy, self._budgets.accounts(), self.now, MOST_ACCOUNTS)[1]
 
-    # The clock
-
     def _advance(self, to: float) -> Iterator[Entry]:
-        """Let the time pass, and yield what it does."""
         if self.first is None:
             self.first = self.now = to
             self._tick = to + TICK_SECONDS
@@ -243,8 +235,6 @@ class Replay:
         change = self.policy.next_change(self.now)
         return math.inf if change is None else change
 
-    # Segments
-
     def _interface(self, remote: bytes, captured: str) -> str:
         address = ip_address(remote)
         for network, name in self._interfaces:
@@ -253,7 +243,7 @@ class Replay:
         return captured
 
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
-        """Return whether the segment is worth a line: a SYN, the end of a subflow, any option but one of data."""
+        """Return whether the segment is worth a line: SYN, FIN, RST, or any option but DSS."""
         if segment.flags & _SYN:
             if segment.options:
                 self._asked[four_tuple] = True
@@ -265,7 +255,7 @@ class Replay:
         return known and (bool(segment.flags & _ENDS) or any(not isinstance(each, Dss) for each in segment.options))
 
     def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
-        """Count what an active subflow carried; what went the wrong way is forged, and carried nothing."""
+        """Count the data of an active subflow; a segment in the wrong direction is forged, and does not count."""
         segment = captured.segment
         if segment.outgoing is from_client or not captured.length:
             return
@@ -273,10 +263,7 @@ class Replay:
             self._moved.add(four_tuple)
             self._sample = min(self._sample, self.now + SAMPLE_SECONDS)
 
-    # Events
-
     def _follow(self, events: Iterable[Event]) -> Iterator[Entry]:
-        """Yield what the tracker reports, and what is decided because of it."""
         tokens: dict[int, None] = {}
         closed = []
         for event in events:
@@ -321,7 +308,6 @@ class Replay:
         return Entry(self.now, kind, text, token, four_tuple)
 
     def _subflow(self, token: int, four_tuple: FourTuple | None) -> str:
-        """Return what a subflow is in words, "" where it is none any longer."""
         connection = self._tracker.get(token)
         for each in () if connection is None else connection.subflows:
             if each.four_tuple == four_tuple:
@@ -332,10 +318,7 @@ class Replay:
                 return ", ".join(parts)
         return ""
 
-    # Decisions
-
     def _decide(self, tokens: Iterable[int]) -> Iterator[Entry]:
-        """Decide about the connections *tokens*, open or not, and yield what is another decision than before."""
         for token in tokens:
             connection = self._tracker.get(token)
             before = self._verdicts.pop(token, {})
@@ -357,7 +340,6 @@ class Replay:
         return self._budgets.apply(connection, verdicts, self.now)
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
-        """Yield what is decided of a subflow, if that is another cap, or another reason for none."""
         throttle, scope = verdict.throttle, verdict.scope
         if before is not None and before.throttle == throttle and before.scope == scope:  # noqa: SIM102 - two questions
             if scope is not None or before.reason == verdict.reason:
@@ -368,7 +350,7 @@ class Replay:
                 return
         word = "not capped: "
         if scope is not None:
-            # What a dry run would cap is no cap.
+            # A dry run caps nothing.
             word = "" if self.policy.dry_run else "capped: "
             if key not in self._caps:
                 self._caps[key] = scope.rule, self.now, self._carried(key)
@@ -387,7 +369,7 @@ class Replay:
         )
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
-        """Take the cap from the subflow; *verdict* has why, where it goes on without."""
+        """End the cap on a subflow; *verdict* has the reason if the subflow goes on uncapped."""
         rule, since, before = self._caps.pop(key)
         seconds, carried = self.now - since, self._carried(key) - before
         total = self.rules[rule]
@@ -402,7 +384,7 @@ class Replay:
         return self._active[key[0]][1].of(key[1]) if key[0] in self._active else 0
 
     def _sample_budgets(self) -> Iterator[Entry]:
-        """Give the budgets what was captured, in place of samples of sockets; yield steps reached and what changes."""
+        """Give the budgets captured bytes in place of socket samples; yield steps reached and changed decisions."""
         self._sample = math.inf
         sockets = {}
         for each in self._moved:

@@ -1,4 +1,4 @@
-"""A replayed capture as lines for people, or as JSON, one object a line with the keys of ``events --json``. Pure."""
+"""Print a replay as text lines, or as JSON lines with the keys of ``events --json``. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mptcp_throttler.views.words import end_text
 
 _FLAGS: Final = ((TcpFlag.SYN, "SYN"), (TcpFlag.FIN, "FIN"), (TcpFlag.RST, "RST"), (TcpFlag.ACK, "ACK"))
 _BY_TIME: Final = ("clock", "budget")
-"""Kinds of what no segment brings about."""
+"""Kinds of entries without a segment as their cause."""
 _CLOCK: Final = "%H:%M:%S.%f"
 _VERSION_0: Final = "asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
 _RESET_REASONS: Final = (
@@ -55,18 +55,18 @@ _NOTES: Final = {
     "unproven_joins": ("join", " whose HMAC could not be checked, for keys are missing"),
     "overflows": ("subflow", " not tracked, for there were too many"),
 }
-"""By the tracker's counter: what is counted, and what a reader has to know of it."""
+"""By tracker counter: the noun that it counts, and what the reader must know about it."""
 
 
 class Timeline:
-    """Lines for people, in the time of *zone*."""
+    """Text lines, in the time of *zone*."""
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
         self._day: str | None = None
 
     def lines(self, entry: Entry) -> Iterator[str]:
-        """Yield the line of *entry*; before the first of a day, one with the date."""
+        """Yield the line of *entry*, after a line with the date if the day changed."""
         at = datetime.fromtimestamp(entry.time, self._zone)
         day = at.strftime("%Y-%m-%d %Z").strip()
         if day != self._day:
@@ -101,7 +101,7 @@ def as_json(entry: Entry) -> str:
 
 
 def summary(replay: Replay) -> Iterator[str]:
-    """Yield what came out of all."""
+    """Yield the totals as text lines."""
     seconds = replay.now - (replay.first or 0.0)
     yield (
         f"{counted(replay.connections, 'connection')}, {counted(replay.subflows, 'subflow')} and "
@@ -117,7 +117,7 @@ def summary(replay: Replay) -> Iterator[str]:
 
 
 def summary_json(replay: Replay, notes: list[str]) -> str:
-    """Return the last line of JSON."""
+    """Return the totals as the last JSON line."""
     rules = {
         rule: {"caps": each.caps, "seconds": each.seconds, "bytes": each.carried} for rule, each in replay.rules.items()
     }
@@ -127,7 +127,7 @@ def summary_json(replay: Replay, notes: list[str]) -> str:
 
 
 def notes(replay: Replay) -> Iterator[str]:
-    """Yield what a reader has to know who takes the timeline for the whole truth."""
+    """Yield what the timeline lacks, and why."""
     if replay.older:
         began = f"{counted(replay.older, 'subflow')} began before the capture"
         yield f"{began}: not tracked; a daemon takes them from the kernel"
@@ -137,7 +137,6 @@ def notes(replay: Replay) -> Iterator[str]:
 
 
 def _remote_end(entry: Entry) -> str:
-    """Return the client's end of the subflow of *entry*."""
     assert entry.four_tuple is not None
     return end_text(entry.four_tuple.remote, entry.four_tuple.remote_port)
 
@@ -148,7 +147,6 @@ def _end(address: bytes, port: int | None) -> str:
 
 
 def _what(entry: Entry) -> str:
-    """Return flags and options of a segment."""
     segment = entry.segment
     assert segment is not None
     flags = " ".join(name for bit, name in _FLAGS if segment.flags & bit) or "no flags"
@@ -162,7 +160,7 @@ def _what(entry: Entry) -> str:
 
 
 def in_words(option: MptcpOption) -> str:
-    """Return what one option says (RFC 8684, 3). Keys are left out: they are secrets."""
+    """Describe one option (RFC 8684, 3). Keys are left out: they are secrets."""
     match option:
         case MpCapable():
             words = [f"MP_CAPABLE version {option.version}"]

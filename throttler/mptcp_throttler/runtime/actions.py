@@ -1,4 +1,4 @@
-"""What is done to single subflows and connections: what the stages want, and what is beyond what is tracked closed."""
+"""Acts on single subflows and connections: carries out the stages' effects, and closes what exceeds the tracker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
 log = logging.getLogger(__name__)
 
 MOST_LINES: Final = 20
-"""In a minute, of each kind: anybody can cause them, and a reload to a policy by order refuses all connections."""
+"""Per minute and kind: anybody can cause them, and a reload to a policy by order refuses all connections."""
 
 
 class ActionRunner:
-    """Does what the stages return as :class:`~mptcp_throttler.stages.stage.Effect`."""
+    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ActionRunner:
         self._refusals = RateLimiter(MOST_LINES)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
+        """Carry out *effects*; log one that the kernel refuses, and go on."""
         for effect in effects:
             match effect:
                 case Relaxed(token, rules, reason):
@@ -63,22 +63,20 @@ class ActionRunner:
                     raise TypeError(f"nothing carries out {effect!r}")
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the backup flags that a killed daemon left: those that no rule explains are taken back.
-
-        If no daemon was killed that had set any, they are somebody else's and stay.
-        """
+        """Take over a killed daemon's backup flags; take back those that no rule explains. If no killed daemon had set
+        any, the flags are somebody else's and stay."""
         if self._path_manager.take_flags_over():
             self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
-        """Make all subflows regular again that were made backup."""
+        """Make all subflows that were made backup regular again."""
         self.carry_out(self._steering.release_all())
 
     def _set_backup(self, effect: SetBackup) -> None:
         try:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            # Of a flag that an earlier daemon left, no policy in force says that it is to be changed.
+            # Without a rule, the flag is an earlier daemon's, and no policy in force asks for the change.
             if effect.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
@@ -94,11 +92,11 @@ class ActionRunner:
 
 
 class ConnectionLimiter:
-    """Closes what the tracker reports as too many, for no cap would hold it; it logs what stays and why.
+    """Closes what the tracker reports as too many, because no cap would hold it; logs what stays and why.
 
-    Only under the path manager in user space, which steering by order needs, does the kernel take more subflows than
-    are tracked, and that path manager closes them. Under another one they are only logged. A connection beyond its
-    client's share (:mod:`mptcp_throttler.mptcp.limits`) is reset by the kernel; a dry run only logs it.
+    The kernel accepts more subflows than are tracked only under the path manager in user space, which steering by order
+    needs; that closes them. Otherwise they are only logged. The kernel resets a connection beyond its client's share
+    (:mod:`mptcp_throttler.mptcp.limits`); a dry run only logs it.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class ConnectionLimiter:
         close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, str]],
         is_dry_run: Callable[[], bool],
     ) -> None:
-        """*connections* is the tracker's live view by token; *close_sockets* returns why which stay."""
+        """*connections* is the tracker's live view by token; *close_sockets* returns which stay, and why."""
         self._path_manager = path_manager
         self._connections = connections
         self._close_sockets = close_sockets
@@ -116,7 +114,7 @@ class ConnectionLimiter:
         self._lines = {"subflows": RateLimiter(MOST_LINES), "connections of its client": RateLimiter(MOST_LINES)}
 
     def close(self, events: Iterable[Event]) -> None:
-        """Close what *events* report as too many. What stays is logged, each time that a dump reports it."""
+        """Close what *events* report as too many; log what stays each time that a dump reports it."""
         connections = []
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
@@ -135,7 +133,7 @@ class ConnectionLimiter:
             self._path_manager.close_subflow(event.token, event.four_tuple)
         except KernelError as error:
             if error.errno == errno.EINVAL and event.token not in self._connections:
-                return  # it ended meanwhile, with all its subflows
+                return  # the connection ended meanwhile, with all subflows
             self._say("subflows", event, f"{error}; nothing caps it")
         else:
             self._say("subflows", event, "closed")

@@ -1,8 +1,8 @@
-"""The component of budgets: gives the stage the calendar and closed sockets, and writes what it counted to the ledger.
+"""The component of budgets: gives the stage the calendar and closed sockets, and writes its counts to the ledger.
 
-The ledger belongs to one thread, which alone opens, reads and writes it: the disk never stops the event loop. What was
-fetched from the stage and could not be written goes back there, and is written with what came since. A ``quota reset``
-of another process is noticed by the number that SQLite gives each state of a database; only then it is read.
+Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be
+written go back to the stage, and are written with later ones. A ``quota reset`` by another process is detected by the
+number that SQLite gives each state of a database; only then is the ledger read.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 MAX_WRITE_SECONDS = 5.0
-"""Between two writes while all sockets are there: the kernel keeps their counters."""
+"""Between two writes while all sockets exist: the kernel keeps their counters."""
 COUNTERS_PER_SECOND = 4000
-"""So many counters of sockets are written in a second at the most: some 0.5 % of a processor."""
+"""Maximum rate of writing socket counters: about 0.5 % of a processor."""
 PRUNE_SECONDS = 86_400.0
-"""Between two prunings."""
 SURE_SECONDS = 6 * 3600.0
-"""Before a pruning: so long the wall clock must have gone on as the monotonic one. A daemon that is started anew every
-day still prunes."""
+"""Before a pruning, the wall clock must have run with the monotonic one for so long. A daemon that restarts daily still
+prunes."""
 KEPT_SECONDS = 400 * 86_400
-"""How long what was used is kept: longer than a year of months."""
+"""How long usage is kept: more than a year of months."""
 
 T = TypeVar("T")
 
 
 class Budgets(Component):
-    """One daemon's budgets. *changed* hears whose verdicts are to be made anew; *listed* returns the cookies of all
-    sockets that the last sweep found, None where that ended before its argument, monotonic seconds."""
+    """One daemon's budgets. *changed* takes the tokens to decide again; *listed* returns the cookies of all sockets of
+    the last sweep, or None if that ended before its argument, monotonic seconds."""
 
     def __init__(
         self,
@@ -61,27 +60,26 @@ class Budgets(Component):
         self._changed = changed
         self._listed = listed
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
-        """Begins with the first call."""
         self._ledger: Ledger | None = None
-        """Used in that thread alone; None until a policy has a budget."""
+        """Used only in that thread; None until a policy has a budget."""
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
-        """The periods of which accounts were read last."""
+        """The periods whose accounts were read last."""
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
         self._ahead = math.inf
         """How many seconds the wall clock was ahead of the monotonic one at the last tick."""
         self._prunes_at = math.inf
-        """When to prune next, monotonic seconds."""
+        """Monotonic seconds."""
         self.trouble: str | None = None
-        """Why what budgets count cannot be written just now."""
+        """Why counts cannot be written at present."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Open what *policy* needs, before it comes into force. Raises KernelError where the ledger cannot be used."""
+        """Open what *policy* needs, before it comes into force. Raises KernelError if the ledger cannot be used."""
         if not policy.budgets:
             return
         now = self._clock()
-        # First, for a period that turns has the stage forget what was read of budgets that it does not have yet.
+        # First: at a new period the stage forgets what was read of budgets that it does not have yet.
         self._pass_on(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
@@ -94,7 +92,6 @@ class Budgets(Component):
             raise KernelError(str(error)) from error
 
     async def run(self) -> None:
-        """Follow the calendar and write, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await self.tick(time.monotonic())
@@ -107,7 +104,7 @@ class Budgets(Component):
         wall, sockets = self._clock(), self._stage.sockets
         before, self._ahead = self._ahead, wall - now
         if abs(self._ahead - before) > 1.0:
-            # The clock was set: one that is years ahead until the network sets it must not have the ledger pruned.
+            # The clock was set. One that is years ahead until the network sets it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
         self._pass_on(self._stage.advance(wall, now))
         sockets.forget_unlisted(now, self._listed)
@@ -130,7 +127,6 @@ class Budgets(Component):
             self.trouble = str(error)
 
     async def close(self) -> None:
-        """Write for the last time."""
         if self._ledger is None:
             return
         try:
@@ -143,13 +139,13 @@ class Budgets(Component):
             self._thread.shutdown(wait=False)
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count what a socket has carried in its life; of nobody where no policy has had a budget."""
+        """Count what a socket carried in its life; nothing until a policy has had a budget."""
         if self._ledger is not None:
             self._stage.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write what there is to write. Raises LedgerError; then it is kept."""
-        # A write that has begun is not given up with the task that wanted it: whether it succeeded must be known.
+        """Write pending counts. Raises LedgerError; then they are kept."""
+        # A write outlives the cancellation of its task: it must be known whether it succeeded.
         await asyncio.shield(asyncio.ensure_future(self._write_whole(ledger)))
 
     async def _write_whole(self, ledger: Ledger) -> None:
@@ -164,7 +160,7 @@ class Budgets(Component):
                 raise
 
     async def _read_changes(self, ledger: Ledger) -> None:
-        """Read accounts where somebody else has changed them or a period began. Raises LedgerError."""
+        """Read accounts again if another process changed them or a period began. Raises LedgerError."""
         periods = self._stage.periods()
         if await self._call(ledger.changed_by_others):
             self._read = ()
@@ -173,7 +169,7 @@ class Budgets(Component):
             self._read = periods
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
-        async with self._writing:  # what is being written would be missing from it
+        async with self._writing:  # counts being written would be missing
             self._pass_on(self._stage.set_used(periods, await self._call(ledger.used, periods)))
 
     def _pass_on(self, tokens: Collection[int]) -> None:
@@ -184,7 +180,7 @@ class Budgets(Component):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _open(self) -> tuple[Ledger, dict[int, tuple[int, int]]]:
-        """Open the ledger, and return what it knows of sockets. In the thread."""
+        """Open the ledger; return the counters that it has of sockets. Runs in the thread."""
         ledger = Ledger(self._path)
         try:
             self._boot = BOOT_ID.read_text().strip()

@@ -1,7 +1,7 @@
-"""Says in the log which subflows got a cap and which lost theirs: each one for debugging, otherwise a line a rule.
+"""Logs which subflows got or lost a cap: each one at debug level, otherwise one line per rule.
 
-After a quiet time that line comes a second after the first change, and then once a minute while changes go on. So ten
-thousand short downloads are a line a minute, and a cap on one subflow names it.
+After a quiet time, that line comes a second after the first change, then once a minute while changes go on. So ten
+thousand short downloads make one line a minute, and a cap on one subflow names it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,22 @@ AGAIN_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Changes:
-    """Of one rule since its last line."""
-
     capped: int = 0
     lifted: int = 0
     ended: int = 0
-    """Subflows that ended under their cap."""
+    """Subflows that ended while capped."""
     last: _Change | None = None
 
 
 class _Change(NamedTuple):
-    """Of one subflow; put in words only if it is logged, for most are only counted."""
+    """Of one subflow. Put in words only if it is logged, because most are only counted."""
 
     decision: Decision
     verdict: Verdict
-    """That has the cap."""
+    """The one with the cap."""
     text: str
 
     def line(self) -> tuple[str, dict[str, Any]]:
-        """Return the line and its ``extra``."""
         decision, verdict, text = self
         most = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.ceil)})"
         upload = "upload of " if verdict.direction is Direction.UP else ""
@@ -56,19 +53,19 @@ class _Change(NamedTuple):
 
 
 class CapLog:
-    """Of all connections of one daemon."""
+    """Collects the changes of one daemon's caps."""
 
     def __init__(self, subflows: Callable[[str], int]) -> None:
-        """*subflows* returns how many a rule caps, or would in a dry run."""
+        """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
         self._changes: dict[tuple[str, bool], _Changes] = {}
-        """By rule, those that a dry run only names apart."""
+        """By rule, and whether it was a dry run."""
         self._is_dry = False
-        """So was the last decision."""
+        """The last decision was a dry run's."""
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:
-        """Take note of what *decision* changed. What a dry run named has lost nothing when that ends."""
+        """Note what *decision* changed. When a dry run ends, subflows that it named have lost nothing."""
         self._is_dry = is_dry = decision.is_dry
         if is_dry and decision.turns:
             return
@@ -90,7 +87,7 @@ class CapLog:
         return changes
 
     def lines(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return a line, and its ``extra``, for each rule that changed anything since the last call."""
+        """Return, for each rule with changes since the last call, a line and its ``extra``."""
         changes, self._changes = self._changes, {}
         self._changed.clear()
         return [self._line(rule, is_dry, each) for (rule, is_dry), each in sorted(changes.items(), key=_set_first)]
@@ -105,7 +102,6 @@ class CapLog:
         return f"rule {rule}: {counts}; {now} {capped} now{dry}", about(rule=rule)
 
     async def run(self) -> None:
-        """Log, forever."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(FIRST_SECONDS)

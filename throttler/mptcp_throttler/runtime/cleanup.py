@@ -1,4 +1,4 @@
-"""Removes what a killed daemon left in the kernel. Works from names alone: no memory of the daemon is needed.
+"""Removes what a killed daemon left in the kernel, by names only: no memory of the daemon is needed.
 
 What it set on sockets has no name; it is taken back from all subflows of the listening ports.
 """
@@ -30,11 +30,8 @@ LIFT_SECONDS = 3.0
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, put back root qdiscs; return what was done, for people.
-
-    Raises AlreadyRunning while a daemon is at work, KernelError with all that failed, which keeps nothing else
-    from being removed.
-    """
+    """Remove sets, rules and tables of every backend, put back root qdiscs; return what was done, for people. A failure
+    does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     done: list[str] = []
     failures: list[str] = []
     with locked(settings.state_directory):
@@ -62,7 +59,7 @@ async def cleanup(settings: Settings) -> list[str]:
     return done
 
 
-# Each returns what was done, or nothing where nothing was there, and raises KernelError.
+# Each returns what was done, or "" if there was nothing to do, and raises KernelError.
 
 
 async def _tunnels(settings: Settings) -> str:
@@ -71,7 +68,7 @@ async def _tunnels(settings: Settings) -> str:
     try:
         await REAL.ask_tunnels(settings.tunnel_socket, {"classes": {}})
     except (FileNotFoundError, ConnectionRefusedError):
-        return ""  # a daemon that begins anew knows no classes
+        return ""  # a daemon that starts again knows no classes
     except OSError as error:
         raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
     return "tunnels: no path is in a class of ours"

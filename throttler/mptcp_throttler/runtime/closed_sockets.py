@@ -1,8 +1,8 @@
-"""The component of closed sockets: what each carried in its life, told to who counts bytes.
+"""The component of closed sockets: reports what each socket carried in its life to the parts that count bytes.
 
-Without it what a subflow carries after its last sample is unknown, and of one that is shorter than the time between two
-samples all of it. It is always there, for the totals of paths and caps need it as budgets do: in the kernel it costs a
-call or two for a connection, here some microseconds for each that closed, once a second.
+Without it, what a subflow carries after its last sample is unknown, or everything if it lives shorter than a sampling
+interval. It always runs, because totals of paths and caps need it as budgets do. It costs a call or two per connection
+in the kernel and, once a second, some microseconds here for each closed one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 _AT_ONCE = 256
-"""Closed sockets that are counted before the event loop has its turn: about a millisecond."""
+"""Closed sockets counted before yielding to the event loop: about a millisecond."""
 
 Listener = Callable[[int, End, int, int], None]
-"""Takes what a ``ClosedSocket`` has."""
+"""Takes the fields of a ``ClosedSocket``."""
 
 
 class ClosedSockets(Component):
-    """Of one daemon. *listeners* hear of each socket once; then *told* is called, of however many it was."""
+    """One daemon's closed sockets. *listeners* get each socket once; *told* follows each round, even an empty one."""
 
     repairs = 0
-    """How often the meter was put right."""
 
     def __init__(
         self,
@@ -46,29 +45,27 @@ class ClosedSockets(Component):
 
     @property
     def are_counted(self) -> bool:
-        """This kernel has what it takes."""
+        """Whether this kernel supports counting."""
         return self._meter is not None
 
     async def prepare(self, policy: Policy) -> None:
-        """Have sockets metered that are accepted from here on, whatever *policy* says."""
+        """Meter sockets that are accepted from now on, whatever *policy* says."""
         del policy
         if self._meter is None:
             self._meter = self._open_meter()
 
     async def verify(self) -> None:
-        """Put right what somebody did to the meter. Raises KernelError."""
         for problem in self._meter.check() if self._meter is not None else ():
             self.repairs += 1
             log.warning("%s; putting it right", problem)
 
     async def run(self) -> None:
-        """Tell of closed sockets, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await self.tell()
 
     async def tell(self) -> None:
-        """Tell of those that have closed since the last time."""
+        """Report the sockets that have closed since the last time."""
         try:
             for number, each in enumerate(() if self._meter is None else self._meter.closed(), start=1):
                 for listener in self._listeners:
@@ -80,7 +77,6 @@ class ClosedSockets(Component):
         self._told()
 
     async def close(self) -> None:
-        """Tell for the last time."""
         if self._meter is not None:
             await self.tell()
             self._meter.close()

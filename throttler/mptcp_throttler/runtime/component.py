@@ -1,8 +1,8 @@
-"""The one life cycle of what the daemon is made of.
+"""The life cycle that all parts of the daemon share.
 
-A reload prepares all components for the new policy, and where one refuses rolls all of them back to the old one; only
-when all are prepared are they committed. So nothing is half applied. Components close in the reverse order of the list;
-one that fails to close does not keep the others from it (``AsyncExitStack``).
+A reload prepares all components for the new policy. If one refuses, all are rolled back to the old one; only when all
+are prepared are they committed. So nothing is half applied. Components close in reverse order of the list; a failure to
+close does not stop the others (``AsyncExitStack``).
 """
 
 from __future__ import annotations
@@ -18,38 +18,36 @@ log = logging.getLogger(__name__)
 
 
 class Component:
-    """A part with something in the kernel, on disk or on the event loop. It inherits the steps that do nothing.
-
-    Each object there is made and changed by one component: docs/contract.md names them all.
-    """
+    """A part with something in the kernel, on disk or on the event loop. By default, each step does nothing. Each
+    object there has one component that makes and changes it: docs/contract.md names them all."""
 
     @property
     def repairs(self) -> int:
-        """How many objects of this were found changed and put right so far."""
+        """How many objects were found changed and repaired so far."""
         return 0
 
     async def verify(self) -> None:
-        """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
+        """Compare this component's objects with the desired state, and repair differences. Raises KernelError."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Provide what *policy* needs, before it comes into force. Raises KernelError where it cannot be provided."""
+        """Provide what *policy* needs, before it comes into force. Raises KernelError if that is impossible."""
 
     async def commit(self, policy: Policy) -> None:
         """*policy* is in force: drop what it does not need."""
 
     async def roll_back(self, policy: Policy) -> None:
-        """*policy* stays in force: drop what another one that was prepared would have needed."""
+        """*policy* stays in force: drop what another, prepared one would have needed."""
 
     async def run(self) -> None:
         """Work until cancelled."""
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Take everything out of the kernel again. Raises KernelError with all that failed."""
+        """Remove everything from the kernel. Raises KernelError with all failures."""
 
 
 async def prepare_all(components: Sequence[Component], wanted: Policy, present: Policy) -> None:
-    """Prepare *components* for *wanted*. Where one refuses, all are as *present* needs them; raises KernelError."""
+    """Prepare *components* for *wanted*. If one refuses, roll all back to *present* and raise KernelError."""
     try:
         for component in components:
             await component.prepare(wanted)
@@ -63,10 +61,8 @@ async def prepare_all(components: Sequence[Component], wanted: Policy, present: 
 
 
 async def verify_all(owners: Iterable[Component], refused: dict[Component, str]) -> bool:
-    """Have all *owners* verified; one that cannot put its objects right does not keep the others from it.
-
-    Return whether all could. *refused* has for each of the others what was last said of it, so that it is said once.
-    """
+    """Verify all *owners*; a failed repair does not stop the others. Return whether all succeeded. *refused* has the
+    last error of each owner that failed, so that it is logged once."""
     for owner in owners:
         try:
             await owner.verify()

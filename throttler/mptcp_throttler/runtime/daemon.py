@@ -1,8 +1,8 @@
 """Wiring of one daemon, and its life from start to stop.
 
-The :mod:`~mptcp_throttler.runtime.engine` has the parts that a change passes, in their order. What has something in
-the kernel or on disk is a component (``component``): all are prepared for a policy, then committed. All run on one
-event loop; nothing blocks it long.
+The :mod:`~mptcp_throttler.runtime.engine` has the parts that a change passes, in order. A part with state in the kernel
+or on disk is a component (``component``): all are prepared for a policy, then committed. Everything runs on one event
+loop, and nothing blocks it for long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from mptcp_throttler.storage.grants import NAME as GRANTS
 log = logging.getLogger(__name__)
 
 STATUS_SECONDS = 5.0
-"""Between two looks whether what the service manager shows has changed."""
+"""Between two checks whether the status line for the service manager has changed."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -63,10 +63,7 @@ class Daemon:
         kernel: KernelAccess = REAL,
         read_settings: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """*read_settings* says what of the settings file has changed.
-
-        Must be made inside a running event loop. Raises KernelError.
-        """
+        """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
         self._started, self._pid = time.monotonic(), os.getpid()
@@ -85,8 +82,8 @@ class Daemon:
         self._closed_sockets = closed_sockets = ClosedSockets(
             partial(kernel.meter, settings), counting, traffic.closed_told
         )
-        # The order in which they are prepared; they are closed in the reverse order. A start that the ledger refuses is
-        # to change nothing in the kernel: who has taken over there what a killed daemon left removes it when closed.
+        # The order of preparation; closing is in reverse. The ledger comes first: a start that it refuses must leave
+        # the kernel alone, but a component that has adopted what a killed daemon left would remove it when closed.
         # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
@@ -105,29 +102,26 @@ class Daemon:
         self._observers = Observers(settings, kernel, engine, self._drift.verify)
 
     def stop(self) -> None:
-        """Have :meth:`serve` end."""
+        """Make :meth:`serve` end."""
         self._stop.set()
 
     def reload(self) -> None:
-        """Have the policy read anew."""
+        """Read the policy again."""
         self._reload_wanted.set()
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then leave the kernel as it was.
-
-        Raises :class:`KernelError` when the start fails, ``AlreadyRunning`` when another daemon is there.
-        """
+        """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
         with locked(self._settings.state_directory):
-            # From the first change to the last: a signal in between must not end us half-way.
+            # From the first change to the last: a signal in between must not end the daemon half-way.
             for number in STOP_SIGNALS:
                 loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # A second stop asks for what is being done. The loop leaves each signal to its default action, which
-                # would end us: none must come in that moment.
+                # A second stop signal asks for what is already under way. When a handler is removed, the loop restores
+                # the default action, which would end the daemon: block the signals in that moment.
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 for number in STOP_SIGNALS:
                     loop.remove_signal_handler(number)
@@ -186,19 +180,19 @@ class Daemon:
             )
 
     async def _adopt(self) -> None:
-        """Take over what a killed daemon left, and bring the kernel in line with the policy."""
+        """Take over what a killed daemon left."""
         engine = self._engine
         found = list(engine.sampler.latest.values())
         engine.actions.adopt(found)
         await engine.enforce()
         if engine.paced.possible:
             await engine.paced.adopt(found)
-            # What is capped already stays capped, and what sends little is capped from the start.
+            # Subflows that are capped already stay capped; those that send little are capped from the start.
             await engine.sampler.sweep()
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, none of which ends by itself, until told to stop; the first that fails ends the daemon."""
+        """Run *duties*, which never end, until told to stop. The first that fails ends the daemon."""
         tasks = [asyncio.create_task(duty) for duty in duties]
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -211,7 +205,7 @@ class Daemon:
             await asyncio.gather(stop, *tasks, return_exceptions=True)
 
     async def _sample_for_the_last_time(self) -> None:
-        """Have budgets count what was carried until now."""
+        """Have budgets count what was carried so far."""
         if self._engine.budget_stage.watched():
             try:
                 await self._engine.sampler.sweep()
@@ -225,7 +219,7 @@ class Daemon:
             await self._reloads.reload()
 
     async def _tell_service_manager(self, told: str) -> None:
-        """Give signs of life and what has changed since *told*, forever: a loop that hangs is started anew."""
+        """Send watchdog pings, and the status if it is not *told*, forever: a loop that hangs is restarted."""
         watched = watchdog_seconds(os.environ)
         while True:
             text = self._summary() if is_managed() else told
@@ -233,11 +227,11 @@ class Daemon:
             if lines:
                 tell(*lines)
             told = text
-            # Half of it, as sd_watchdog_enabled(3) advises.
+            # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 
     def _summary(self) -> str:
-        """Return in one line what the daemon does, for ``systemctl status``."""
+        """Return one line on what the daemon does, for ``systemctl status``."""
         engine = self._engine
         policy, refused = engine.decisions.policy, self._reloads.last_refused
         text = (
@@ -253,7 +247,7 @@ class Daemon:
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
     def _answer(self, line: bytes) -> Iterator[bytes]:
-        """Yield the answer to a request in pieces, from what is stored; called in a child."""
+        """Yield the answer to a request in pieces; called in a child."""
         snapshot = Snapshot(
             now=time.time(),
             started=self._started,

@@ -1,7 +1,7 @@
-"""Decides what holds for each connection, and keeps it: the policy first, then the stages in the order of one list.
+"""Decides the verdicts of each connection and stores them: the policy first, then the stages in order.
 
-What was decided is stored. Whoever asks (status, plan, views) reads that and decides nothing. A few connections are
-decided at once; many, after a reload for one, in slices between which the event loop answers.
+Readers (status, plan, views) use what is stored and decide nothing. A few connections are decided at once; many, for
+example after a reload, in slices between which the event loop runs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, wit
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""Connections decided without a pause, at most."""
 SLICE_SECONDS = 0.003
-"""After which no other one is decided without a pause, for a join waits for it. Just after somebody has asked for the
-status, each page of memory that is written is copied first, and the same connections take thrice as long."""
+"""Limit of a slice: a join waits for it. Just after a status request each page of memory that is written is copied
+first, and the same connections take three times as long."""
 Listener = Callable[[Decision], None]
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
-"""A subflow has so little under way until then that a cap may begin on it at once."""
+"""Until this age a subflow has so little in flight that a cap may begin at once."""
 
 
 class Decisions:
@@ -53,14 +52,11 @@ class Decisions:
         keeps: Listener,
         of_caps: Sequence[Listener],
     ) -> None:
-        """*connections* is the tracker's live view by token. No rule acts on subflows of other ports than
-        *listen_ports*.
-
-        *keeps* takes each decision, the listeners *of_caps* only those that change a cap; all before the planners do.
-        """
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *keeps*
+        takes each decision, *of_caps* only those that change a cap; both before the planners."""
         self.policy = policy
         self.verdicts: dict[int, Verdicts] = {}
-        """By token; of each active subflow, direction by direction."""
+        """By token; for each active subflow, direction by direction."""
         self._connections = connections
         self._stages = tuple(stages)
         self._planners = tuple(planners)
@@ -70,7 +66,6 @@ class Decisions:
         self._of_caps = tuple(of_caps)
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
-        """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
 
     def set_policy(self, policy: Policy) -> None:
@@ -82,7 +77,7 @@ class Decisions:
             planner.set_policy(policy.enforced)
 
     def decide(self, tokens: Collection[int]) -> bool:
-        """Decide about connections: at once where they are few, else by :meth:`due`; return whether it was at once."""
+        """Decide about connections: a few at once, many by :meth:`due`. Return whether it was at once."""
         if len(tokens) > AT_ONCE:
             self._waiting.update(dict.fromkeys(tokens))
             self._wake.set()
@@ -94,16 +89,16 @@ class Decisions:
         return True
 
     async def decide_all(self) -> AsyncIterator[None]:
-        """Decide about every connection; yield after each slice. Nobody need take from :meth:`due` meanwhile."""
+        """Decide about every connection; yield after each slice. :meth:`due` need not run meanwhile."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
-        # A new policy has taken some milliseconds until here.
+        # Setting the policy took some milliseconds.
         await asyncio.sleep(0)
         async for _ in self._slices():
             yield
 
     async def due(self) -> AsyncIterator[None]:
-        """Decide about those that wait, and about those that are anticipated no longer, forever; yield each time."""
+        """Decide about waiting connections and those whose anticipation ended, forever; yield each time."""
         while True:
             due = self.anticipation.next_due
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
@@ -153,7 +148,7 @@ class Decisions:
             if decision.changes_caps:
                 for listener in self._of_caps:
                     listener(decision)
-        # What a dry run decides goes no further.
+        # A dry run's decisions go no further.
         enforced = without_caps(verdicts) if is_dry else verdicts
         for planner in self._planners:
             try:
@@ -178,9 +173,9 @@ class Decisions:
             yield verdicts
 
     def expected(self, connection: Connection) -> int:
-        """Return with how many paths caps are decided."""
+        """Return the number of paths by which caps are decided."""
         if connection.is_tunnel:
-            return 0  # its paths are told of together
+            return 0  # its daemon reports all paths together
         before = self.anticipation.next_due
         paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
         if self.anticipation.next_due != before:
@@ -189,18 +184,18 @@ class Decisions:
 
 
 def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
-    """Return the subflows that have had no time to send much; none where their beginning was not seen."""
+    """Return the subflows too young to have sent much; none if the connection's beginning was not seen."""
     if not connection.seen_from_start:
         return ()
     return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
 
 
 def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
-    """Return *verdicts* with neither cap, budget nor steering where the local port is none of *listen_ports*.
+    """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*.
 
-    A client joins at such a port where the proxy announced it (ADD_ADDR with a port, RFC 8684, 3.4.1), and a proxy may
-    open a subflow to its client from any port. They count as active subflows of their connection; but sets, rules, BPF
-    programs and dumps of sockets are for the listening ports alone.
+    A client joins at another port if the proxy announced it (ADD_ADDR with a port, RFC 8684, 3.4.1), and a proxy may
+    open a subflow to its client from any port. They count as active subflows of their connection, but sets, rules, BPF
+    programs and socket dumps cover the listening ports only.
     """
     if all(each.four_tuple.local_port in listen_ports for each in verdicts):
         return verdicts
@@ -208,8 +203,8 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
 
 
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
-    """Return *verdicts* on a tunnel's paths without what cannot be done to them: what comes in by them passes no
-    queue of ours, and their own daemon chooses among them."""
+    """Return *verdicts* on a tunnel's paths without upload caps and steering: what comes in by them passes no queue of
+    ours, and the tunnel's own daemon chooses among them."""
     return tuple(
         [
             replace(

@@ -1,7 +1,7 @@
-"""What the throttler has in the kernel for each direction: a planner and the reconciler that follows it.
+"""The kernel side of each direction: a planner and the reconciler that follows it.
 
-*Downloads*: HTB on the interfaces, netfilter on the way out. *Uploads*: HTB on an IFB device, nftables at ingress; it
-is in the kernel only while the policy has rules for uploads, so that nobody else pays for it.
+*Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*: HTB on an IFB device, nftables at ingress. Uploads
+are in the kernel only while the policy has rules for them, so that nobody else pays for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Downloads(Component):
-    """What leaves for the clients. A component."""
+    """Traffic to the clients."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess, tunnels: Tunnels) -> None:
         self.planner = Planner(settings.ownership)
@@ -55,7 +55,7 @@ class Downloads(Component):
         await self.reconciler.prepare()
 
     async def commit(self, policy: Policy) -> None:
-        """Limit the segments that the interfaces build, as the tightest cap of *policy* needs."""
+        """Limit the GSO size of the interfaces, as the tightest cap of *policy* needs."""
         assert self._tc is not None
         self._tc.want_gso(self._gso_limit(policy))
         self.reconciler.wake()
@@ -69,7 +69,7 @@ class Downloads(Component):
 
     @property
     def left_out(self) -> Collection[str]:
-        """Interfaces that are not shaped: somebody gave them a root that could not be put back."""
+        """Interfaces that are not shaped: somebody gave them a root qdisc that could not be put back."""
         return () if self._tc is None else self._tc.left_out
 
     async def run(self) -> None:
@@ -91,22 +91,20 @@ class Downloads(Component):
 
 
 class Uploads(Component, Consumer):
-    """What comes from the clients. A component, and a consumer of samples."""
+    """Traffic from the clients. Also a consumer of samples."""
 
     by_request = True
     interval, period = MEASURE_SECONDS, float("inf")
 
     def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
-        """*connections* are those that are tracked, by token."""
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
-        """None until a policy needs it."""
         self.in_force = False
-        """Our device and our table are there."""
+        """Our device and our table exist."""
         self._left = False
-        """They are not in force, and the kernel refused to remove them."""
+        """They are not in force, but the kernel refused to remove them."""
         self._may_be_left = False
-        """A preparation failed, and so did the removal of what it had made, if anything."""
+        """A preparation failed, and so did the removal of what it may have made."""
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -118,11 +116,11 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.enforced.acts_on_upload:
             return
         reconciler = await self._opened()
-        # What a comparison sees meanwhile is not what is left.
+        # Clear the flags, or a comparison meanwhile would remove what is being made.
         left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()
-        except BaseException:  # a stop meanwhile, too, leaves nothing
+        except BaseException:  # a stop meanwhile leaves nothing, either
             self._left, self._may_be_left = left, True
             await self._remove()
             raise
@@ -136,7 +134,7 @@ class Uploads(Component, Consumer):
         await self.commit(policy)
 
     async def remove_what_was_left(self) -> bool:
-        """Remove what a killed daemon left here, where the policy does not need it; return whether that can be done."""
+        """Remove what a killed daemon left, if the policy does not need it; return whether that is possible here."""
         if self.in_force or self._kernel.upload_missing() is not None:
             return False
         await self._opened()
@@ -144,7 +142,6 @@ class Uploads(Component, Consumer):
         return True
 
     async def verify(self) -> None:
-        """Compare with the kernel and repair what differs. Raises KernelError."""
         if self._left and not self.in_force:
             await self._remove_all()
         elif self._may_be_left and not self.in_force:
@@ -157,13 +154,12 @@ class Uploads(Component, Consumer):
         return 0 if self.reconciler is None else self.reconciler.counters.repairs
 
     def follow(self) -> None:
-        """Say that the plan may have changed."""
+        """Note that the plan may have changed."""
         if self.in_force and self.reconciler is not None:
             self._wake.set()
             self.reconciler.wake()
 
     async def run(self) -> None:
-        """Apply the plan and step the transitions, forever."""
         applying: asyncio.Task[None] | None = None
         try:
             while True:
@@ -191,7 +187,7 @@ class Uploads(Component, Consumer):
             elif self._may_be_left:
                 await self._remove()
 
-    # A consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
+    # Consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
 
     def urgent(self) -> Collection[FourTuple]:
         return self._transitions.urgent()
@@ -199,8 +195,6 @@ class Uploads(Component, Consumer):
     def observe(self, samples: Samples) -> Iterator[None]:
         self._transitions.observe(samples.asked, samples.sockets, samples.time)
         yield
-
-    # Within
 
     def _subflows(self, token: int) -> list[FourTuple]:
         connection = self._connections.get(token)
@@ -221,7 +215,7 @@ class Uploads(Component, Consumer):
         try:
             await self._remove_all()
         except KernelError as error:
-            # A kernel without the family netdev or IFB has nothing of ours either. What stays is removed by verify().
+            # A kernel without the family netdev or IFB has nothing of ours. What stays is removed by verify().
             self._left = self._left or self.in_force
             log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
         self.in_force = False

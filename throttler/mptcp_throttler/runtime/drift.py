@@ -1,10 +1,9 @@
-"""Drift: what others change of ours is found and put right.
+"""Drift: finds and repairs what others change of ours.
 
-There is one comparison: each owner reads what is there, compares it with what should be there, and repairs what
-differs. It is made shortly after the kernel told of a change (``kernel.notices``: traffic control, interfaces,
-nftables), and every ``verify_interval`` for what the kernel tells nobody of: ipset, legacy iptables, sysctls, BPF,
-files. Where two programs want different things of one object, each repair of it makes the next one wait longer, up to
-the interval.
+Each owner reads the actual state, compares it with the desired one, and repairs differences. This comparison runs
+shortly after the kernel reports a change (``kernel.notices``: traffic control, interfaces, nftables), and every
+``verify_interval`` for changes that the kernel does not report: ipset, legacy iptables, sysctls, BPF, files. If two
+programs fight over one object, each repair of it makes the next one wait longer, up to the interval.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from mptcp_throttler.runtime.event_loop import wait_at_most
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
-"""After a comparison that failed."""
+"""After a failed comparison."""
 TOGETHER_SECONDS = 0.1
 """From a notice to the comparison: changes come in groups."""
 REST = 10
-"""A comparison that took a second is followed by so many seconds without one."""
+"""Pause after a comparison, as a multiple of how long it took."""
 FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
-"""So many repairs of one thing are made at once; each further one waits twice as long. One that holds for that time is
-the first again."""
+"""So many repairs of one thing are made at once; each further one waits twice as long. A repair that holds for that
+time resets the count."""
 MOST_NAMED = 8
-"""Changes that are kept, to be named, until the next comparison."""
+"""Changes kept, to be named at the next comparison."""
 
 
 @dataclass(slots=True)
 class ChangeCounters:
     noticed: int = 0
-    """Changes by others of what is ours, or of what it stands on, that the kernel told of."""
+    """Changes by others, reported by the kernel, of our objects or of what they depend on."""
     comparisons: int = 0
-    """Made because of them."""
+    """Only those that notices caused."""
     repaired: int = 0
-    """Comparisons, periodic ones too, that found something to put right."""
+    """Comparisons, including periodic ones, that found something to repair."""
 
 
 class RepairBackoff:
-    """How long to wait before a change of a thing is looked at. Pure: times are arguments, in seconds."""
+    """How long to wait before a changed thing is compared. Pure: times are arguments, in seconds."""
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
-        # Longer than the pauses themselves, or these would end by themselves amid a fight.
+        # Longer than the pauses themselves, or a fight would be forgotten during a pause.
         self._remembered = max(FORGET_SECONDS, 2 * longest)
         self._repairs: dict[str, tuple[int, float]] = {}
-        """Of each thing, how often it was put right, and when last."""
+        """By thing: how often it was repaired, and when last."""
 
     def repaired(self, things: Iterable[str], now: float) -> None:
-        """Note that *things* were put right."""
+        """Note repairs of *things*."""
         recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
         self._repairs = recent | {thing: (recent.get(thing, (0, now))[0] + 1, now) for thing in things}
 
@@ -70,27 +69,27 @@ class RepairBackoff:
 
 
 class DriftMonitor:
-    """Of one daemon. Must be made inside a running event loop."""
+    """Compares and repairs for one daemon. Must be made inside a running event loop."""
 
     def __init__(self, owners: Sequence[Component], interval: float) -> None:
-        """*interval*: seconds between two comparisons that nothing asks for."""
+        """*interval*: seconds between periodic comparisons."""
         self.counters = ChangeCounters()
         self._owners = owners
         self._interval = interval
         self._backoff = RepairBackoff(interval)
         self._sources: list[NoticeSource] = []
         self._heard: dict[str, str] = {}
-        """What was changed since the last comparison, and by whom, in words."""
+        """Changes since the last comparison: by whom each thing was changed, in words."""
         self._due = math.inf
-        """When to compare because of that, time.monotonic(); infinite where nothing was changed."""
+        """When to compare because of them, monotonic seconds; infinite without changes."""
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}
-        """What could not be put right when it was last compared, and why."""
+        """What the last comparison could not repair, and why."""
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def open(self, sources: Iterable[Callable[[], NoticeSource]]) -> None:
-        """Listen to *sources*; without one, changes are found by the periodic comparison."""
+        """Listen to *sources*. If one is missing, periodic comparisons find its changes."""
         for opened in sources:
             try:
                 source = opened()
@@ -105,12 +104,12 @@ class DriftMonitor:
             self._close(source)
 
     async def verify(self) -> bool:
-        """Compare everything and put it right; return whether that could be done."""
+        """Compare and repair everything; return whether that succeeded."""
         async with self._turn:
             return await verify_all(self._owners, self._refused)
 
     async def run(self) -> None:
-        """Compare forever; what could not be put right is tried again soon."""
+        """Compare forever; retry failed repairs soon."""
         periodic, rest_until = time.monotonic() + self._interval, 0.0
         while True:
             now = time.monotonic()
@@ -136,7 +135,7 @@ class DriftMonitor:
         if self._repairs() != before:
             self.counters.repaired += 1
             self._backoff.repaired(heard, time.monotonic())
-            # More may have been changed, and put right, meanwhile; by whom, the kernel has said by now.
+            # More may have been changed and repaired meanwhile; by now the kernel has reported who did it.
             for source in list(self._sources):
                 self._read(source)
             words = ", ".join(f"{who}: {what}" for what, who in (heard | self._heard).items())
@@ -156,7 +155,6 @@ class DriftMonitor:
             self._close(source)
 
     def _hear(self, what: str, who: str) -> None:
-        """Note a change, and when to compare."""
         if what in self._heard or len(self._heard) == MOST_NAMED:
             return
         now = time.monotonic()

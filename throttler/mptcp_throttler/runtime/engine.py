@@ -1,11 +1,11 @@
-"""The way of each change through the daemon, from what happens to what the kernel does about it.
+"""The way of each change through the daemon, from an event to the kernel.
 
     events ──▶ decide ──▶ plan ──▶ socket limits ──▶ entries ──▶ sampler
        ▲                                                            │
        └──────────────── outcomes of the stages ◀───────────────────┘
 
-The methods of :class:`Engine` stand in this order, and each one calls only those below it. Changes come in at four
-places: the observers report events, stages make something of samples, the clock goes on, and a policy comes into force.
+The methods of :class:`Engine` are in this order, and each calls only those below it. Changes come from four sources:
+the observers' events, the stages' outcomes, the clock, and a new policy.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 MAX_SLEEP_SECONDS = 1.0
-"""The wall clock may be set while the engine waits for a window of the policy: nobody reports that."""
+"""The wall clock may be set while the engine waits for a window of the policy; nothing reports that."""
 CLOCK_SET_SECONDS = 0.01
-"""By less the two clocks differ because one is read after the other; both are slewed alike, clock_gettime(2)."""
+"""A smaller difference arises because the two clocks are read in turn; both are slewed alike, clock_gettime(2)."""
 MOST_LINES = 20
-"""In a minute, of joins that were refused, and of disagreements: anybody can cause them."""
+"""Per minute, of refused joins and of disagreements: anybody can cause them."""
 
 
 class Engine:
-    """One daemon's. Its parts are made in the order in which a change passes them."""
+    """One daemon's engine. Its parts are made in the order in which a change passes them."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class Engine:
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
         self.ahead = time.time() - time.monotonic()
-        """How many seconds the wall clock is ahead of the monotonic one: times are kept by this one, and shown by that
-        one. Taken anew only when the clock was set: a time that is shown twice is the same twice."""
+        """Seconds by which the wall clock is ahead of the monotonic one, in which times are kept. Updated only when the
+        clock was set, so that a time is always shown the same."""
         self.traffic = Traffic(time.monotonic, self._sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
             planner.told = partial(self._entries_told, planner.direction)
         self.rest = RestStage()
-        # The order of the stages: each sees what the one before made of the verdicts.
+        # Stages in order: each sees the verdicts as the previous one left them.
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
@@ -101,13 +101,13 @@ class Engine:
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
-        """Which rules' windows were open when the policy was last enforced."""
+        """Per rule, whether its window was open when the policy was last enforced."""
         self._clock_changed = asyncio.Event()
 
     # Where changes come in
 
     async def take_policy(self, policy: Policy) -> None:
-        """Have *policy* in force from here on, on every connection."""
+        """Put *policy* in force on every connection."""
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
@@ -135,22 +135,22 @@ class Engine:
             try:
                 planner.prepare_path_classes(now)
             except PlanError as error:
-                log.error("%s", error)  # the log names who needs such a class later, too
-        # The classes that sockets are to be accepted into are made first.
+                log.error("%s", error)  # each connection that lacks such a class is logged later, too
+        # First the classes into which sockets will be accepted.
         self.downloads.reconciler.wake()
-        # Another policy may have come into force meanwhile, and with it other rules that are open.
+        # Another policy may have come into force meanwhile, with other open rules.
         policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
         await self.paced.set_births(births(policy, policy.open_rules(wall), class_of, rests=self.rest.possible))
         self.follow()
 
     async def run(self) -> None:
-        """Do what falls due every second, forever."""
+        """Do the periodic work every second, forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.tick()
 
     def tick(self) -> None:
-        """Forget what has ended, and what was anticipated and did not come."""
+        """Expire what has ended, and anticipations that did not come true."""
         now = time.monotonic()
         if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
             self.ahead = time.time() - now
@@ -163,12 +163,12 @@ class Engine:
         self.follow()
 
     def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
-        """Have the tracker know, and decide about what changes by that."""
+        """Pass events to the tracker; decide about what they change."""
         if events := [each for event in told for each in self.tracker.kernel_event(event)]:
             self.take_events(events)
 
     def take_events(self, events: Collection[Event]) -> None:
-        """Decide anew about every connection that *events* name."""
+        """Decide again about every connection that *events* name."""
         self.events.tracked(events)
         self._limiter.close(events)
         for event in events:
@@ -186,31 +186,31 @@ class Engine:
                     self.joined(event.four_tuple, captured)
 
     def take_outcome(self, outcome: Outcome) -> None:
-        """Carry out the effects of what a stage made of samples, then decide anew what it changed."""
+        """Carry out the effects of a stage's outcome, then decide again about what it changed."""
         if outcome.effects:
             self.actions.carry_out(outcome.effects)
         if outcome.changed:
             self.decide(outcome.changed)
 
-    # Decide, and plan: the planners follow each decision
+    # Decide and plan: the planners follow each decision
 
     async def decide_later(self) -> None:
-        """Decide about those that wait because they are many, and those that are anticipated no longer, forever."""
+        """Decide about waiting connections and those whose anticipation ended, forever."""
         async for _ in self.decisions.due():
             self.follow()
 
     def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: at once where they are few, else soon."""
+        """Decide about connections: a few at once, many soon."""
         if self.decisions.decide(tokens):
             self.follow()
 
     # Into the kernel
 
     def follow(self) -> None:
-        """Have the kernel follow the plan: limits on sockets, then entries and classes; then have samples taken."""
+        """Pass the plan to the kernel: limits on sockets, then entries and classes; then have samples taken."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.paced.possible and planner.has_moved:
-            # At once, so that the next sample finds it; what is left of many comes in turns with the loop.
+            # At once, so that the next sample finds it; the rest of many is handled in turns with the loop.
             self.paced.follow()
             if planner.has_moved:
                 loop.call_soon(self.follow)
@@ -219,13 +219,13 @@ class Engine:
             self.paced.set_clients(flips)
         self.downloads.reconciler.wake()
         self.uploads.follow()
-        # What is new to a cap or to steering is sampled at once, but after the kernel has its entries.
+        # Subflows new to a cap or to steering are sampled at once, but after the kernel has their entries.
         self.sampler.wake()
 
-    # Outcomes, for those who ask
+    # Outcomes, for telemetry
 
     def joined(self, four_tuple: FourTuple, captured: float) -> None:
-        """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
+        """Time the kernel entries that a join causes, whose last packet was *captured* then, monotonic seconds."""
         known = self.traffic.standing(four_tuple, Direction.DOWN)
         connection = None if known is None else self.tracker.connections.get(known[0])
         if connection is None:
@@ -236,7 +236,7 @@ class Engine:
 
     @property
     def capped(self) -> int:
-        """How many subflows have a cap. More have an entry in the kernel: ended ones, and some that have no cap."""
+        """Number of subflows with a cap. More have an entry in the kernel: ended ones, and some without a cap."""
         return 0 if self.decisions.policy.dry_run else self.traffic.capped
 
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:

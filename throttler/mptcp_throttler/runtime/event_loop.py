@@ -1,4 +1,4 @@
-"""Helpers of the event loop: a wait with a limit, and how long the loop answers nothing."""
+"""Helpers of the event loop: a wait with a limit, and a gauge of the loop's delays."""
 
 from __future__ import annotations
 
@@ -10,36 +10,31 @@ from contextlib import suppress
 from mptcp_throttler.views.answers import LoopDelay
 
 PERIOD_SECONDS = 0.02
-"""Of the timer whose delay is measured: a delay may be seen shorter by as much. That of ``scheduling.rest_when_busy``
-begins with it, so that one wake of the loop serves both."""
+"""Of the measured timer: a delay may be seen shorter by as much. The timer of ``scheduling.rest_when_busy`` starts with
+it, so that one wake of the loop serves both."""
 LATE_SECONDS = 0.05
 RECENT_SECONDS = 10.0
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait until *event* is set, *seconds* at most.
-
-    ``asyncio.wait_for`` of Python 3.11 loses a cancellation that comes together with the event; a task that waits in a
-    loop would then never end.
-    """
+    """Wait until *event* is set, *seconds* at most. ``asyncio.wait_for`` of Python 3.11 loses a cancellation that comes
+    together with the event; a task that waits in a loop would then never end."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 class LoopGauge:
-    """Measures by how much a timer is delayed, for the status. Seconds."""
+    """Measures the delays of a timer, in seconds, for the status."""
 
     def __init__(self) -> None:
         self.longest = 0.0
-        """Since the start."""
         self.late = 0
-        """How many delays were above :data:`LATE_SECONDS`."""
+        """Number of delays above :data:`LATE_SECONDS`."""
         self._recent: deque[tuple[float, float]] = deque()
-        """Time and size of delays, the sizes falling: the first is the longest within the window."""
+        """Time and size of delays, in order of falling size: the first is the longest within the window."""
 
     async def run(self) -> None:
-        """Measure, forever."""
         while True:
             due = time.monotonic() + PERIOD_SECONDS
             await asyncio.sleep(PERIOD_SECONDS)

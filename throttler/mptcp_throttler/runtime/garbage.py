@@ -1,13 +1,13 @@
 """Keeps the cyclic garbage collector from stopping the event loop, and has the C library give memory back.
 
-With ten thousand connections a full collection walks through half a million objects, for 60 ms and more, to find next
-to nothing: what is dropped here is freed by its reference count. So young objects alone are collected, often, and
-what survives is set aside (``gc.freeze``). What makes objects by the thousand and no cycle among them, samples and
-verdicts, says so, and they are set aside unseen: to walk through those of one sweep would take 30 ms.
+With ten thousand connections a full collection walks half a million objects, for 60 ms and more, and finds next to
+nothing: reference counts free what is dropped here. So only young objects are collected, often, and survivors are set
+aside (``gc.freeze``). Code that makes thousands of objects without cycles (samples, verdicts) says so, and they are set
+aside without a walk: that of one sweep's objects would take 30 ms.
 
-An error refers to itself where a variable of a function has it that its traceback goes through. What the kernel refuses
-may be refused for days, and an error that is waited with is set aside meanwhile. So who keeps an error, to raise it
-when all else was tried, keeps it in a list, and takes it out of that as it is raised.
+An error is part of a cycle if a local variable of a function in its traceback refers to it. The kernel may refuse a
+change for days, and an error kept across a pause is set aside. So code that keeps an error, to raise it after trying
+all else, keeps it in a list and pops it as it raises it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from contextlib import asynccontextmanager
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
 MAX_YOUNG = 5_000
-"""Objects made and not freed since the last collection, after which there is another: a millisecond or two."""
+"""Objects made and not freed since the last collection that trigger another one: a millisecond or two."""
 SWITCH_SECONDS = 0.001
 """How long a worker thread may keep the event loop from running Python code."""
 LARGE_BYTES = 256 * 1024
-"""Objects from this size on are apart: twice the C library's own limit at the start. For each transaction libnftables
-makes ten tables of 132 KiB, and took twice as long where these were apart."""
+"""Objects from this size on are kept apart: twice the C library's initial limit. For each transaction libnftables makes
+ten tables of 132 KiB, and took twice as long when these were kept apart."""
 _M_MMAP_THRESHOLD = -3
 _TURNS = 3
 _making_cycles = set[object]()
-"""Who is at work within :func:`cycles`."""
+"""One mark per running :func:`cycles`."""
 
 
 def set_aside() -> None:
-    """Set aside what was made at the start: done before the event loop has anything to answer."""
+    """Set aside what the start made, before the event loop has anything to answer."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
@@ -45,12 +45,12 @@ def set_aside() -> None:
 
 @asynccontextmanager
 async def cycles() -> AsyncIterator[None]:
-    """Set nothing aside meanwhile: what is done here leaves cycles behind, which the next collection finds."""
+    """Set nothing aside meanwhile: this work leaves cycles behind, for the next collection to find."""
     mark = object()
     _making_cycles.add(mark)
     try:
         yield
-        # What was closed there, the event loop lets go of in its next turns.
+        # The event loop releases what was closed only in its next turns.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
     finally:
@@ -58,19 +58,18 @@ async def cycles() -> AsyncIterator[None]:
 
 
 def begin_acyclic() -> None:
-    """Collect what is young, before many objects are made without giving way, none of which refers to itself."""
+    """Collect young objects; call before making many objects without cycles and without yielding."""
     if not gc.isenabled() and not _making_cycles:
         gc.collect(0)
 
 
 def end_of_acyclic() -> None:
-    """Set aside what was made since :func:`begin_acyclic`; a few microseconds, however much that is."""
+    """Set aside what was made since :func:`begin_acyclic`: a few microseconds, however much it is."""
     if not gc.isenabled() and not _making_cycles:
         gc.freeze()
 
 
 async def run() -> None:
-    """Collect young objects, forever."""
     try:
         collected = time.monotonic()
         while True:
@@ -85,11 +84,9 @@ async def run() -> None:
 
 
 def keep_large_objects_apart() -> None:
-    """Have the C library keep large objects apart from its heap, and so give them back when they are freed: mallopt(3).
-
-    It does so by itself until one of two megabytes was freed; then all up to that size go to its heap, where tables
-    that outgrow their place again and again leave holes. Memory that is apart is cleared page by page.
-    """
+    """Have the C library keep large objects apart from its heap, and so give them back once freed: mallopt(3). By
+    default it stops doing so after an object of, say, two megabytes was freed: then all up to that size go to its heap,
+    where tables that outgrow their place again and again leave holes. Memory that is apart is cleared page by page."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)

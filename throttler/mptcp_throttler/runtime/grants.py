@@ -1,4 +1,4 @@
-"""Follows the file of grants: what is new there comes into force within a second, and ends by itself."""
+"""Follows the file of grants: a new grant comes into force within a second, and ends by itself."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class Grants(Component):
         events: EventRecorder,
         changed: Callable[[Collection[int]], None],
     ) -> None:
-        """*connections* is the tracker's live view by token; *changed* hears whose verdicts are to be made anew."""
+        """*connections* is the tracker's live view by token; *changed* takes the tokens to decide again."""
         self._path, self._stage, self._connections = path, stage, connections
         self._events, self._changed = events, changed
         self._file: tuple[int, ...] = ()
-        """What told the file apart that was read last."""
+        """Inode, mtime and size of the file as last read; empty without one."""
         self._grants: tuple[Grant, ...] = ()
         self._known = False
-        """The file was read once: what is in it then is not news."""
+        """The file was read once: its first content is not news."""
 
     async def prepare(self, policy: object) -> None:
         if not self._known:
             await self._read()
 
     async def run(self) -> None:
-        """Look at the file, and end what has ended, forever."""
+        """Read the file when it changes, and end expired grants, forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._read()
@@ -57,7 +57,7 @@ class Grants(Component):
             found = self._path.stat()
             file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
         except OSError:
-            file = ()  # none, or none that can be read, as reading says
+            file = ()  # missing or unreadable; reading will say which
         if file == self._file and self._known:
             return
         self._file = file

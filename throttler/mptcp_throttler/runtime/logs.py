@@ -1,8 +1,7 @@
-"""The daemon's log: on stderr, and where that is the journal as entries with fields; and what a hang leaves in it.
+"""The daemon's log: on stderr, or in the journal as entries with fields; and what a hang leaves in it.
 
-Every warning and error is an event, too: so no fault is told in two places.
-
-Fields say what a line is about, so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: docs/operator.md has them.
+Every warning and error also becomes an event, so no fault is reported in two places. Fields say what a line is about,
+so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: see docs/operator.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.views.words import address_text
 
 TOLD: Final = {"told": True}
-"""``extra`` of a line that is an event of another kind already."""
+"""``extra`` of a line that is already an event of another kind."""
 _LOGGER: Final = "mptcp_throttler"
 log = logging.getLogger(__name__)
 
@@ -37,9 +36,9 @@ _PRIORITIES = (
     (logging.NOTSET, journal.DEBUG),
 )
 _IDENTIFIER = "mptcp-throttler"
-"""As the service manager calls what a service prints."""
+"""As the service manager names a service's output."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
-"""Libraries, and what of theirs is worth a line."""
+"""Libraries, and the lowest level of theirs that is logged."""
 
 
 def about(
@@ -51,8 +50,7 @@ def about(
     rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a line: the *connection* that it is about, or its *token* and a *subflow* where it has
-    ended, or a *client* with whatever connections; a rule or several, a path."""
+    """Return the ``extra`` of a line about a *connection*, or a *token* and *subflow* after it ended, or a *client*."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
@@ -77,10 +75,10 @@ class Lines(logging.Formatter):
 
 
 class Entries(logging.Handler):
-    """Sends entries to the journal; what it does not take at once goes to *otherwise*, as lines."""
+    """Sends entries to the journal; what the journal does not take at once goes to *otherwise*, as lines."""
 
     def __init__(self, otherwise: logging.Handler, address: str) -> None:
-        """Raises OSError where there is no journal at *address*."""
+        """Raises OSError if there is no journal at *address*."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.connect(address)
         super().__init__()
@@ -96,18 +94,16 @@ class Entries(logging.Handler):
             fields = {"SYSLOG_IDENTIFIER": _IDENTIFIER, **getattr(record, "fields", {})}
             self._send(journal.entry(text, _priority(record), fields))
         except OSError:
-            # The journal is away or behind, the entry too large for a datagram, or this is a child of the daemon, which
-            # has closed what is not its own.
+            # The journal is away or behind, the entry is too large for a datagram, or this is a child of the daemon.
             self._otherwise.emit(record)
         except Exception:
             self.handleError(record)
 
     def _send(self, datagram: bytes) -> None:
-        """Raises OSError."""
         if os.getpid() != self._pid:
-            # A descriptor of that number is another one there.
+            # That descriptor number is another file in a child.
             raise OSError("not the daemon itself")
-        # Not connected: the journal may be started anew.
+        # Not connected: the journal may restart.
         self._socket.sendto(datagram, self._address)
 
     def close(self) -> None:
@@ -123,7 +119,7 @@ class _Faults(logging.Handler):
         self._pid, self._thread = os.getpid(), threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A child that answers for the status logs, too; it must not touch the loop's descriptors.
+        # A child that answers a status request logs, too; it must not touch the loop's descriptors.
         if getattr(record, "told", False) or self._loop.is_closed() or os.getpid() != self._pid:
             return
         try:
@@ -140,7 +136,7 @@ class _Faults(logging.Handler):
 
 @contextmanager
 def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
-    """Have *take* told when, in monotonic seconds, and of what warnings and errors are logged meanwhile."""
+    """Pass to *take* the time (monotonic seconds) and text of warnings and errors logged meanwhile."""
     handler = _Faults(take)
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(handler)
@@ -151,7 +147,7 @@ def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
 
 
 def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
-    """Send *lines* to the service manager, if there is one; that they could not be sent is logged."""
+    """Send *lines* to the service manager, if there is one; log a failure."""
     try:
         notify(*lines, descriptors=descriptors)
     except OSError as error:
@@ -163,19 +159,19 @@ def _priority(record: logging.LogRecord) -> int:
 
 
 def _handler() -> logging.Handler:
-    """Return what writes the log: entries where stderr is the journal and it can be reached, else lines."""
+    """Return the log's handler: entries if stderr is the journal and it can be reached, otherwise lines."""
     lines: logging.Handler = logging.StreamHandler(sys.stderr)
     lines.setFormatter(Lines(journal.is_journal()))
     if journal.is_journal():
         try:
             return Entries(lines, journal.SOCKET)
         except OSError:
-            pass  # as before there were fields
+            pass  # lines, without fields
     return lines
 
 
 def log_to_stderr(level: int) -> None:
-    """Log to stderr what is of *level* or more. Where the watchdog ends us (SIGABRT), say where we hung."""
+    """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), log where it hung."""
     logging.basicConfig(level=level, handlers=[_handler()])
     for name, least in _TALKATIVE.items():
         logging.getLogger(name).setLevel(least)

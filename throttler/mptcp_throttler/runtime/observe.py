@@ -1,9 +1,8 @@
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
-Events that are lost are made good by a sweep of the sockets there are. Reading what was captured takes no more than a
-fixed share of a processor (:class:`ReadingShare`): nothing that anybody must know hangs on it. An observer that fails
-is opened again until it works; the other observers go on meanwhile. What no event tells is looked up
-(``mptcp.questions``).
+A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
+processor (:class:`ReadingShare`): nothing essential depends on it. An observer that fails is reopened until it works,
+while the others go on. What no event reports is looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -27,23 +26,22 @@ log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
 RESYNC_INTERVALS = 3
-"""Times ``verify_interval`` from one resync that nothing asks for to the next: 30 s. It finds what neither an event nor
-a look-up told, and lists all sockets."""
+"""Multiples of ``verify_interval`` between periodic resyncs: 30 s. A resync lists all sockets, and finds what neither
+events nor look-ups reported."""
 _BATCH = 256
-"""Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
+"""Frames read at once. Then the reconciler gets its turn, so that no subflow waits for a whole burst."""
 
 READING_SHARE: Final = 0.5
 """Of a processor, in the long run."""
 READING_BURST_SECONDS: Final = 0.5
-"""Of processor time at once: some 15,000 segments, as of thousands of connections that come together."""
+"""Of processor time at once: some 15,000 segments, for example of thousands of simultaneous connections."""
 
 
 class ReadingShare:
     """How much of a processor reading captured segments may take: anybody can send such segments.
 
-    The loop goes before all ordinary processes (``kernel.scheduling``), so that a flood which it read as fast as it can
-    would take the processor from the proxy. What is not read in time the kernel drops and counts. Times are seconds,
-    and arguments.
+    The loop runs before all ordinary processes (``kernel.scheduling``). If it read a flood at full speed, it would take
+    the processor from the proxy. The kernel drops and counts what is not read in time. Times are arguments, in seconds.
     """
 
     __slots__ = ("_allowed", "_as_of")
@@ -52,7 +50,7 @@ class ReadingShare:
         self._allowed, self._as_of = READING_BURST_SECONDS, now
 
     def pause(self, now: float, worked: float) -> float:
-        """Return for how long to read nothing more after reading for *worked* seconds of a processor, until *now*."""
+        """Return how long to pause after reading that took *worked* seconds of a processor, until *now*."""
         self._allowed = min(READING_BURST_SECONDS, self._allowed + READING_SHARE * (now - self._as_of)) - worked
         self._as_of = now
         return max(0.0, -self._allowed / READING_SHARE)
@@ -64,10 +62,10 @@ class ObserverCounters:
     segments_dropped: int = 0
     kernel_events: int = 0
     kernel_events_lost: int = 0
-    """How often the event socket's buffer overflowed; the kernel does not say how many events that was."""
+    """Overflows of the event socket's buffer; the kernel does not say how many events were lost."""
     resyncs: int = 0
     questions: int = 0
-    """Subflows looked up because no event may tell of their end."""
+    """Subflows looked up because no event may report their end."""
     reopened: int = 0
 
 
@@ -97,11 +95,10 @@ class Observers:
         self._routes: RouteSource | None = None
         self._resynced = time.monotonic()
         self._asking: asyncio.TimerHandle | None = None
-        """Set while there is something to ask."""
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
+        """Open every observer, then learn what exists already. Raises KernelError for a capture that fails."""
         missing = self._kernel.mptcp_missing()
         if missing is not None:
             log.warning("%s", missing)
@@ -128,7 +125,7 @@ class Observers:
             self._routes.close()
 
     def capturing(self) -> dict[str, bool]:
-        """Return of each interface whether it is captured from now."""
+        """Return whether each interface is being captured from."""
         return {interface: interface in self._captures for interface in self._settings.interfaces}
 
     async def supervise(self) -> None:
@@ -136,7 +133,7 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.want_resync()  # until one is finished: a sweep may fail
+                self._tracker.want_resync()  # until one succeeds: a sweep may fail
             if self._events is None:
                 self._try_events()
             self.ask_soon()
@@ -150,7 +147,7 @@ class Observers:
                 await self.resync_quietly()
 
     async def resync(self, gently: bool = False) -> None:
-        """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
+        """Give the tracker a sweep of the current sockets. Raises KernelError if it fails."""
         self.counters.resyncs += 1
         self._resynced = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
@@ -167,7 +164,7 @@ class Observers:
             await asyncio.sleep(0)
 
     async def resync_quietly(self) -> None:
-        """Resync; a sweep that fails is logged, the next one may work."""
+        """Resync. A failed sweep is logged; the next one may work."""
         try:
             await self.resync(gently=True)
         except KernelError as error:
@@ -209,7 +206,7 @@ class Observers:
         self._events = None
 
     def ask_soon(self) -> None:
-        """Have the kernel asked what the tracker wants to know, when that is due."""
+        """Ask the kernel what the tracker wants to know, when that is due."""
         if self._asking is not None:
             return
         pause = self._tracker.next_question(time.monotonic())
@@ -234,7 +231,7 @@ class Observers:
         begun = time.thread_time()
         self._take_segments(capture)
         pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
-        # This capture alone rests: the others of this turn are read too, or a flood on one kept all others from it.
+        # Pause this capture only and read the others in this turn: a flood on one must not keep the others from it.
         if pause and self._captures.get(capture.interface) is capture:
             self._loop.remove_reader(capture.fileno())
             self._loop.call_later(pause, self._read_again, capture)
@@ -276,7 +273,7 @@ class Observers:
             self._take(events)
 
     def _read_losses(self) -> bool:
-        """Count what was lost; return whether events were."""
+        """Count losses; return whether events were lost."""
         dropped = sum(capture.read_statistics() for capture in self._captures.values())
         if dropped:
             self.counters.segments_dropped += dropped

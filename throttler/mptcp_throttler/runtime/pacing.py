@@ -1,9 +1,9 @@
-"""Limits on the sockets of this host: gives samples to ``shaping.onset.downloads``, and what that wants to the sockets.
+"""Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, sets the limits it returns.
 
-What a socket has stays on it when the daemon is killed: its pacing limit, and how much may wait on it, which it may
-have had from its acceptance on and which no list of sockets shows. So at a stop, and by ``cleanup``, everything is
-taken back from all of them, and at a start what nobody knows of. A socket with nothing in flight takes that with its
-next data, or at once on kernels that can (``limit_at_once``); where neither comes in time, it keeps its limit.
+A killed daemon leaves on a socket its pacing limit and TCP_NOTSENT_LOWAT. The latter may date from the acceptance, and
+no list of sockets shows it. So a stop and ``cleanup`` lift everything from all sockets, and a start lifts unknown
+limits. A socket with nothing in flight takes the change with its next data, or at once on kernels that can
+(``limit_at_once``); if neither comes in time, it keeps its limit.
 """
 
 from __future__ import annotations
@@ -32,21 +32,17 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5
-"""How long a stop waits for the sockets to take their limits back; several round trips."""
+"""How long a stop waits until the limits of sockets are lifted: several round trips."""
 BIRTHS_AT_ONCE = 128
-"""Prefixes that are given what subflows begin with, without a pause: a millisecond."""
+"""Prefixes whose births are set without a pause: a millisecond."""
 WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Between two times that limits are set at once: so many seconds, or so many times as long as it took."""
+"""Pause after limits were set at once: seconds, or a multiple of how long it took, whichever is longer."""
 
 
 class SocketLimiter(Component, Consumer):
-    """One planner's soft caps on the sockets of this host.
-
-    Where sockets cannot be paced it does nothing: caps then begin at once.
-    """
+    """One planner's soft caps on sockets of this host. If they cannot be paced, it does nothing: caps begin at once."""
 
     repairs = 0
-    """Programs and maps that were put right."""
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
     urgent_share = 0.5
@@ -59,32 +55,29 @@ class SocketLimiter(Component, Consumer):
         sockets: KernelSockets,
         planned: Callable[[], None],
     ) -> None:
-        """*planned* is called when samples, or the time that goes by, have changed the plan."""
+        """*planned* is called after samples or the passing of time have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
-        """Sockets can be paced, come back from a rest, have larger send buffers; known once it is prepared."""
+        """Sockets can be paced, come back from a rest, have larger send buffers; known after :meth:`prepare`."""
         self._planner = planner
         self._onsets = DownloadOnsets(planner)
         self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
-        """None once it is prepared."""
         self._pacing: SocketPacing
         self._sockets = sockets
         self._planned = planned
         self._refused = False
         self._wakes = False
-        """A socket that rested is to be given its limit at once."""
+        """A resting socket must get its limit at once."""
         self._waking: asyncio.Future[None] | None = None
-        """Does that."""
         self._births: Mapping[Network, Birth] = {}
-        """By prefix, of the policy."""
         self._clients: dict[Network, Birth] = {}
-        """Of single clients, which come first."""
+        """Of single clients; they take precedence."""
         self._differing: deque[Network] = deque()
-        """Prefixes that may have something else in the kernel than they are to have."""
+        """Prefixes whose births in the kernel may be out of date."""
         self._births_are_set = False
-        """Whether the kernel took the last of them."""
+        """The kernel took the last of them."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Begin, once. What sockets have had since their acceptance under a killed daemon is taken back."""
+        """Open, once. Undo what a killed daemon set on sockets at their acceptance."""
         if self._open_pacing is None:
             return
         pacing, self._open_pacing = self._open_pacing(), None
@@ -95,11 +88,11 @@ class SocketLimiter(Component, Consumer):
             await lift_births(pacing, self._sockets)
 
     def follow(self) -> bool:
-        """Take some of what the planner moved; return whether that changed the plan."""
+        """Follow some of the planner's moves; return whether that changed the plan."""
         return self.possible and self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Take over the limits that a killed daemon left on sockets: those that no cap explains go at once."""
+        """Take over the limits that a killed daemon left on sockets; those that no cap explains are lifted at once."""
         if not self.possible:
             return
         limits = self._onsets.adopt(subflows, time.monotonic())
@@ -108,24 +101,25 @@ class SocketLimiter(Component, Consumer):
             await asyncio.to_thread(self._pacing.limit_at_once)
 
     async def set_births(self, births: Mapping[Network, Birth]) -> None:
-        """Have subflows that are accepted from here on begin like that, by the client's prefix.
+        """Set how subflows accepted from now on begin, by the client's prefix.
 
-        What is as it was is left alone: there may be ten thousand prefixes, and 65,536 single clients, whom it concerns
-        only where the first births come, or the last ones go. Many are set in turns with the loop; :meth:`set_clients`,
-        or another call of this, may come meanwhile. What begins meanwhile may begin as under the policy before: the
-        program takes that back after its first segments (``programs/mptcp_throttler.c``), and a rest the first sample.
+        Only changes are written: there may be ten thousand prefixes, and 65,536 single clients. The clients are written
+        only when the first births come or the last ones go. Many are set in turns with the loop; :meth:`set_clients` or
+        another call of this may come meanwhile. A subflow accepted meanwhile may begin as under the previous policy:
+        the program takes that back after its first segments (``programs/mptcp_throttler.c``); the first sample ends a
+        rest.
         """
         if not self.possible:
             return
         before, self._births = self._births, births
         self._planner.births_rest |= any(birth.rests for birth in births.values())
         if self._births_are_set:
-            # Who begins meanwhile may be in a class of either.
+            # A subflow that begins meanwhile may be in a class of either policy.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
         if bool(before) is not bool(births):
-            # Before others have a turn: who is known no longer then is not written, and would stay.
+            # Before the first pause: a client that set_clients() forgets then is not written, and would stay.
             self._differing.extend(self._clients)
-        # Those that go make room for those that come.
+        # Deletions first: they make room for additions.
         async for network in in_turns(before):
             if network not in births:
                 self._differing.append(network)
@@ -136,7 +130,7 @@ class SocketLimiter(Component, Consumer):
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
-        """Take which client addresses are known to have a single path now, and which no longer."""
+        """Take which client addresses are now known to have a single path, and which no longer are."""
         changes = of_clients(single)
         for network, birth in changes.items():
             if birth is None:
@@ -160,14 +154,14 @@ class SocketLimiter(Component, Consumer):
                 reasons.add(str(error))
             if self._differing:
                 await asyncio.sleep(0)
-        # The next call tries these again.
+        # The next call retries these.
         self._differing.extend(refused)
         for reason in reasons:
             self._births_are_set = False
             log.error("%s", reason)
 
     def _birth(self, network: Network) -> Birth | None:
-        """Return what a prefix is to have now. A policy may name a client's address itself."""
+        """Return the birth that a prefix must have now. A policy may name a client's address itself."""
         return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
@@ -188,7 +182,6 @@ class SocketLimiter(Component, Consumer):
         self._do(self._onsets.missed(now))
 
     async def verify(self) -> None:
-        """Compare programs and maps with what was set, and put right what differs. Raises KernelError."""
         for problem in await self._pacing.check() if self.possible else ():
             self.repairs += 1
             log.warning("%s; putting it right", problem)
@@ -201,7 +194,7 @@ class SocketLimiter(Component, Consumer):
                 self._planned()
 
     async def close(self) -> None:
-        """Take everything back from the sockets, and wait a moment until they have taken that."""
+        """Lift all limits of the sockets, and wait a moment until that is done."""
         if not self.possible:
             return
         self.possible = False
@@ -216,7 +209,6 @@ class SocketLimiter(Component, Consumer):
         self._pacing.close()
 
     def _do(self, limits: SocketChanges) -> None:
-        """Set *limits*, outside of :meth:`follow`."""
         if self._set(limits):
             self._planned()
 
@@ -259,11 +251,9 @@ async def lift_all(
     seconds: float,
     instead: Mapping[int, SocketLimit] = MappingProxyType({}),
 ) -> tuple[int, Collection[KernelSubflow]]:
-    """Take everything back from all sockets; return how many had a pacing limit, and those that keep it.
-
-    Some have something *instead* of no limit, by cookie. Where it cannot be done at once, busy sockets take it a round
-    trip later: it waits for them *seconds* at the most. Raises KernelError.
-    """
+    """Lift all limits of all sockets; return how many had a pacing limit, and those that keep it. *instead* has limits
+    to set in place of none, by cookie. Busy sockets may take them only a round trip later: wait at most *seconds*.
+    Raises KernelError."""
     found = await _listed(sockets)
     waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
     limited = len(waiting)
@@ -278,10 +268,8 @@ async def lift_all(
 
 
 async def lift_births(pacing: SocketPacing, sockets: KernelSockets) -> None:
-    """Take back what sockets without a pacing limit began with under a daemon that was killed. Raises KernelError.
-
-    Those with one are known by it, and adopted with it.
-    """
+    """Undo what a killed daemon set on sockets at their acceptance. Raises KernelError. Sockets with a pacing limit are
+    left out: they are known by it, and adopted with it."""
     begun = [each.cookie for each in await _listed(sockets) if each.tcp.max_pacing_rate is None]
     if not begun:
         return
@@ -299,7 +287,7 @@ async def _listed(sockets: KernelSockets) -> list[KernelSubflow]:
 
 
 def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:
-    """Return those of *waiting* that have their limit yet, as they are now."""
+    """Return the sockets of *waiting* that still have their limit, as they are now."""
     now = sockets.look_up(list(waiting))
     same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
     return {four_tuple: each for four_tuple, each in same.items() if each.tcp.max_pacing_rate is not None}

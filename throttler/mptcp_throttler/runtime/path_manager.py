@@ -1,10 +1,10 @@
-"""Holds the path manager in user space while the policy steers by order, so that it never costs anybody a path.
+"""Keeps the path manager in user space while the policy steers by order, so that it never costs anybody a path.
 
-Only that path manager can make one subflow backup of several that share the proxy's address. While
-``net.mptcp.pm_type`` is 1 the kernel accepts joins only as long as somebody listens to the path manager's events; for
-connections that are accepted then this is so for as long as they live. So a keeper listens beside this process, from
-before the sysctl is set until after the last such connection has ended: ``kernel.mptcp_pm.keeper``.
-``net.mptcp.stale_loss_cnt`` is 3 meanwhile, not 4: a subflow whose path has died is left a timeout earlier.
+Only that path manager can make one subflow backup among several that share the proxy's address. At
+``net.mptcp.pm_type`` 1, the kernel accepts joins only while somebody listens to the path manager's events; this holds
+for connections accepted then as long as they live. So a keeper (``kernel.mptcp_pm.keeper``) listens beside this
+process, from before the sysctl is set until the last such connection has ended. Meanwhile ``net.mptcp.stale_loss_cnt``
+is 3 instead of 4: a subflow whose path has died is left one timeout earlier.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
 """Below 3 the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for one whose own count of timeouts is 0. That
-of a path which had data outstanding at the first timeout, and then waits for what the dead path lost, stays 1."""
+count stays 1 for a path that had data outstanding at the first timeout, and then waits for what the dead path lost."""
 STORE_NAME = "path-manager"
-"""Of the event socket in the service manager's store of descriptors, which the death of all our processes leaves."""
+"""Of the event socket in the service manager's descriptor store, which survives the death of all our processes."""
 
 
 def needs_user_space(policy: Policy) -> bool:
@@ -44,7 +44,6 @@ class UserspacePathManager(Component):
     """The path manager of one daemon's network namespace."""
 
     repairs = 0
-    """Sysctls, notes and keepers that were put right."""
 
     def __init__(self, state_directory: Path, kernel: KernelAccess) -> None:
         self._state_directory = state_directory
@@ -56,7 +55,7 @@ class UserspacePathManager(Component):
         self.in_force = False
         """The policy in force needs the path manager in user space."""
         self._lock = asyncio.Lock()
-        """Of the keeper: a reload must not come between the two halves of its being started anew."""
+        """Guards the keeper: a reload must not interrupt its restart."""
 
     async def prepare(self, policy: Policy) -> None:
         """Set what *policy* needs, the listener before the sysctls. Raises KernelError with nothing changed."""
@@ -72,14 +71,14 @@ class UserspacePathManager(Component):
                 raise
 
     async def commit(self, policy: Policy) -> None:
-        """*policy* is in force: put back what it does not need, or a killed predecessor left. Raises KernelError."""
+        """Put back what the policy in force does not need, or a killed predecessor left. Raises KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
             if not self.in_force:
                 await self._drop()
 
     async def roll_back(self, policy: Policy) -> None:
-        """*policy* stays in force: drop what another one would have needed. Raises KernelError."""
+        """Drop what a refused policy would have needed. Raises KernelError."""
         async with self._lock:
             if not self.in_force:
                 await self._drop()
@@ -89,17 +88,16 @@ class UserspacePathManager(Component):
         return self._flags_note.take_over()
 
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
-        """Make one subflow backup, or regular again. Raises KernelError where it cannot be, as with a connection
-        that was accepted under the kernel's path manager."""
+        """Make one subflow backup or regular. Raises KernelError, for example if the connection was accepted under the
+        kernel's path manager."""
         self._open_commands().set_backup(token, four_tuple, backup)
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow, if it is there. Raises KernelError where it cannot be, as with a connection that was
-        accepted under the kernel's path manager."""
+        """Close one subflow, if it exists. Raises KernelError as :meth:`set_backup` does."""
         self._open_commands().close_subflow(token, four_tuple)
 
     async def verify(self) -> None:
-        """Set again what somebody changed, and start the keeper anew where it was killed. Raises KernelError."""
+        """Set again what somebody changed, and restart a killed keeper. Raises KernelError."""
         # A stop in between must find a keeper that knows everything.
         await asyncio.shield(self._verify())
 
@@ -116,10 +114,8 @@ class UserspacePathManager(Component):
                 self.repairs += len(problems)
 
     async def close(self) -> None:
-        """Put the sysctls back; no flag is set any more. The keeper ends with the last connection that needs it.
-
-        Raises KernelError.
-        """
+        """Put the sysctls back, after all flags were released. The keeper ends with the last connection that needs it.
+        Raises KernelError."""
         if self._commands is not None:
             self._commands.close()
             self._commands = None
@@ -167,10 +163,7 @@ class UserspacePathManager(Component):
 
 
 async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was a keeper.
-
-    Of one that was killed as well the socket is removed. Raises KernelError.
-    """
+    """End the keeper that a killed daemon left; put the sysctls back. Return whether one ran. Raises KernelError."""
     keeper = await find_keeper(state_directory)
     try:
         if keeper is not None:
@@ -183,8 +176,7 @@ async def end_keeper(state_directory: Path) -> bool:
 
 
 def take_flags_back(state_directory: Path, sockets: KernelSockets) -> int:
-    """Make regular again what a killed daemon has made backup, where its note says that it did; remove the note, and
-    return how many subflows that were. Raises KernelError."""
+    """Make regular the subflows that a killed daemon, by its note, made backup; return how many. Raises KernelError."""
     note = FlagsNote(state_directory)
     note.find()
     if not note.take_over():
@@ -192,8 +184,8 @@ def take_flags_back(state_directory: Path, sockets: KernelSockets) -> int:
     backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
     commands = REAL.subflow_commands()
     try:
-        # What is refused has ended meanwhile, or its connection was accepted under the kernel's path manager: there
-        # the flag is another's.
+        # A refused subflow has ended, or its connection was accepted under the kernel's path manager: that flag is not
+        # ours.
         regular = [each for each in backup if _is_made_regular(commands, each)]
     finally:
         commands.close()

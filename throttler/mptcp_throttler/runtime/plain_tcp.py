@@ -1,7 +1,7 @@
-"""Plain TCP in the classes of the rules that say ``plain_tcp: cap``: one nftables table, whatever the backend is.
+"""Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
 
-The throttler knows no connection of plain TCP; the table tells them by addresses, interface and the lack of Multipath
-TCP's option. It is made anew, in one transaction, whenever the policy is.
+The throttler knows no plain TCP connections; the table matches them by addresses, interface and the lack of an MPTCP
+option. It is made again, in one transaction, with each policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlainTcp(Component):
         self._nft: LibNftables | None = None
         self._wanted = ""
         self._made = ""
-        """The table as nftables lists it; empty where there is none."""
+        """The table as nftables lists it; empty without one."""
         self._repairs = 0
 
     async def prepare(self, policy: Policy) -> None:
@@ -78,7 +78,6 @@ class PlainTcp(Component):
         self._made = await self._listed() if self._wanted else ""
 
     async def _listed(self) -> str:
-        """Return the table as nftables lists it, empty where there is none."""
         try:
             return await self._run(f"list table {_TABLE}", "list")
         except KernelError:

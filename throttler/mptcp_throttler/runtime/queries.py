@@ -1,4 +1,4 @@
-"""Answers requests of the status socket, in a child: one function of ``runtime.answers`` for each query."""
+"""Answers requests of the status socket, in a child: one function of ``runtime.answers`` per query."""
 
 from __future__ import annotations
 
@@ -40,13 +40,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
-    """Yield the JSON of the answer to *line* in pieces; of the whole status if it says nothing.
-
-    It is one line: what has no end of line broke off, wherever that was.
-    """
+    """Yield the JSON answer to *line* in pieces; for an empty line, the whole status. An answer is one line: without an
+    end of line it was cut off."""
     try:
         yield from _answer(snapshot, parse_request(line))
-    except RequestError as error:  # before anything of an answer
+    except RequestError as error:  # before any part of an answer
         refused: ErrorAnswer = {"schema": SCHEMA, "error": str(error)}
         yield _encoded(refused)
     yield b"\n"
@@ -111,7 +109,7 @@ def _answer(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
 
 
 def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iterator[bytes]:
-    """Yield an object in pieces, without its closing brace: *head*, then the list *key* of *items*, one at a time."""
+    """Yield, in pieces and without its closing brace, the object *head* plus the list *key* of *items*."""
     yield _encoded(head)[:-1] + f',"{key}":['.encode()
     separator = b""
     for item in items:
@@ -123,5 +121,5 @@ def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iter
 def _encoded(value: object) -> bytes:
     try:
         return _encode(value)
-    except UnicodeEncodeError:  # half a surrogate pair, of a request or of a file's name: escaped it may pass
+    except UnicodeEncodeError:  # half a surrogate pair, of a request or a file's name: it may pass escaped
         return json.dumps(value, default=attrgetter("value")).encode()

@@ -1,12 +1,12 @@
 """Brings the kernel to the planner's desired state, and keeps it there.
 
-The order is the contract's: a class before the entries that name it, and an entry goes before its class; a
-packet whose priority named a missing class would pass unshaped. What the kernel refuses is tried again with
-growing pauses, after everything else was done; before that the actual state is read back, because a failed batch may
-have been done in part.
+The contract defines the order: a class is made before the entries that name it, and an entry is deleted before its
+class. A packet whose priority names a missing class would pass unshaped. If the kernel refuses a change, the other
+changes are made first; then the refused one is retried with growing pauses. Before a retry the actual state is read
+back, because a failed batch may have been applied in part.
 
-The periodic comparison with the kernel runs beside all this: it reads while changes go on, leaves out what was changed
-meanwhile, and only where something differs are changes stopped until everything was read again and put right.
+The periodic comparison with the kernel runs beside all this. It reads while changes go on, and ignores what was changed
+meanwhile. Only if something differs are changes stopped, until everything was read again and repaired.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
-"""Seconds. What the kernel takes again is right within two seconds."""
+"""Seconds between retries. Once the kernel takes changes again, its state is right within two seconds."""
 _BATCH = 500
-"""Entries for each call: after it comes what became urgent meanwhile, deletions first."""
+"""Entries per call. Whatever became urgent meanwhile comes next, deletions first."""
 _CLASS_BATCH = 50
-"""Classes for each call."""
 _FEW = 16
-"""Entries that may be made without giving way to the event loop: well under a millisecond with ipset."""
+"""Entries made without yielding to the event loop: well under a millisecond with ipset."""
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class ReconcileCounters:
 
 
 class Reconciler:
-    """One planner against one kernel."""
+    """Reconciles one planner with one kernel."""
 
     def __init__(self, planner: Planner, traffic_control: TrafficControl, netfilter: Netfilter) -> None:
         self.planner = planner
@@ -63,27 +62,27 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._closed = False
-        """Everything of ours was removed: who waited for the lock meanwhile must not put it back."""
+        """Everything of ours was removed: a task that waited for the lock must not put it back."""
         self._refused = False
-        """The kernel refused a change: what is there is read again before the next one, which :meth:`run` makes."""
+        """The kernel refused a change. Only :meth:`run` makes the next one, after it has read back the actual state."""
         self._in_hand: set[int | FourTuple] = set()
-        """Classes and entries that are being changed at this moment."""
+        """Classes and entries that are being changed right now."""
         self._changed: set[int | FourTuple] | None = None
-        """Those that were changed since the reading began that is under way."""
+        """Classes and entries changed since the current reading began; None if there is none."""
 
     async def prepare(self) -> None:
-        """Take the interfaces and make or adopt sets and rules; the planner learns what is there."""
+        """Take the interfaces, make or adopt sets and rules, and give the actual state to the planner."""
         async with self._lock:
             await self._prepare_and_read_back()
             self._closed = False
 
     def wake(self) -> None:
-        """Say that the desired state may have changed: a few new entries are made at once, the rest by :meth:`run`."""
+        """Note that the desired state may have changed: a few new entries are made at once, the rest by :meth:`run`."""
         self._wake.set()
         entries, classes = self.planner.entries, self.planner.classes
         if self._closed or self._refused or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
             return
-        # A subflow that joins waits for no turn of the loop; most often its class is there.
+        # A joining subflow waits for no turn of the loop; usually its class exists.
         ready = {key: target for key, target in entries.upserts.items() if target.minor not in classes.upserts}
         if not ready:
             return
@@ -93,7 +92,7 @@ class Reconciler:
                     entries.upserted(ready)
                     self.counters.entries_upserted += len(ready)
         except KernelError:
-            self._refused = True  # in part, perhaps: run() finds out, tries again and reports it
+            self._refused = True  # perhaps in part: run() finds out, retries and reports it
 
     async def run(self) -> None:
         """Apply whenever woken, forever."""
@@ -117,25 +116,18 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes; none once closed.
-
-        Raises :class:`KernelError` with the first that the kernel refused, after the others were made.
-        """
+        """Make all pending changes; none once closed. Raises KernelError with the first refusal, after the others."""
         async with self._lock:
             while not (self._closed or self._settled):
                 await self._apply_once()
 
     async def verify(self) -> None:
-        """Compare the kernel with what we put there; where it differs, count that and put it right.
-
-        What was left out is tried again, and has all classes when it is taken: they are found missing.
-
-        Raises :class:`KernelError` where the kernel cannot be put right; :meth:`run` tries again.
-        """
+        """Compare the kernel with what we put there; count and repair differences. Interfaces that were left out are
+        tried again; once taken, their classes are found missing. Raises KernelError; then :meth:`run` tries again."""
         try:
             problems = await self._differences()
         except KernelError as error:
-            problems = {str(error): 1}  # what cannot be read is perhaps not there
+            problems = {str(error): 1}  # what cannot be read may be missing
         if not problems and not self._tc.left_out:
             return
         async with self._lock:
@@ -151,7 +143,7 @@ class Reconciler:
                 self._wake.set()
                 raise
             found = self.planner.classes.actual, self.planner.entries.actual
-            # What is left out is said once: who watches the counter is to know how long that lasts.
+            # An interface that is left out is logged once; the counter shows for how long.
             self.counters.failures += len(self._tc.left_out)
         changed = _count_changes(before[0], found[0], ClassSpec.same_as)
         changed += _count_changes(before[1], found[1], Target.__eq__)
@@ -162,10 +154,8 @@ class Reconciler:
         await self.apply()
 
     async def close(self) -> None:
-        """Remove everything of ours: first what sends packets to classes, then the classes with their root.
-
-        What fails does not keep the rest from being removed. Raises KernelError with all that failed.
-        """
+        """Remove everything of ours: first what sends packets to classes, then the classes with their root. A failure
+        does not stop the rest. Raises KernelError with all failures."""
         failures = []
         async with self._lock:
             self._closed = True
@@ -182,15 +172,11 @@ class Reconciler:
         return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
 
     async def _apply_once(self) -> None:
-        """Make the changes that are pending now; raise the first refusal.
-
-        It returns early where something came to be wanted meanwhile that has to be done first.
-        """
+        """Make the pending changes; raise the first refusal. Return early if another change must come first."""
         classes, entries = self.planner.classes, self.planner.entries
-        refused: list[KernelError] = []  # the first alone: see ``garbage``
+        refused: list[KernelError] = []  # only the first; in a list: see ``garbage``
 
         async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
-            """Make *change* to some classes or entries; return whether the kernel took it."""
             try:
                 with self._changing(changed):
                     await change
@@ -215,17 +201,17 @@ class Reconciler:
                 self.counters.classes_upserted += len(specs)
                 await asyncio.sleep(0)
         for keys in _batches(entries.upserts, _BATCH):
-            # Their class has to be there first.
+            # Their class must exist first.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
-                return  # a class came to be wanted meanwhile
+                return  # a class became wanted meanwhile
             if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
                 continue
             entries.upserted(batch)
             self.counters.entries_upserted += len(batch)
             await asyncio.sleep(0)
             if entries.deletes and not refused:
-                return  # by the next round
+                return
         if entries.settled:
             for minors in _batches(classes.deletes, _CLASS_BATCH):
                 if not await made(self._tc.delete_classes(minors), minors):
@@ -240,7 +226,7 @@ class Reconciler:
 
     @contextmanager
     def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
-        """Note that classes and entries are changed within, for a reading that is under way or begins meanwhile."""
+        """Mark classes and entries as being changed, for a reading that is under way or begins meanwhile."""
         self._in_hand = set(changed)
         if self._changed is not None:
             self._changed |= self._in_hand
@@ -250,7 +236,7 @@ class Reconciler:
             self._in_hand = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return in words what in the kernel is not as we left it, with a count of what is not an entry or a class."""
+        """Return differences in words; the values count differing objects other than entries and classes."""
         changed = self._changed = set(self._in_hand)
         try:
             wrong, classes = await self._tc.read()
@@ -275,10 +261,7 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part.
-
-        Return what was refused again.
-        """
+        """After a refusal, prepare again: what our changes depend on may be gone. Return what was refused again."""
         async with self._lock:
             if not self._closed:
                 try:
@@ -289,7 +272,7 @@ class Reconciler:
 
 
 def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
-    """Yield what is pending now in batches, leaving out what is not any more when its turn comes."""
+    """Yield the pending keys in batches, without those that are no longer pending by then."""
     keys = iter(list(pending))
     while batch := list(islice(keys, size)):
         if left := [key for key in batch if key in pending]:
@@ -299,7 +282,7 @@ def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
 async def _differ(
     believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object]
 ) -> bool:
-    """Tell whether *found* is not what is *believed* to be in the kernel, but for what is *changed* meanwhile."""
+    """Tell whether *found* differs from what is *believed* to be in the kernel, ignoring what *changed* meanwhile."""
     async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
         if key in changed:
             continue

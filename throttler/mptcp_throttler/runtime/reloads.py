@@ -1,4 +1,4 @@
-"""Takes the policy anew, whole or not at all, and remembers what was refused until a reload succeeds."""
+"""Reloads the policy, as a whole or not at all, and remembers a refusal until a reload succeeds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class PolicyReloads:
         read_settings: Callable[[], Sequence[str]],
         summary: Callable[[], str],
     ) -> None:
-        """*read_settings* says what of the settings has changed, *summary* what the service manager shows."""
+        """*read_settings* returns changes of the settings, *summary* the status line for the service manager."""
         self.last_refused: RefusedReload | None = None
-        """None if the last one succeeded."""
         self.since: float | None = None
-        """When the policy in force was taken, monotonic seconds; None for that of the start."""
+        """When the policy in force was taken, monotonic seconds; None for the first one."""
         self._accepted = self._refused = 0
         self._components = components
         self._engine = engine
@@ -44,7 +43,7 @@ class PolicyReloads:
         self._settings: Sequence[str] = ()
 
     async def reload(self) -> None:
-        """Take the policy file anew; refuse a bad one and keep what is in force."""
+        """Read the policy file again; refuse a bad one and keep the policy in force."""
         tell(*reloading())
         try:
             await self._reload()
@@ -82,7 +81,7 @@ class PolicyReloads:
         self._engine.events.reload(time.monotonic(), text)
 
     def as_json(self) -> ReloadCounts:
-        """Return what the status has of reloads."""
+        """Return the figures on reloads for the status."""
         return {
             "accepted": self._accepted,
             "refused": self._refused,

@@ -1,11 +1,10 @@
-"""Samples the proxy's sockets for all who need to know how subflows are doing.
+"""Samples the proxy's sockets for all consumers of samples.
 
-A *sweep* lists all sockets, in pieces; a *look-up* asks for single ones, many in one request. Consumers say which
-subflows they watch, and which few are urgent. The sampler sweeps as often as the most demanding watcher wants, or looks
-up what is watched if that is cheaper, and looks urgent subflows up meanwhile. It takes a fixed share of a processor:
-where sampling takes long it samples less often. Every sample carries the time when its socket was read
-(``KernelSubflow.read``); a sweep may take seconds from its first socket to its last. Without a watcher nothing is
-sampled.
+A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many in one request. Each consumer names the
+subflows that it watches and the few that are urgent. The sampler sweeps as often as the most demanding consumer needs,
+or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling takes a fixed
+share of a processor: if a sample takes longer, samples come less often. ``KernelSubflow.read`` is the time when a
+socket was read; a sweep may take seconds. If nobody watches, nothing is sampled.
 """
 
 from __future__ import annotations
@@ -26,50 +25,44 @@ from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 log = logging.getLogger(__name__)
 
 SWEEP_SHARE = 0.12
-"""Share of a processor that sweeps may take, with what their consumers do."""
+"""Share of a processor that sweeps and their consumers may take."""
 SLICE_SECONDS = 0.002
-"""How long the sampler works before it gives way to the event loop: a join waits for one such slice."""
+"""How long the sampler works before it yields to the event loop: a join waits for one slice."""
 LOOKUP_CHUNK = 64
-"""Sockets asked for at a time: so many go into one request."""
 CHECKED = 1024
-"""Subflows looked for in what was sampled at a time: some 0.3 ms."""
+"""Subflows checked against the samples between two yields: about 0.3 ms."""
 LOOKUP_COST = 2.0
-"""A look-up costs about so many times what a socket costs in a sweep."""
+"""Cost of a look-up, relative to one socket of a sweep."""
 SWEEP_COST = 300
-"""A sweep costs as much as so many sockets more: the kernel walks its whole table, 1.4 ms."""
+"""Fixed cost of a sweep, in sockets: the kernel walks its whole table, 1.4 ms."""
 MAX_UNITED = 4000
-"""Watched subflows of all consumers, those of several counted as often, up to which they are counted once each."""
+"""Up to this sum of watched subflows over all consumers, duplicates are removed before they are counted."""
 IDLE_SECONDS = 0.5
-"""Between two questions whether anybody watches anything."""
+"""Pause while nobody watches anything, and after a failure."""
 BUSY_SECONDS = 0.01
-"""Until a consumer that is taking samples is asked again what is urgent."""
+"""Until a consumer that is taking samples is asked again for urgent subflows."""
 REST = 1.5
-"""How long a gentle sweep rests, in times of what it worked. Work without a rest uses up the process's turn on the
-processor, and a join would then wait until others have had theirs, many milliseconds."""
+"""Pause of a gentle sweep after each slice, as a multiple of the work. Without it the process uses up its turn on the
+processor, and a join waits many milliseconds for other processes."""
 
 
 class _Fed:
-    """A consumer, and where it is."""
-
     __slots__ = ("consumer", "idle", "looked_up", "next_urgent", "turn")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.turn = asyncio.Lock()
-        """Held while it takes samples, and if it is not by request all through a sweep."""
+        """Held while the consumer takes samples; during a whole sweep if it is not *by request*."""
         self.looked_up = set[FourTuple]()
-        """What it was given since the sweep began, or what is sampled in place of one."""
+        """Subflows given to it since the current sweep, or the look-ups in its place, began."""
         self.next_urgent = 0.0
         self.idle = True
-        """It had nothing urgent when asked last: it is asked again when the sampler is woken."""
+        """It had nothing urgent when last asked; it is asked again once the sampler is woken."""
 
 
 class Sampler:
-    """Samples sockets for its consumers.
-
-    A sweep and look-ups of urgent subflows go on at the same time, for consumers *by request*; the others get nothing
-    else from the beginning of a sweep until they have taken it.
-    """
+    """Samples sockets for its consumers. During a sweep, only consumers *by request* also get look-ups; the others get
+    nothing else until they have taken it."""
 
     def __init__(
         self,
@@ -78,15 +71,15 @@ class Sampler:
         tracked: Callable[[], int],
         take: Callable[[Outcome], None],
     ) -> None:
-        """*tracked* returns how many sockets a sweep is expected to list; *take* takes what stages make of samples."""
+        """*tracked* returns how many sockets a sweep is expected to list; *take* takes the outcomes of the stages."""
         self.latest: dict[FourTuple, KernelSubflow] = {}
-        """What the last sweep found, for those who show it; in part newer while one is under way."""
+        """Samples of the last sweep; partly newer while another one is under way."""
         self.latest_time = float("-inf")
-        """When that was, monotonic seconds."""
+        """When that sweep ended, monotonic seconds."""
         self.sweeps = 0
         self.lookups = 0
         self.sweep_seconds = 0.0
-        """How long the last sweep and its consumers worked, waiting apart."""
+        """Work of the last sweep and its consumers, without waiting."""
         self._sockets = sockets
         self._fed = [_Fed(consumer) for consumer in consumers]
         self._tracked = tracked
@@ -96,21 +89,21 @@ class Sampler:
         self._last_sweep = self._next_sweep = 0.0
 
     def as_json(self) -> dict[str, float | int]:
-        """Return for the status how often sockets were sampled, and for how long the last sweep worked."""
+        """Return the sampler's figures for the status."""
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
-        """Tell whether :attr:`latest` is a second old at most, or ten times what a sweep takes."""
+        """Tell whether :attr:`latest` is at most a second old, or at most ten times what a sweep takes."""
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
-        """Return those of all sockets that the last sweep found; None where it ended before *since*, monotonic seconds.
-        Where few are watched, they are looked up, and nobody sweeps but the next resync."""
-        # While a sweep is under way, what it has found and what the one before did. 20,000 take 2 ms.
+        """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
+        While few subflows are watched, only resyncs sweep."""
+        # During a sweep, this includes what the one before found. 20,000 take 2 ms.
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
     def wake(self) -> None:
-        """Say that there may be new urgent subflows, or the first that are watched."""
+        """Note that there may be new urgent subflows, or the first watched ones."""
         self._wake_sweeps.set()
         self._wake_urgent.set()
 
@@ -124,7 +117,7 @@ class Sampler:
         self, wake: asyncio.Event, pause: Callable[[], float], sample: Callable[[], Awaitable[None]]
     ) -> None:
         while True:
-            # Even where a sample is overdue, the loop has its turn.
+            # The loop gets its turn even if a sample is overdue.
             await wait_at_most(wake, max(0.0005, pause()))
             wake.clear()
             try:
@@ -137,10 +130,7 @@ class Sampler:
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def watch(self) -> None:
-        """Sample all that is watched, if that is due: by a sweep, or where it is little of what there is, by look-ups.
-
-        Raises KernelError.
-        """
+        """Sample all watched subflows if due: by a sweep, or by look-ups if they are few. Raises KernelError."""
         watching = [fed.consumer for fed in self._fed if fed.consumer.watches_any()]
         if self._pause_to_sweep() > 0 or not watching:
             return
@@ -148,7 +138,7 @@ class Sampler:
         sets = [consumer.watched() for consumer in watching]
         affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
         most = sum(map(len, sets))
-        # To unite the sets of ten thousand connections takes long.
+        # Building the union for ten thousand connections takes long.
         if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
@@ -162,11 +152,8 @@ class Sampler:
     async def sweep(
         self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
     ) -> None:
-        """List all sockets, giving each piece to *each_piece*, and then the whole to all consumers.
-
-        *gently*: rest in between, so that nobody waits for a process that has used up its turn on the processor.
-        Raises KernelError where the sockets cannot be listed.
-        """
+        """List all sockets; give each piece to *each_piece*, and then the whole to all consumers. *gently*: rest in
+        between, so that the process does not use up its turn on the processor. Raises KernelError."""
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace(REST if gently else 0.0)
             await self._list(pace, each_piece)
@@ -177,13 +164,13 @@ class Sampler:
             self._next_sweep = self.latest_time + self.sweep_seconds / SWEEP_SHARE
 
     async def look_up_urgent(self) -> None:
-        """Sample the urgent subflows of those consumers whose turn it is. Raises KernelError."""
+        """Look up the urgent subflows of the consumers that are due. Raises KernelError."""
         for fed in self._fed:
             now = time.monotonic()
             if now < fed.next_urgent:
                 continue
             if fed.turn.locked():
-                fed.idle = False  # it is asked again when it has taken what it takes
+                fed.idle = False  # ask it again
                 continue
             urgent = list(fed.consumer.urgent())
             fed.idle = not urgent
@@ -199,7 +186,7 @@ class Sampler:
             fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
 
     async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
-        """List all sockets into :attr:`latest`: in place, so that old samples go one by one as new ones come."""
+        """List all sockets into :attr:`latest`, in place: old samples are freed one by one as new ones come."""
         found, seen = self.latest, set[FourTuple]()
         for piece in self._sockets.pieces():
             for subflow in piece:
@@ -223,7 +210,6 @@ class Sampler:
     def _pause_to_urgent(self) -> float:
         due = [fed.next_urgent for fed in self._fed if not fed.idle]
         pause = min(due) - time.monotonic() if due else IDLE_SECONDS
-        # Who is taking a sweep is asked again soon.
         return max(pause, BUSY_SECONDS) if any(fed.turn.locked() for fed in self._fed) else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
@@ -236,7 +222,7 @@ class Sampler:
 
     @asynccontextmanager
     async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Keep look-ups from all consumers that are not by request; yield those whose turn is held."""
+        """Hold the turns of all consumers that are not *by request*; yield those consumers."""
         held: list[_Fed] = []
         for fed in self._fed:
             fed.looked_up.clear()
@@ -258,7 +244,7 @@ class Sampler:
         held: list[_Fed],
         looked_up: Set[FourTuple] | None = None,
     ) -> None:
-        """Give what is watched to all consumers, and what is urgent, if *found* is not what was *looked_up*."""
+        """Give all consumers their watched subflows, and the urgent ones too unless these are look-ups."""
         for fed in self._fed:
             if fed in held:
                 await self._give_watched(fed, found, now, pace, looked_up)
@@ -267,7 +253,7 @@ class Sampler:
             else:
                 pace.end()
                 async with fed.turn:
-                    # Its look-ups wait meanwhile: no rest.
+                    # No rest: the consumer's look-ups wait meanwhile.
                     brief = _Pace()
                     await self._give_watched(fed, found, now, brief, looked_up)
                     brief.end()
@@ -287,7 +273,7 @@ class Sampler:
         if not urgent and not consumer.watches_any():
             return
         asked = await _without(list(_each_once(consumer.watched(), urgent)), fed.looked_up, pace)
-        # A subflow that joined after the dump passed its place in the kernel's table is missing from it, not closed.
+        # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
         missing = await _without(asked, found, pace)
         if looked_up is not None:
             missing = await _without(missing, looked_up, pace)
@@ -304,7 +290,7 @@ class Sampler:
 
 
 def _each_once(watched: Collection[FourTuple], urgent: Collection[FourTuple]) -> Collection[FourTuple]:
-    """Return all of both, without what would take long where all are watched: a set of them all."""
+    """Return each subflow of both once. If nothing is urgent, build no set: a set of all sockets takes long."""
     if not urgent:
         return watched
     known = watched if isinstance(watched, Set) else frozenset(watched)
@@ -312,7 +298,7 @@ def _each_once(watched: Collection[FourTuple], urgent: Collection[FourTuple]) ->
 
 
 async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
-    """Return those *asked* that are not *known*, some at a time: to go through ten thousand takes milliseconds."""
+    """Return *asked* without *known*, in slices: ten thousand take milliseconds."""
     if not known:
         return asked
     found: list[FourTuple] = []
@@ -323,15 +309,12 @@ async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _
 
 
 class _Pace:
-    """Gives way to the event loop often enough, and adds up the time worked.
-
-    The samples made in a slice have no reference cycles: the garbage collector does not go through them.
-    """
+    """Yields to the event loop in time and sums up the work. Samples have no cycles: the collector skips them."""
 
     def __init__(self, rest: float = 0.0) -> None:
-        """*rest*: so many times as long as it worked it rests."""
+        """*rest*: pause after a slice, as a multiple of its work."""
         self.worked = 0.0
-        """Seconds, of the slices that ended."""
+        """Seconds, of the finished slices."""
         self._rest = rest
         self.begin()
 
@@ -344,11 +327,9 @@ class _Pace:
         self.begin()
 
     def end(self) -> None:
-        """Count the slice that ends here, the last one."""
         garbage.end_of_acyclic()
         self.worked += time.monotonic() - self._began
 
     def begin(self) -> None:
-        """Begin a slice."""
         self._began = time.monotonic()
         garbage.begin_acyclic()

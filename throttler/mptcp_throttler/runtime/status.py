@@ -1,11 +1,11 @@
 """Answers the status socket: what the daemon knows and does, as JSON over a Unix socket, for people and for monitoring.
 
-A client connects, sends one line that says what it wants, and reads one JSON document until the end (docs/status.md).
-One that says nothing gets the whole status. Keys are stable; new ones may be added.
+A client sends one line, its request, and reads one JSON document until the end (docs/status.md). An empty request gets
+the whole status. Keys are stable; new ones may be added.
 
-Each answer is made by a child, a copy of the daemon as it was when it was asked (fork(2)): it shows one moment, and the
-event loop is held up by the copying of page tables alone, however many connections there are and however slowly the
-client reads or writes. The child keeps nothing open but the client and the log.
+Each answer is made by a child, a copy of the daemon at that moment (fork(2)). So it is consistent, and only the copying
+of page tables holds up the event loop, however many connections there are and however slow the client is. The child
+keeps only the client and the log open.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from mptcp_throttler.views.requests import LARGEST_REQUEST
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30
-"""How long a child may live: a client that does not read gets no more."""
+"""Maximum lifetime of a child: a client that does not read gets no more."""
 AGAIN_SECONDS = 1.0
-"""Until the next try where nobody can be accepted."""
+"""Pause after a failed accept."""
 MAX_ANSWERS = 4
-"""Children at a time; who asks meanwhile waits."""
+"""Children at a time; further clients wait."""
 PIECE_BYTES = 1 << 16
 SILENT_SECONDS = 2.0
-"""A client that has sent nothing by then has nothing to send. One that does not get a processor may need a while."""
+"""A client that has sent nothing by then has nothing to send. One that lacks a processor may need a while."""
 LINE_SECONDS = 5.0
-"""For a pause within a line."""
+"""Limit of a pause within a line."""
 NICE = -10
-"""After the daemon, before the proxy: the whole status is 0.16 s of work with 10,000 connections."""
+"""After the daemon, before the proxy: the whole status takes 0.16 s of work with 10,000 connections."""
 _STDERR = 2
 
 
@@ -48,25 +48,21 @@ class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
 
     repairs = 0
-    """How often the socket was made anew."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
-        """*answer* is called in a child: it may take its time, and changes nothing that the daemon has.
-
-        *group*: whose members may ask, beside root; None: the daemon's own.
-        """
+        """*answer* runs in a child: it may take its time, and its changes do not reach the daemon. Members of *group*
+        may ask, besides root; None: the daemon's own group."""
         self._path = path
         self._group = group
         self._answer_to = answer
         self._listener: socket.socket | None = None
         self._inode = 0
-        """Of the socket, as it was made."""
         self._children: dict[int, int] = {}
-        """Process identifiers by descriptor of the process (pidfd_open(2))."""
+        """PIDs by pidfd."""
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Listen; a socket left by a crashed daemon is replaced. Raises KernelError where the path cannot be used."""
+        """Listen; replace a socket that a crashed daemon left. Raises KernelError if the path cannot be used."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.exists() and not self._path.is_socket():
@@ -74,7 +70,7 @@ class StatusServer(Component):
             self._path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.setblocking(False)
-            old_mask = os.umask(0o177)  # for its owner alone, until it has its group
+            old_mask = os.umask(0o177)  # owner only, until it has its group
             try:
                 listener.bind(str(self._path))
             finally:
@@ -88,7 +84,7 @@ class StatusServer(Component):
         self._listen()
 
     def _open_to_group(self) -> None:
-        """Let the members of the group ask. Raises OSError, KernelError where the socket cannot be the group's."""
+        """Raises OSError; KernelError if the socket cannot be the group's."""
         if self._group is not None:
             try:
                 shutil.chown(self._path, group=self._group)
@@ -97,7 +93,7 @@ class StatusServer(Component):
         self._path.chmod(0o660)
 
     async def verify(self) -> None:
-        """Listen again where somebody removed or replaced the socket. Raises KernelError."""
+        """Listen again if somebody removed or replaced the socket. Raises KernelError."""
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 return
@@ -127,7 +123,7 @@ class StatusServer(Component):
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of descriptors or of memory: who asks is still there, and to try at once would be a busy loop.
+            # Out of descriptors or memory: the client is still there, and an immediate retry would be a busy loop.
             log.error("status: %s", error.strerror)
             self._loop.remove_reader(self._listener)
             self._loop.call_later(AGAIN_SECONDS, self._listen)
@@ -145,8 +141,8 @@ class StatusServer(Component):
             self._loop.add_reader(self._listener, self._accept)
 
     def _answer(self, client: socket.socket) -> None:
-        """Have a child answer *client*. Raises OSError where there cannot be one."""
-        # A signal that the child got as its parent's would wake our loop through the pipe that they share.
+        """Have a child answer *client*. Raises OSError if there cannot be one."""
+        # A signal meant for the parent but delivered to the child would wake our loop through the pipe they share.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             child = os.fork()
@@ -164,7 +160,7 @@ class StatusServer(Component):
         self._loop.add_reader(descriptor, self._end, descriptor)
 
     def _end(self, descriptor: int) -> None:
-        """Take note that the child of *descriptor* has ended, or ends."""
+        """Clean up after the child of *descriptor*, which has ended or is ending."""
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
         _reap(self._children.pop(descriptor))
@@ -172,13 +168,13 @@ class StatusServer(Component):
 
 
 def _reap(child: int) -> None:
-    # Where SIGCHLD was inherited as ignored, the kernel has done it.
+    # If SIGCHLD was inherited as ignored, the kernel has reaped the child.
     with suppress(ChildProcessError):
         os.waitpid(child, 0)
 
 
 def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[bytes]]) -> NoReturn:
-    """Answer and end, without anything of what the daemon does when it ends."""
+    """Answer and exit, without the daemon's own exit actions."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -188,7 +184,7 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         signal.alarm(ANSWER_SECONDS)
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        # What the daemon holds it must be able to let go of, its lock for one, while a client reads slowly.
+        # The daemon must be able to release what it holds (its lock, for example) while a client reads slowly.
         os.closerange(_STDERR + 1, client.fileno())
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)
@@ -204,7 +200,7 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
 
 
 def _read_line(client: socket.socket) -> bytes:
-    """Return what *client* asks, up to the end of the line or of what it sends; nothing where it is silent."""
+    """Return the client's request: its first line or all it sends; empty if it is silent."""
     line = b""
     client.settimeout(SILENT_SECONDS)
     while b"\n" not in line and len(line) <= LARGEST_REQUEST:
@@ -224,4 +220,4 @@ def _send(client: socket.socket, document: Iterator[bytes]) -> None:
         for number, piece in enumerate(document):
             file.write(piece)
             if number == 0:
-                file.flush()  # who asks sees at once that there is an answer
+                file.flush()  # the client sees at once that an answer comes

@@ -1,10 +1,9 @@
-"""Tunnels of Multipath UDP under the same policy: asks their daemon for them, and tells it in which classes paths are.
+"""Tunnels of Multipath UDP under the same policy: asks their daemon for them, and tells it the classes of their paths.
 
-No netfilter sees the packets of a tunnel: the program that splits them redirects them to an interface. So the same
-program gives them the class. One request a second says which path is to be in which class, all of them each time, and
-its answer has the tunnels; another is made at once when that changes. For all others a tunnel looks like a connection:
-what asks for sockets finds its paths beside these (:meth:`Tunnels.beside`), what makes entries makes theirs
-(:meth:`Tunnels.beside_netfilter`).
+Netfilter does not see a tunnel's packets: the BPF program that splits them redirects them to an interface. So that
+program also sets their class. One request a second states the class of every path, and its answer lists the tunnels;
+a change of classes triggers a request at once. To everything else a tunnel looks like a connection: its paths appear
+among the sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 1.0
 REST_SECONDS: Final = 0.02
-"""Between two requests."""
+"""Minimum pause between two requests."""
 ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
 NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
 
 Ask = Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
-"""Returns what the daemon whose socket that is answers. Raises OSError."""
+"""Sends a request to the daemon at a socket, and returns its answer. Raises OSError."""
 
 
 class Tunnels(Component):
-    """Those of one host. Without ``tunnel_ports`` in the settings it does nothing."""
+    """The tunnels of one host. Without ``tunnel_ports`` in the settings it does nothing."""
 
     def __init__(
         self,
@@ -48,19 +47,17 @@ class Tunnels(Component):
         changed: Callable[[Sequence[KernelEvent]], None],
         counted: Callable[[int, int, int], None],
     ) -> None:
-        """*changed* hears of paths that come and go. *counted*, by cookie, of what a path had sent and received before
-        anybody here knew it."""
+        """*changed* takes events of paths; *counted* a cookie and the bytes sent and received before it was known."""
         self._settings, self._ask, self._changed, self._counted = settings, ask, changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
-        """The entries of paths."""
         self.classes: Mapping[int, ClassSpec] = {}
-        """By minor number, of the planner of downloads."""
+        """By minor number, from the planner of downloads."""
         self._began = time.time_ns()
         self._ever: dict[int, None] = {}
-        """Paths that were known once, by their numbers: the newest :data:`REMEMBERED`."""
+        """Numbers of paths known once: the newest :data:`REMEMBERED`."""
         self._said: set[tuple[str, int]] = set()
-        """Of which tunnels it was told that they are left alone."""
+        """Tunnels that a warning has already reported as left alone."""
         self._heard = time.monotonic()
         self._refused = ""
         """Why the last request had no answer."""
@@ -74,8 +71,6 @@ class Tunnels(Component):
         path = self.table.paths.get(four_tuple)
         return None if path is None else path.interface
 
-    # A component
-
     async def prepare(self, policy: Policy) -> None:
         """Ask for the first time, and adopt the classes that a killed daemon left."""
         if self._is_prepared or not self.table.ports:
@@ -87,31 +82,28 @@ class Tunnels(Component):
                 self.wanted[four_tuple] = Target(path.class_id & 0xFFFF, 0)
 
     async def run(self) -> None:
-        """Ask, forever."""
         while self.table.ports:
             await wait_at_most(self._wake, ASK_SECONDS)
             self._wake.clear()
             told = self._classes()
             self._changed(await self._exchange({"classes": told}))
             if self._classes() != told:
-                self._wake.set()  # their daemon began anew, or a path has another address
+                self._wake.set()  # their daemon restarted, or a path has another address
             await asyncio.sleep(REST_SECONDS)
         await super().run()
 
     async def release(self) -> None:
-        """Have no path in a class of ours."""
+        """Take all paths out of our classes."""
         self.wanted.clear()
         if self.table.ports:
             await self._exchange({"classes": {}})
 
-    # What others are given
-
     def beside(self, sockets: KernelSockets) -> KernelSockets:
-        """Return what finds paths beside *sockets*."""
+        """Return *sockets* with the paths among them."""
         return _SocketsAndPaths(sockets, self) if self.table.ports else sockets
 
     def beside_netfilter(self, netfilter: Netfilter) -> Netfilter:
-        """Return what takes entries of paths beside those of *netfilter*."""
+        """Return *netfilter*, with entries of paths handled here."""
         return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
 
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
@@ -124,7 +116,7 @@ class Tunnels(Component):
         return {each: target for each, target in entries.items() if each not in paths}
 
     def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
-        """Give up the entries of paths; return the others."""
+        """Drop the entries of paths; return the others."""
         others = []
         for each in four_tuples:
             if not self.is_path(each):
@@ -133,13 +125,9 @@ class Tunnels(Component):
                 self._wake.set()
         return others
 
-    # Within
-
     def _classes(self) -> dict[str, list[int]]:
-        """Return by a path's number the handle of its class and the most that this lets through, bits/s; 0: no bound.
-
-        Knowing that, the tunnel need not find out by what is lost.
-        """
+        """Return the class handle of each path number, and its ceil, bits/s (0: no bound): with that, the tunnel need
+        not find the rate by losses."""
         found, major = {}, self._settings.ownership.htb_major
         for four_tuple, target in self.wanted.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
@@ -158,7 +146,7 @@ class Tunnels(Component):
             if not self._refused:
                 log.warning("tunnels: %s: %s; asking again each second", socket, why)
             self._refused = why
-            # Its packets go on without it, by what it said last.
+            # Packets flow on without the daemon, by its last answer.
             return self.table.take(NO_TUNNELS, now) if now - self._heard > GONE_SECONDS else []
         if self._refused:
             log.info("tunnels: %s answers", socket)
@@ -170,8 +158,8 @@ class Tunnels(Component):
         return events
 
     def _count_from_here(self, before: Set[int]) -> None:
-        """What a path carried before this daemon began, or until it comes back, counts nowhere, unless the ledger knows
-        it still. *before*: the numbers of those that were there."""
+        """Do not count what a path carried before this daemon began, or before the path came back, unless the ledger
+        still knows it. *before*: numbers of the paths known until now."""
         for path in self.table.paths.values():
             if path.number in before:
                 continue

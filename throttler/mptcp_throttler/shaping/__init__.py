@@ -1,1 +1,1 @@
-"""From verdicts to kernel objects: HTB classes, set entries, and the smallest change between two states. Pure."""
+"""From verdicts to kernel objects: HTB classes, set entries, and the difference between two states. Pure."""

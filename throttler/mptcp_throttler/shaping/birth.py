@@ -1,15 +1,14 @@
-"""What the subflows to come have from their first segment on, by the client's prefix. Pure.
+"""Birth settings: what new subflows get from their first segment on, by the client's prefix. Pure.
 
-Under a cap little is to wait on a subflow, for what waits there cannot go by another path, and its first segments are
-to be few, for they leave before anything is known of the connection. Where the policy says by the client's address
-alone that a path is capped, its subflows are accepted like that, and into the class of a cap that all clients share:
-of hundreds that begin at a time the entries would come after the first segments. A client that is known to have a
-single path is not, but for a bound on what waits that costs nothing: should a second path come up, the cap finds
-little to drain.
+A capped subflow must have little unsent data, which cannot move to another path, and few initial segments, which leave
+before anything is known of the connection. If the client's address suffices to decide that a path is capped, its
+subflows are accepted with such settings, and into the class of a path cap: if hundreds begin at a time, entries would
+come after the first segments. A client known to have a single path gets only a large bound on unsent data, which costs
+nothing: if a second path comes up, the cap finds little to drain.
 
-The small bound is taken back from a socket that leaves a cap with a soft start; one that comes to none has it for its
-first 450 kB (``kernel/sockets/programs``). So it is given to prefixes alone of which, by the policy, every subflow
-comes to such a cap. One that falls at once gives its class alone.
+The small bound is lifted from a socket that leaves a soft cap; a socket that never gets one keeps the bound for its
+first 450 kB (``kernel/sockets/programs``). So only prefixes whose every subflow gets a soft cap have the small bound.
+A cap with an immediate onset gives only its class.
 """
 
 from __future__ import annotations
@@ -27,36 +26,34 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 
 UNSENT_SECONDS = 0.001
-"""What may wait under a cap, in time at its rate: one segment up to some 10 Mbit/s. The scheduler then assigns a
-segment when one can leave, and everything else goes by other paths."""
+"""Unsent data, in time at the cap's rate: one segment up to some 10 Mbit/s, assigned only when one can leave."""
 INITIAL_WINDOW_SECONDS = 0.004
-"""The initial window, in time at the cap's rate: many connections may begin at a time."""
+"""Initial window, in time at the cap's rate: small, because many connections may begin at a time."""
 MIN_WINDOW, MAX_WINDOW = 2, 10
-"""Segments; the kernel's own is ten."""
+"""Segments; the kernel's default is 10."""
 AS_USUAL = Birth()
 REST_AT_ONCE: Final = 1_000_000
-"""Bits/s. Under caps up to here one piece takes half a second and more: such a subflow rests from its beginning, until
-the others are seen to carry too little."""
+"""Bits/s. Up to this cap, an assignment takes 0.5 s or more: the subflow rests until the others carry too little."""
 LARGE_BOUND = 65_536
-"""Bytes. As much as the scheduler assigns at once: no less goodput up to 2 Gbit/s was seen."""
+"""Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s."""
 UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
 _AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
-"""The IPv6 prefixes that have all IPv4-mapped addresses in them, ``::/0`` for one."""
+"""The IPv6 prefixes that contain all IPv4-mapped addresses, such as ``::/0``."""
 
 
 def unsent(rate: int) -> int:
-    """Return how many bytes may wait on a subflow that is held at *rate* bits/s."""
+    """Return the bound on unsent bytes of a subflow at *rate* bits/s."""
     return max(1, int(rate / 8 * UNSENT_SECONDS))
 
 
 def held(rate: int) -> SocketLimit:
-    """Return the limits of a subflow that is held at *rate* bits/s."""
+    """Return the limits of a subflow at *rate* bits/s."""
     return SocketLimit(rate, unsent(rate))
 
 
 def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> Birth:
-    """Return with what a subflow begins under a cap of *ceil* bits/s. *rests*: this host can wake one that rests."""
+    """Return the birth settings under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
     return Birth(unsent(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= REST_AT_ONCE)
 
@@ -64,10 +61,8 @@ def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) ->
 def births(
     policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
 ) -> dict[Network, Birth]:
-    """Return what the client prefixes of *policy* get while those of its rules hold whose hours are open.
-
-    *class_of* returns the handle of a cap's class, None where there is none yet. *rests* is as for :func:`under_cap`.
-    """
+    """Return the birth settings by client prefix, under the rules of *policy* that are open. *class_of* returns the
+    handle of a cap's class, None if it has none yet. *rests* is as for :func:`under_cap`."""
     rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
     paths = policy.paths.values()
     decided = _Decided(paths, rules)
@@ -77,15 +72,15 @@ def births(
         birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
             found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
-    # They are looked up with IPv4 addresses mapped into IPv6, and a policy's IPv6 prefix is for no IPv4 client.
+    # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
         found.setdefault(_ALL_IPV4, AS_USUAL)
-    # Without any cap there is nothing to do; with one, the other prefixes are exceptions within it.
+    # The prefixes without settings matter only as exceptions within one that has some.
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
 
 def of_clients(single: Mapping[bytes, bool]) -> dict[Network, Birth | None]:
-    """Return what client addresses get: by whether each is known to have a single path."""
+    """Return the birth settings by client address, given whether each client has a *single* path."""
     return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}
 
 
@@ -98,8 +93,7 @@ def _by_address_alone(path: PathMatch) -> bool:
 
 
 def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
-    """Return the rule that caps every subflow on a path, None where it leaves some connections alone or there is none,
-    and its place in *rules*."""
+    """Return the rule that caps every subflow on a path, or None, and the place of the path's first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
@@ -109,7 +103,6 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
 
 
 def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> Birth:
-    """Return with what the subflows that *rule* caps begin."""
     throttle = rule.throttle
     assert throttle is not None
     if not anticipates:
@@ -121,7 +114,7 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
 
 
 class _Decided:
-    """Which rule is the first that decides about something on the paths of a prefix's clients."""
+    """The first rule that decides on the paths of a prefix's clients."""
 
     def __init__(self, paths: Collection[PathMatch], rules: Sequence[Rule]) -> None:
         places: dict[str, int] = {}
@@ -131,9 +124,7 @@ class _Decided:
         deciding = sorted((path for path in paths if path.name in places), key=lambda path: places[path.name])
         self._of_all = min((places[path.name] for path in deciding if path.clients is None), default=math.inf)
         self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
-        """Of each prefix the first."""
 
     def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above that at *place* decides about clients of all of *network*. Of what is in a path in
-        part, that part has a birth of its own."""
+        """Tell whether a rule above *place* decides on all of *network*; smaller networks have their own settings."""
         return self._of_all < place or any(each < place for each in self._of.around(network))

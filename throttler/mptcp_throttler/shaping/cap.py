@@ -1,4 +1,4 @@
-"""A cap in use and its members, and the minor numbers of the HTB classes that caps have. Pure."""
+"""A cap in use, its members, and the minor numbers of HTB classes. Pure."""
 
 from __future__ import annotations
 
@@ -12,93 +12,92 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
 MIN_RATE = 8_000
-"""Bits/s, of a class that compensates an overshoot: the least that a policy may ask for."""
+"""Bits/s, of a class that compensates an overshoot: the minimum that a policy accepts."""
 PATHS_SHARE = 128
-"""One number in so many is left to caps that a whole path shares: a reload from caps of clients, which have all others,
-to one of a path is in force at once, and gives theirs back."""
+"""One number in so many is reserved for path caps, so that a reload from client caps, which use all others, works."""
 
 
 class PlanError(Exception):
-    """The plan cannot be made: the message says what ran out."""
+    """No plan is possible: the message says what ran out."""
 
 
 class Level(NamedTuple):
-    """What each user of one cap may have (``onset.share``)."""
+    """The rate of each user of a shared cap (``onset.share``)."""
 
     computed: float
-    """When."""
+    """Monotonic seconds."""
     users: int
     rate: int
-    """Bits/s of each user."""
+    """Bits/s per user."""
     turn: float
-    """Seconds in which the cap sends a segment of each user that has data waiting."""
+    """Seconds that the cap takes to send one segment of each user with waiting data."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """What the planner knows of one subflow that has a cap, or rests, or still has an entry."""
+    """A subflow that has a cap, rests, or still has an entry."""
 
     four_tuple: FourTuple
     token: int | None = None
-    """Of its connection; None once it has ended."""
+    """None once the subflow has ended."""
     cap: LiveCap | None = None
-    """The cap that is on it, or will be when its onset is complete."""
+    """Its cap, already while the onset is pending."""
     held_by: LiveCap | None = None
-    """Another cap, to whose class its entry sends it until its onset is complete or, once it has ended, it is idle."""
+    """Another cap, whose class its entry still points to until the onset is complete or the ended subflow drained."""
     in_class: bool = False
     """Its socket was accepted into the class of its cap: its first segments go there without an entry."""
     young: bool = False
-    """It came to its cap young, and without a transition, and nobody has sampled it since."""
+    """It got its cap when young, without a transition, and has not been sampled since."""
     rests: bool = False
-    """The scheduler is to give it nothing."""
+    """The scheduler must assign it nothing."""
     decided: float | None = None
-    """When its cap, or its cap's rate, was decided, seconds of the planner's clock; None once that is in force."""
+    """Time of the decision on its cap or the cap's rate, by the planner's clock; None once that is in force."""
 
 
 @dataclass(slots=True, eq=False)
 class LiveCap:
-    """A cap in use: its class, and the subflows sent to it. Others read it; only the planner changes it."""
+    """A cap in use, with its class and users. Only the planner changes it."""
 
     scope: ScopeKey
     minor: int
     direction: Direction
     throttle: Throttle
-    """What the class has."""
+    """What the class has now."""
     wanted: Throttle
-    """What it must have when the transitions of its users are complete."""
+    """What the class must have once the onsets of its users are complete."""
     mark: int = 0
-    """Mark bits of its rule, for the entries."""
     users: dict[FourTuple, Member] = field(default_factory=dict)
     pending: set[FourTuple] = field(default_factory=set)
-    """Users whose transition is not complete."""
+    """Users whose onset is not complete."""
     falling: set[FourTuple] = field(default_factory=set)
-    """Those of them that were users already when the cap got a lower throttle: only these are waited for."""
+    """Pending users from before the throttle was lowered: the new rate waits only for these."""
     unsettled: set[Member] = field(default_factory=set)
-    """Users on which it is not in force yet, or not with its present rate."""
+    """Users on which the cap or its present rate is not in force yet."""
     interim: dict[FourTuple, int] = field(default_factory=dict)
-    """Bits/s that users have meanwhile, on their way down to the throttle."""
+    """Bits/s of users on their way down to the throttle."""
     held: int = 0
-    """How many subflows that are no users have entries to its class."""
+    """Number of non-users with entries to its class."""
     idle_since: float = 0.0
     room: int = 1
-    """For how many users the queue is sized: a power of two, so that it seldom changes."""
+    """Number of users for which the queue is sized: a power of two, so that it seldom changes."""
     level: Level | None = None
     lowered: float | None = None
-    """While it compensates an overshoot: the share of its rate that the class has."""
+    """Share of its rate that the class has while it compensates an overshoot."""
     owed: float = 0.0
-    """Bits that got past its class, and when that was so (``onset.overshoot``)."""
+    """Bits that bypassed its class, as of ``owed_at`` (``onset.overshoot``)."""
     owed_at: float = 0.0
     allowance: float = 0.0
-    """Bits that its transitions may still send, and when the last of them began or sent."""
+    """Bits that its transitions may still send."""
     allowance_used: float | None = None
+    """When a transition last began or sent."""
 
     @property
     def ceil(self) -> int:
-        """Bits/s that all users together may have at last, or while it compensates an overshoot."""
+        """Final bits/s of all users together; lowered while the cap compensates an overshoot."""
         return self.wanted.ceil if self.lowered is None else max(MIN_RATE, int(self.wanted.ceil * self.lowered))
 
     def usual(self, rate: int) -> int:
-        """Return what *rate* is while the cap compensates nothing."""
+        """Return *rate* as it is without compensation."""
         return rate if self.lowered is None else round(rate / self.lowered)
 
     def make_room(self) -> bool:
@@ -122,13 +121,13 @@ class LiveCap:
         return class_spec(self.minor, throttle, self.room, self.direction)
 
     def forget_overshoot(self) -> None:
-        """Begin anew: nothing is owed, and no level is known."""
+        """Reset debt, allowance and level."""
         self.level = self.lowered = self.allowance_used = None
         self.owed = 0.0
 
 
 class ClassNumbers:
-    """The minor numbers of one qdisc's classes."""
+    """Allocator of the minor numbers of one qdisc."""
 
     def __init__(self, htb_major: int) -> None:
         self._htb_major = htb_major
@@ -136,9 +135,8 @@ class ClassNumbers:
         self._next = FIRST_MINOR
 
     def take(self, found: int | None, in_kernel: Container[int], *, of_path: bool) -> int:
-        """Return a number for a cap: *found*, if a class *in_kernel* has it and no cap; else one that no cap has and,
-        if possible, no class in the kernel either. *of_path*: a whole path shares the cap. Raises :class:`PlanError`.
-        """
+        """Return *found* if a class *in_kernel* has it and no cap does, otherwise a number that no cap and, if
+        possible, no class has. *of_path*: it is for a path cap. Raises :class:`PlanError`."""
         size = LAST_MINOR - FIRST_MINOR + 1
         left = size - (FIRST_MINOR <= self._htb_major <= LAST_MINOR) - len(self._used)
         if left <= (0 if of_path else size // PATHS_SHARE):
@@ -156,7 +154,7 @@ class ClassNumbers:
         for avoid in (in_kernel, ()):
             for step in range(size):
                 minor = FIRST_MINOR + (self._next - FIRST_MINOR + step) % size
-                # The root's handle would be that of a class's queue.
+                # The leaf qdisc of that class would have the root's handle.
                 if minor not in self._used and minor not in avoid and minor != self._htb_major:
                     self._next = minor + 1
                     return minor

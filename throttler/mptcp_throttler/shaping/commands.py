@@ -29,20 +29,20 @@ from mptcp_throttler.shaping.model import (
 )
 
 FULL_SPEED = 100_000_000_000
-"""Rate of the link and default classes in bits/s: more than any link here has, so that only caps shape."""
+"""Rate of the link and default classes, bits/s: above any link here, so that only caps shape."""
 FULL_SPEED_BURST = 256 * 1024
 FULL_SPEED_QUANTUM = 60_000
 """Bytes."""
 TBF_RATE = 32_000_000_000
-"""Bits/s: about the most that tc-tbf(8) takes without its 64-bit attribute. It shall cut segments, not shape."""
+"""Bits/s: about the maximum of tc-tbf(8) without its 64-bit attribute. The tbf must cut segments, not shape."""
 
 
 TBF_STEP = 4000
-"""Bytes in a microsecond at that rate, the unit in which a tbf's burst is reckoned."""
+"""Bytes per microsecond at that rate: the unit of a tbf's burst."""
 
 
 def tbf_burst(spec: ClassSpec) -> int:
-    """Return in bytes the largest segment that a leaf of *spec* passes on whole; tbf cuts what is larger."""
+    """Return the largest segment, bytes, that a leaf of *spec* passes whole; tbf cuts larger ones."""
     return -(-int(spec.ceil / 8 * SEGMENT_SECONDS) // TBF_STEP) * TBF_STEP
 
 
@@ -111,42 +111,38 @@ def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Itera
 
 
 def small_packets(version: int) -> str:
-    """Return the lengths that no class is for, as ``-m length`` wants them.
-
-    They begin behind a bare IP header: some kernels see that length in an IPv6 segment of more than 64 KiB.
-    """
+    """Return the packet lengths that bypass the classes, for ``-m length``. The range excludes a bare IP header: some
+    kernels see that length in an IPv6 segment of more than 64 KiB."""
     return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
 @dataclass(frozen=True, slots=True)
 class NftTable:
-    """One of our two nftables tables: whose packets it looks up, and what it does with those it finds."""
+    """One of our two nftables tables, for download or for upload."""
 
     family: str
     ownership: Ownership
     interfaces: tuple[str, ...] = ()
-    """Of a table of the family netdev."""
+    """Only in the netdev family."""
 
     @classmethod
     def download(cls, ownership: Ownership) -> NftTable:
-        """Return the table that marks and classifies what leaves for the clients."""
+        """Return the table that marks and classifies packets to the clients."""
         return cls("inet", ownership)
 
     @classmethod
     def upload(cls, ownership: Ownership, interfaces: Iterable[str]) -> NftTable:
-        """Return the table that sends what came from the clients through the IFB device."""
+        """Return the table that sends packets from the clients through the IFB device."""
         return cls("netdev", ownership, tuple(interfaces))
 
     @property
     def name(self) -> str:
-        """Return family and name, as nft(8) wants them."""
+        """Return family and name, as in nft(8) commands."""
         return f"{self.family} {NFT_TABLE}"
 
     def table(self, present: Container[str] | None = None) -> Iterator[str]:
-        """Yield the commands that make the table, its maps and its base chains; repeated, they change nothing.
-
-        Of the interfaces, those not *present* are left out: nftables refuses a chain on one that is not there.
-        """
+        """Yield the idempotent commands that make the table, its maps and its base chains. Interfaces that are not
+        *present* are left out: nftables refuses a chain on a missing interface."""
         yield f"add table {self.name}"
         for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
             key = f"{kind} . inet_service . {kind} . inet_service"
@@ -160,7 +156,7 @@ class NftTable:
                 yield from self._base(chain, hook, "dport", ("saddr", "sport", "daddr", "dport"))
 
     def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
-        """Return the chains that look packets up, each with its interface, if it has one."""
+        """Return the base chains, each with its interface, if it has one."""
         if not self.interfaces:
             return {"postrouting": None}
         return {
@@ -170,11 +166,9 @@ class NftTable:
         }
 
     def unwanted_chains(self, hooked: Mapping[str, str | None], present: Container[str]) -> list[str]:
-        """Return which of the base chains that are there have to go before :meth:`table` is made.
-
-        *hooked* has the interface of each, None where it has none or several. A chain is not moved: before Linux 6.4
-        the kernel refuses one on another interface, and since then it adds that to those it has.
-        """
+        """Return the existing base chains that must go before :meth:`table` runs. *hooked* has the interface of each
+        chain, None if it has none or several. A chain cannot move: before Linux 6.4 the kernel refuses another
+        interface, and since then it adds that to the chain's interfaces."""
         ours = self.base_chains()
         return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
 
@@ -207,7 +201,7 @@ class NftTable:
             yield f'add rule {self.name} {name} fwd to "{UPLOAD_DEVICE}"'
 
     def commands(self, entries: Mapping[FourTuple, Target]) -> Iterator[str]:
-        """Yield the commands that make all of it with *entries*."""
+        """Yield the commands that make the whole table with *entries*."""
         yield from self.table()
         for target in sorted(set(entries.values()), key=lambda target: (target.minor, target.mark)):
             yield from self.chain(target)
@@ -253,10 +247,8 @@ def nftables(entries: Mapping[FourTuple, Target], table: NftTable) -> Iterator[s
 
 
 def nft_ingress_chain_name(interface: str) -> str:
-    """Return the name of the chain on *interface*, wherever in the settings it stands.
-
-    What nft(8) takes in no name is written as /HEX/; a slash itself is in the name of no interface.
-    """
+    """Return the name of the chain on *interface*. Characters that nft(8) forbids in names become /HEX/, which is
+    unambiguous, because no interface name contains a slash."""
     return "ingress_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"/{ord(found[0]):x}/", interface)
 
 

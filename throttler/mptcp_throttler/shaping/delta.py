@@ -1,7 +1,6 @@
 """Desired and actual state of one kind of kernel object, and the pending difference. Pure.
 
-The pending sets are kept up to date as either side changes, so that asking what to do costs nothing and a
-change of one object costs O(1) however many there are. The habit is Calico's delta tracker.
+Each change updates the pending sets in O(1), so that reading them costs nothing. The model is Calico's delta tracker.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ V = TypeVar("V")
 
 
 class DeltaTracker(Generic[K, V]):
-    """Two maps and their difference.
-
-    ``same`` says whether an actual value is as good as the desired one: the kernel rounds some values.
-    """
+    """Two maps and their difference. ``same`` compares an actual and a desired value: the kernel rounds some."""
 
     def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
         self.desired: dict[K, V] = {}
@@ -28,7 +24,7 @@ class DeltaTracker(Generic[K, V]):
         self.deletes: set[K] = set()
         """Actual objects that are not desired."""
         self.told: Callable[[Collection[K], bool], None] | None = None
-        """Is told which objects came to the kernel (True) or changed there, and which went."""
+        """Called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
     @property
@@ -44,14 +40,14 @@ class DeltaTracker(Generic[K, V]):
             self.upserts[key] = value
 
     def drop(self, key: K) -> None:
-        """Stop wanting *key*; unknown keys are fine."""
+        """Stop wanting *key*, which may be unknown."""
         self.desired.pop(key, None)
         self.upserts.pop(key, None)
         if key in self.actual:
             self.deletes.add(key)
 
     def observed(self, actual: Mapping[K, V]) -> None:
-        """Replace the actual side by what was read back, and derive all pending changes anew."""
+        """Replace the actual state by what was read back, and recompute the pending sets."""
         self.actual = dict(actual)
         self.deletes = self.actual.keys() - self.desired.keys()
         self.upserts = {
@@ -61,7 +57,7 @@ class DeltaTracker(Generic[K, V]):
         }
 
     def upserted(self, done: Mapping[K, V]) -> None:
-        """Record that *done* are now in the kernel. What was desired may have changed since they were taken."""
+        """Record that *done* are now in the kernel; the desired values may have changed meanwhile."""
         for key, value in done.items():
             self.actual[key] = value
             if key not in self.desired:

@@ -1,18 +1,15 @@
-"""From verdicts to the HTB classes and set entries they need. Pure: no kernel, and no clock but the one it is given.
+"""Turn verdicts into the HTB classes and set entries they need. Pure: no kernel, and only the clock it is given.
 
-A cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The classes of caps shared by a whole path
-are made as soon as the policy is known, so that a connection that comes later pays nothing for them; those of a
-client or a connection are made when first needed and go when nobody has used them for a while.
+Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. Path caps get theirs as soon as the policy
+is known, so that later connections do not wait; a client or a connection gets its class at first use, and loses it
+after an idle time. A class keeps its minor number as long as it lives, across reloads and (by :meth:`Planner.adopt`)
+restarts of the daemon: the entries in the kernel tell which subflow uses which class.
 
-A class keeps its minor number for as long as it lives, across reloads and, by :meth:`Planner.adopt`, across
-restarts of the daemon: the entries found in the kernel say which subflow was sent to which class.
-
-The way of a subflow to its cap: it is *pending* while its onset is under way (:attr:`Planner.soft_caps`), which
-:meth:`Planner.complete` ends; then its entry is wanted, and a cap that falls gets its new rate once all of its users
-are there; it is *in force* when the kernel has both, of which :attr:`Planner.in_force` is told. When it has ended, its
-entry *drains*: it stays until what was assigned to it is sent. ``onset`` runs the onsets, by
-:meth:`Planner.take_moved`, :meth:`Planner.soft_cap`, :meth:`Planner.complete` and :meth:`Planner.set_interim`. Each
-costs O(1) for a subflow, however many share its cap.
+A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
+:meth:`Planner.complete`. Then the planner wants its entry. A cap that falls gets its new rate once the onsets of all
+its users are complete. The cap is *in force* when the kernel has class and entry (:attr:`Planner.in_force`). After its
+end, a subflow *drains*: its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per
+subflow, however many share the cap.
 """
 
 from __future__ import annotations
@@ -30,25 +27,20 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec,
 
 IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0
-"""The same for the class of a connection, whose token does not come back."""
+"""Shorter, because the token of a connection does not come back."""
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Where a subflow goes that began in the class of a cap and has none: its socket still sends there."""
+"""The target of a subflow that began in the class of a cap and lost it: its socket still sends to that class."""
 DRAIN_SECONDS = 10.0
-"""How long the entry of an ended subflow stays at the least. Then its socket is asked for, if anybody can, and the
-entry stays while there is anything left to be sent."""
+"""Minimum life of an ended subflow's entry. Where sockets can be queried, it stays while the socket has data left."""
 MAX_DRAINING = 16_384
-"""Such entries; the oldest gives way. At 10,000 connections a second there would be 100,000."""
+"""Draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep 100,000."""
 MAX_MOVED = 1024
-"""Moves followed at a time."""
 DRAIN_SLICE = 2048
-"""How many of them are dropped at a time: some four milliseconds."""
+"""Draining entries dropped per call: about 4 ms."""
 
 
 class Planner:
-    """Keeps the desired classes and entries of one direction in step with the policy and the verdicts.
-
-    Times are monotonic seconds.
-    """
+    """Keeps the desired classes and entries of one direction in step with the verdicts. Times: monotonic seconds."""
 
     def __init__(self, ownership: Ownership, direction: Direction = Direction.DOWN) -> None:
         self.ownership = ownership
@@ -59,33 +51,31 @@ class Planner:
         self.caps: dict[ScopeKey, LiveCap] = {}
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}
-        """By minor number, the caps with more than one user."""
+        """Caps with more than one user, by minor number."""
         self._numbers = ClassNumbers(ownership.htb_major)
         self._members: dict[FourTuple, Member] = {}
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        """By token, the members that have not ended."""
         self._draining: dict[FourTuple, float] = {}
-        """Members that have ended, the oldest first, and until when their entries stay."""
+        """Ended members, oldest first, and the time until which their entries stay."""
         self._moved: set[FourTuple] = set()
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
-        """Of the last call of :meth:`expire`."""
         self.soft_caps = False
-        """Somebody runs the onsets of caps that are to begin softly."""
+        """A runner of soft onsets is attached."""
         self.birth_classes: Collection[int] = ()
         """Handles of the classes into which sockets are accepted."""
         self.births_rest = False
-        """Some joins rest from their acceptance on, or have done so since the start: those without a cap are woken."""
+        """Some joins rest from their acceptance on, or have since the start: wake those without a cap."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
-        """Is told which entries came to the kernel (True) or changed there, and which went."""
+        """Called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
-        """Is told how long a cap, or another rate of it, took by that clock from the decision to its full effect on a
-        subflow. What ends or loses its cap before that counts nowhere, nor does what balances loads."""
+        """Called with the time, by :attr:`clock`, from the decision on a cap or its new rate to full effect on a
+        subflow. Not called for subflows that end or lose their cap before, nor for caps that balance loads."""
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
+        """Put *policy* in force. The caller must then give verdicts under it for every connection."""
         self._draining = dict.fromkeys(self._draining, -math.inf)
         self._end_draining()
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.direction}
@@ -100,12 +90,12 @@ class Planner:
                 self._retune(cap, throttle)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
-        """Take what the kernel holds as the actual state; later verdicts reuse the classes found there."""
+        """Take what the kernel holds as the actual state; later verdicts reuse its classes."""
         self.classes.observed(classes)
         self.entries.observed(entries)
 
     def prepare_path_classes(self, now: float) -> None:
-        """Make the classes that later connections will share. At start, after the verdicts on known connections."""
+        """Make the classes of path caps. Call it at start, after the verdicts on known connections."""
         for rule in self._rules.values():
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
                 self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
@@ -113,12 +103,10 @@ class Planner:
     def set_verdicts(
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
     ) -> None:
-        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
-        those on the other direction are not ours, and at other ports than ours nothing could have an entry. *young*
-        subflows come to a cap without a transition.
+        """Replace the desired state of the connection *token* by *verdicts*, one for each active subflow.
 
-        Raises :class:`PlanError` where no class is left for some of them: each of these keeps the cap that it had, or
-        has none. All others are as *verdicts* say.
+        Ignores the other direction and foreign ports. *young* subflows get no transition. Raises :class:`PlanError` if
+        no class is left for some subflows: these keep their old cap, or have none; all other verdicts apply.
         """
         ports = self.ownership.ports
         seen: set[FourTuple] = set()
@@ -130,8 +118,7 @@ class Planner:
             seen.add(four_tuple)
             member = self._members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
-                # A client that reuses a port soon has the same four-tuple in a newer connection: the older one has
-                # ended, though nobody has said so yet.
+                # The client reused the port for a newer connection: the older one has ended, though not reported yet.
                 self._release(member, now, drains=True)
             try:
                 if verdict.scope is None or verdict.throttle is None:
@@ -157,8 +144,7 @@ class Planner:
         self.set_verdicts(token, (), now)
 
     def expire(self, now: float) -> None:
-        """Drop the entries of subflows that ended a while ago, the classes that no rule can use any more, and those of
-        clients and connections long gone."""
+        """Drop drained entries, classes that no rule can use any longer, and idle ones of clients and connections."""
         self._now = now
         self._end_draining()
         for scope, cap in list(self.caps.items()):
@@ -173,33 +159,31 @@ class Planner:
             self._numbers.give_back(cap.minor)
             self.classes.drop(cap.minor)
 
-    # What others ask
-
     def class_of(self, scope: ScopeKey) -> int | None:
-        """Return the handle of a cap's class, None where it has none."""
+        """Return the handle of a cap's class, or None."""
         cap = self.caps.get(scope)
         return None if cap is None else self._handle(cap)
 
     def member(self, four_tuple: FourTuple) -> Member | None:
-        """Return what is known of a subflow; None where it has no cap, does not rest and has no entry."""
+        """Return the member of a subflow; None if it has no cap, does not rest and has no entry."""
         return self._members.get(four_tuple)
 
     def is_pending(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a subflow's cap waits until its onset is complete."""
+        """Tell whether the cap of a subflow waits for the end of its onset."""
         cap = self._cap_on(four_tuple)
         return cap is not None and four_tuple in cap.pending
 
     def pending(self) -> list[FourTuple]:
-        """Return all subflows of which :meth:`is_pending` is true."""
+        """Return all pending subflows."""
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a subflow is pending, or its class still falls to its cap."""
+        """Tell whether a subflow is pending or its class still falls to its cap."""
         cap = self._cap_on(four_tuple)
         return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim)
 
     def onsets(self) -> Iterator[FourTuple]:
-        """Yield all subflows of which :meth:`in_onset` is true, each once."""
+        """Yield all subflows in onset, each once."""
         for cap in self.caps.values():
             if cap.pending or cap.interim:
                 yield from cap.pending | cap.interim.keys()
@@ -208,10 +192,8 @@ class Planner:
         """Tell whether a subflow has ended and still has its entry."""
         return four_tuple in self._draining
 
-    # The onsets of soft caps
-
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
-        """Return subflows that came to a cap, left one, or whose cap changed: each once, *limit* at the most."""
+        """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
         if len(self._moved) <= limit:
             moved, self._moved = list(self._moved), set()
             return moved
@@ -223,23 +205,23 @@ class Planner:
         return bool(self._moved)
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
-        """Return the cap with a soft start that is or will be on a subflow; None where there is none."""
+        """Return the soft cap that is or will be on a subflow, or None."""
         cap = self._cap_on(four_tuple)
         return cap if cap is not None and cap.wanted.onset is Onset.SOFT else None
 
     def shared_soft_caps(self) -> Iterator[LiveCap]:
-        """Yield each cap with a soft start that has more than one user."""
+        """Yield each soft cap with more than one user."""
         for cap in self._shared.values():
             if cap.wanted.onset is Onset.SOFT:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a subflow is to be given nothing by the scheduler."""
+        """Tell whether the scheduler must assign nothing to a subflow."""
         member = self._members.get(four_tuple)
         return member is not None and member.rests
 
     def complete(self, four_tuple: FourTuple) -> bool:
-        """Cap a subflow whose onset is complete; return whether it was waited for. Unknown ones are fine."""
+        """Cap a subflow whose onset is complete; return whether it was pending. It may be unknown."""
         member = self._members.get(four_tuple)
         if member is None or (cap := member.cap) is None or four_tuple not in cap.pending:
             return False
@@ -252,10 +234,8 @@ class Planner:
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
-        """Give subflows a part of their class, bits/s, in place of its throttle; None ends it for one of them.
-
-        A class has the sum of these while there are any. Return whether a class changed.
-        """
+        """Give subflows interim rates, bits/s; None ends one. While a class has any, its rate is their sum, if that is
+        above its throttle. Return whether a class changed."""
         changed: dict[int, LiveCap] = {}
         for four_tuple, rate in rates.items():
             cap = self._cap_on(four_tuple)
@@ -274,18 +254,17 @@ class Planner:
         return bool(changed)
 
     def lower(self, cap: LiveCap, share: float | None) -> bool:
-        """Give a cap's class that share of its rate while it compensates an overshoot, with None all of it; return
-        whether it is there."""
+        """Lower a class to *share* of its rate to compensate an overshoot; None restores it. Return if it exists."""
         cap.lowered, cap.level = share, None
         if self.caps.get(cap.scope) is not cap:
             return False
         if len(cap.users) == 1:
-            self._mark_moved(cap.users)  # the level of those that share one follows by itself
+            self._mark_moved(cap.users)  # shared caps have a level, which follows by itself
         self.classes.want(cap.minor, cap.spec)
         return True
 
     def overdue(self, limit: int) -> list[FourTuple]:
-        """Return some of those that ended long ago: :meth:`settle_overdue` is to be told of each."""
+        """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""
         due: list[FourTuple] = []
         for four_tuple in islice(self._draining, limit):
             if not self._is_overdue(four_tuple):
@@ -294,7 +273,7 @@ class Planner:
         return due
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
-        """Take whether the socket of one that ended long ago is still *busy*; return whether the plan changed."""
+        """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it; return whether it went."""
         if four_tuple not in self._draining or not self._is_overdue(four_tuple):
             return False
         if busy:
@@ -304,13 +283,10 @@ class Planner:
         self._end_drain(self._members[four_tuple])
         return True
 
-    # Within
-
     def _handle(self, cap: LiveCap) -> int:
         return self.ownership.htb_major << 16 | cap.minor
 
     def _throttle(self, scope: ScopeKey) -> Throttle | None:
-        """Return the throttle by which the policy has a cap of that scope; None where it has none."""
         rule = self._rules.get(scope.rule) if scope.of_rule else None
         throttle = None if rule is None else rule.throttle
         return throttle if throttle is not None and throttle.share is scope.share else None
@@ -323,7 +299,6 @@ class Planner:
         return self.soft_caps and throttle.onset is Onset.SOFT
 
     def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
-        """Somebody is to follow them, where there is anybody."""
         if self.soft_caps:
             self._moved.update(four_tuples)
 
@@ -345,9 +320,9 @@ class Planner:
         return cap
 
     def _send(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
-        """Have a subflow under its cap. Raises :class:`PlanError`."""
+        """Put a subflow under its cap. Raises :class:`PlanError`."""
         four_tuple = verdict.four_tuple
-        cap = self._cap(scope, throttle, four_tuple, now)  # before anything is changed: there may be no class
+        cap = self._cap(scope, throttle, four_tuple, now)  # before any change, since it may raise
         member = self._members.get(four_tuple)
         if member is None:
             member = self._members[four_tuple] = Member(four_tuple)
@@ -381,7 +356,7 @@ class Planner:
         self._rest(member, rests=verdict.rests)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
-        """Have a subflow without a cap: past the class into which its socket sends, and at rest, if it is to be."""
+        """Take a subflow out of its cap, keep it out of the class its socket sends to, and let it rest if it must."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.births_rest and four_tuple in young:
             self._mark_moved((four_tuple,))
@@ -402,9 +377,9 @@ class Planner:
             self._rest(member, rests=rests)
 
     def _retune(self, cap: LiveCap, throttle: Throttle) -> None:
-        """Give *cap* another throttle: now, or when the onsets of those on which it falls are complete."""
+        """Give *cap* another throttle: now, or, if the rate falls, when the onsets of its users are complete."""
         before = cap.wanted
-        if before is throttle or before == throttle:  # they are compared field by field
+        if before is throttle or before == throttle:  # ``==`` compares field by field: slow
             return
         cap.wanted = throttle
         self._mark_moved(cap.users)
@@ -418,10 +393,9 @@ class Planner:
             self._decided(cap, cap.users.values())
         if not self._begins_softly(throttle):
             for four_tuple in list(cap.pending):
-                self.complete(four_tuple)  # nobody else will any more
+                self.complete(four_tuple)  # no onset will
 
     def _settle(self, cap: LiveCap) -> None:
-        """Give *cap* the throttle that it is to have, once those on which it falls are ready for it."""
         if cap.throttle != cap.wanted and not cap.falling:
             cap.throttle = cap.wanted
             self.classes.want(cap.minor, cap.spec)
@@ -431,7 +405,7 @@ class Planner:
             self.classes.want(cap.minor, cap.spec)
 
     def _leave(self, member: Member, now: float) -> None:
-        """Take the subflow out of its cap; what its entry says stays."""
+        """Take a subflow out of its cap; its entry stays."""
         self._rest(member, rests=False)
         cap, member.cap = member.cap, None
         member.young, member.decided = False, None
@@ -445,7 +419,7 @@ class Planner:
         cap.idle_since = now
         self._mark_moved((four_tuple,))
         if len(cap.users) < 2 and self._shared.pop(cap.minor, None) is not None:
-            # The remaining one may take the whole cap.
+            # The remaining user may take the whole cap.
             self._mark_moved(cap.users)
         if cap.interim.pop(four_tuple, None) is not None:
             self.classes.want(cap.minor, cap.spec)
@@ -453,7 +427,6 @@ class Planner:
         self._fit(cap)
 
     def _hold(self, member: Member, cap: LiveCap) -> None:
-        """Have the entry of a subflow stay as it is, which sends it to the class of *cap*."""
         member.held_by = cap
         cap.held += 1
 
@@ -463,7 +436,7 @@ class Planner:
             member.held_by = None
 
     def _release(self, member: Member, now: float, *, drains: bool) -> None:
-        """Take a subflow out of its cap, and its entry away, now or when it has drained."""
+        """Take a subflow out of its cap, and drop its entry, now or when it has drained."""
         cap = member.held_by or member.cap
         self._leave(member, now)
         self._let_go(member)
@@ -482,7 +455,7 @@ class Planner:
         return self._draining[four_tuple] <= self._now
 
     def _end_draining(self) -> None:
-        """Drop the entries of those that ended long ago, if no socket can be asked, or none is to be."""
+        """Drop overdue entries whose sockets cannot be queried or need not be (policy change)."""
         for four_tuple in self.overdue(DRAIN_SLICE):
             if not self.soft_caps or self._draining[four_tuple] == -math.inf:
                 self._end_drain(self._members[four_tuple])
@@ -494,10 +467,7 @@ class Planner:
         self.entries.drop(four_tuple)
         self._mark_moved((four_tuple,))
 
-    # When a cap is in force
-
     def _decided(self, cap: LiveCap, members: Iterable[Member]) -> None:
-        """They got the cap, or it another rate."""
         if isinstance(cap.scope.member, tuple):
             return  # it balances loads
         now = self.clock()
@@ -506,7 +476,7 @@ class Planner:
             cap.unsettled.add(member)
 
     def _check(self, member: Member) -> None:
-        """Tell of a cap that is in force: the kernel has all that is wanted of it, and that is the cap itself."""
+        """Report a cap in force: the kernel has its class and entry, and no onset is under way."""
         cap, four_tuple = member.cap, member.four_tuple
         if member.decided is None or cap is None or cap.throttle != cap.wanted:
             return
@@ -531,10 +501,7 @@ class Planner:
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[PlainTcpCap]:
-    """Yield what of plain TCP *policy* caps, whose classes *planner* has.
-
-    The last one counts for a packet, and the first rule of the policy is to decide.
-    """
+    """Yield the plain TCP caps, last rule first: the last match counts for a packet, and the first rule must decide."""
     for index, rule in reversed(list(enumerate(policy.rules))):
         cap = planner.caps.get(ScopeKey(rule.name, Share.PATH))
         for name in rule.paths or () if rule.caps_plain_tcp else ():

@@ -1,1 +1,1 @@
-"""What changes verdicts after the policy: budgets, guard, steering, rest. Pure."""
+"""The stages that change verdicts after the policy: budgets, grants, guard, steering, rest. Pure."""

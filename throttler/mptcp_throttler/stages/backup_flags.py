@@ -1,12 +1,10 @@
-"""The backup flags that steering sets on subflows: which are set, which are to be, which are to be taken back. Pure.
+"""The backup flags that steering sets on subflows, and those to set or take back. Pure.
 
-A flag counts as set once the runtime has said that it is. Flags that no rule explains, because a rule ended, a path
-was left or an earlier daemon was killed, are taken back. Flags of sockets that are gone are forgotten at the next
-full sweep.
+A flag counts as set once the runtime confirms it. Flags that no rule explains, because a rule ended, a path was left or
+an earlier daemon was killed, are taken back. A full sweep forgets the flags of sockets that are gone.
 
-Where the kernel refuses to make one subflow backup, no other of its connection is asked for: most often the connection
-is not under our path manager. But the kernel says the same of a subflow that ended a moment ago. So the refusal holds
-for as long as one that was refused is there.
+If the kernel refuses one subflow, no other of its connection is tried: usually the connection is not under our path
+manager. The kernel also refuses a subflow that just ended, so a refusal holds only as long as a refused subflow exists.
 """
 
 from __future__ import annotations
@@ -19,21 +17,19 @@ from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.steering.mode import Action
 
 UNDECIDED_SECONDS = 5.0
-"""After a new policy, or a start, for which flags stay until their connection has been decided on."""
+"""How long after a start or a new policy flags wait for the decision on their connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetBackup(Effect):
-    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8).
-
-    What became of it is reported by ``SteeringStage.confirmed`` or ``SteeringStage.refused``.
-    """
+    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8). The runtime reports the result to
+    ``SteeringStage.confirmed`` or ``SteeringStage.refused``."""
 
     token: int
     four_tuple: FourTuple
     backup: bool
     rule: str | None = None
-    """That wants it, or because of which the flag was set; None for one that an earlier daemon left."""
+    """The rule that wants it, or that set the flag; None if an earlier daemon set it."""
 
 
 class BackupFlags:
@@ -41,32 +37,32 @@ class BackupFlags:
 
     def __init__(self) -> None:
         self._set: dict[FourTuple, int] = {}
-        """The token of each subflow that we made backup."""
+        """Token of each subflow that we made backup."""
         self._rules: dict[FourTuple, str] = {}
-        """The rule for whose sake each of them was, where that is known."""
+        """The rule behind each flag, if known."""
         self._undecided: dict[int, list[FourTuple]] = {}
-        """By token, those that an earlier policy explained, or an earlier daemon's."""
+        """Flags from an earlier policy or daemon, by token."""
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
-        """Those that nothing explains, or that wait for the first sample of a connection which may explain them."""
+        """Flags that nothing explains, or that wait for the connection's first sample."""
         self._fresh: set[FourTuple] = set()
-        """Subflows of which something came since the last sweep: they may be younger than it."""
+        """Subflows with news since the last sweep: they may be younger than it."""
         self._refused: dict[int, set[FourTuple]] = {}
-        """By token, the subflows whose flag the kernel would not set."""
+        """Subflows whose flag the kernel refused to set, by token."""
 
     @property
     def unexplained(self) -> Collection[FourTuple]:
-        """Subflows that have to be sampled for the sake of their flags."""
+        """Subflows that must be sampled because of their flags."""
         undecided = {each for four_tuples in self._undecided.values() for each in four_tuples}
         return self.to_take_back | undecided if undecided else self.to_take_back
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the flags that are set."""
+        """Take over the flags of an earlier daemon."""
         self._set |= {each.four_tuple: each.token for each in subflows if each.made_backup}
         self.leave_undecided()
 
     def leave_undecided(self) -> None:
-        """Leave all flags as they are until a decision on each connection has come, or some seconds have passed."""
+        """Keep all flags until their connection is decided, or ``UNDECIDED_SECONDS`` have passed."""
         self._undecided = {}
         self._undecided_until = None
         self.to_take_back.clear()
@@ -74,16 +70,16 @@ class BackupFlags:
             self._undecided.setdefault(token, []).append(four_tuple)
 
     def decide(self, token: int) -> None:
-        """The connection has been decided on: what does not explain its flags now never will."""
+        """Note the decision on a connection; from now on its flags need an explanation."""
         self.to_take_back.update(self._set.keys() & self._undecided.pop(token, ()))
 
     def leave(self, four_tuple: FourTuple) -> None:
-        """The subflow is steered no more, or not as it was."""
+        """Note that the subflow is no longer steered, or differently."""
         if four_tuple in self._set:
             self.to_take_back.add(four_tuple)
 
     def begin(self, now: float) -> None:
-        """Wait no longer than is allowed; a clock runs only in samples."""
+        """Enforce ``UNDECIDED_SECONDS``; only samples bring the time."""
         if self._undecided_until is None:
             self._undecided_until = now + UNDECIDED_SECONDS
         elif now >= self._undecided_until:
@@ -91,7 +87,7 @@ class BackupFlags:
                 self.decide(token)
 
     def forget_gone(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
-        """Forget the flags of all subflows that have no socket."""
+        """Forget the flags of subflows without a socket."""
         for four_tuple in [each for each in self._set if each not in sockets and each not in self._fresh]:
             self._unset(four_tuple)
         refused, self._refused = self._refused, {}
@@ -101,8 +97,8 @@ class BackupFlags:
         self._fresh.clear()
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
-        """Return what is to be done so that the flags of a connection are as *actions*, by *rule*, say."""
-        # A connection at rest is asked about no more: what these actions explain must not wait for a later one.
+        """Return the effects that bring the flags of a connection in line with *actions* of *rule*."""
+        # No later call may come for a connection at rest, so decide its flags now.
         self.decide(token)
         effects = []
         for four_tuple, action in actions.items():
@@ -117,10 +113,7 @@ class BackupFlags:
     def taken_back(
         self, sockets: Mapping[FourTuple, KernelSubflow], may_explain: Callable[[int], bool]
     ) -> list[SetBackup]:
-        """Return what takes flags back that nothing explains, of sockets that are there.
-
-        Connections that *may_explain* theirs keep them until they are sampled.
-        """
+        """Return the effects that take back unexplained flags of existing sockets, except if *may_explain* holds."""
         effects = []
         for four_tuple in self.to_take_back:
             token = self._set[four_tuple]
@@ -129,7 +122,7 @@ class BackupFlags:
         return effects
 
     def confirmed(self, effect: SetBackup, explained: bool) -> None:
-        """The flag is set, or not any more. Whether the subflow is still steered says *explained*."""
+        """Note that the flag was changed. *explained*: the subflow is still steered."""
         if not effect.backup:
             self._unset(effect.four_tuple)
             return
@@ -141,7 +134,7 @@ class BackupFlags:
             self.to_take_back.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
-        """The flag cannot be changed."""
+        """Note that the flag cannot be changed."""
         if not effect.backup:
             self._unset(effect.four_tuple)
             return
@@ -149,7 +142,7 @@ class BackupFlags:
         self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
 
     def release_all(self) -> Sequence[SetBackup]:
-        """Return what takes all flags back."""
+        """Return the effects that take back all flags."""
         return [self._regular(four_tuple, token) for four_tuple, token in self._set.items()]
 
     def _regular(self, four_tuple: FourTuple, token: int) -> SetBackup:

@@ -1,9 +1,8 @@
-"""What subflows and the uncapped paths of a client give now, and what the paths once gave: the baseline rate. Pure.
+"""Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
 
-Rates are taken over the span that samples really have (:func:`first_in_window`). A path is one client address. Its rate
-now is the sum of the latest rates of its subflows, which may have been sampled at different moments. Its baseline is
-learnt only when all its subflows were sampled together: otherwise what one subflow gave before could be added to what
-another gives after, and the sum would be more than the path ever carried.
+Rates are taken over the actual span of the samples (:func:`first_in_window`). A path is one client address. Its rate is
+the sum of the latest rates of its subflows, which may come from different moments. Its baseline is learnt only from
+samples of all subflows together: otherwise rates of different moments could add up to more than the path ever carried.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from mptcp_throttler.mptcp.model import FourTuple
 WINDOW = 0.8
 """Seconds over which rates are taken: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is no degradation."""
 MIN_SPAN = 0.35
-"""Seconds. Over less a rate may be a burst."""
+"""Seconds; a rate over less may be a burst."""
 SLACK = 0.01
-"""Seconds by which a sample may be older than the window."""
+"""Seconds that a sample may be older than the window."""
 PRESENT_SPAN = 0.3
 """Seconds over which the present rate is taken."""
 MAX_WINDOW_LIMITED = 0.1
-"""Part of the time beyond which the client, not the path, is slow."""
+"""Fraction of the time beyond which the client, not the path, is slow."""
 MIN_WAITING = 0.05
-"""Seconds that what waits takes to send; below it the application may be slow."""
+"""Seconds that it takes to send the waiting data; below this the application may be slow."""
 MAX_GAP = 10.0
-"""Seconds between two samples, beyond which nothing is concluded from both."""
+"""Seconds; samples further apart are not compared."""
 DEGRADED, HEALTHY = 0.5, 0.8
-"""Parts of the baseline: a path that gives at most the first has degraded, one that gives the second is well."""
+"""Fractions of the baseline: at most the first is degraded, at least the second is well."""
 MEMORY = 120.0
 """Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
 FORGET_AFTER = 3 * MEMORY
 """Seconds after which the baseline of a path without subflows is forgotten."""
 READ_TOGETHER_SECONDS = 0.1
-"""Subflows of a path whose reads are at most so far apart were read together."""
+"""Longest time between reads that count as made together."""
 MIN_RATE = 500_000
 """Bits/s. A path that never gave more has no baseline."""
 MIN_UNUSED = 64
-"""As many paths without subflows are remembered in any case; more only where as many are in use."""
+"""Minimum bound of remembered paths without subflows; above it the bound is the number of paths in use."""
 
 
 class Sample(NamedTuple):
@@ -50,21 +49,18 @@ class Sample(NamedTuple):
     time: float
     """Monotonic seconds."""
     delivered: int
-    """Bytes that arrived, in order or not, since its beginning."""
+    """Bytes that arrived, in order or not, since the subflow began."""
     not_sent: int = 0
     """Bytes."""
     unacked: int = 0
     """Segments."""
     window_limited: int = 0
-    """Microseconds, since its beginning, in which only the receiver's window kept it from sending."""
+    """Microseconds since it began in which only the receiver's window kept it from sending."""
 
 
 def first_in_window(samples: Sequence[Sample], now: float) -> int:
-    """Return the index of the sample from which on a rate is to be taken.
-
-    The span is the longest within the window. Where samples are further apart than that, it is the last interval; where
-    the window holds too short a span, it is the shortest that is not.
-    """
+    """Return the index of the sample that begins the span of a rate: the longest within the window, or if that is under
+    ``MIN_SPAN``, the shortest that is long enough."""
     index = 0
     while (
         len(samples) - index > 2
@@ -92,7 +88,7 @@ class History:
 
     @property
     def last(self) -> float:
-        """When it was sampled last."""
+        """Time of the last sample."""
         return self._samples[-1].time
 
     @property
@@ -107,7 +103,7 @@ class History:
 
     @property
     def backlogged(self) -> bool:
-        """It had more to send all the time."""
+        """Whether it always had more to send."""
         last, first = self._samples[-1], self._samples[0]
         recent = next((each for each in reversed(self._samples) if last.time - each.time >= PRESENT_SPAN - 0.01), first)
         if last.window_limited - first.window_limited > MAX_WINDOW_LIMITED * 1e6 * self.span:
@@ -129,12 +125,11 @@ class Path:
 
     address: bytes
     flows: Counter[FourTuple] = field(default_factory=Counter)
-    """By name, for a port may be used anew before the subflow that had it is gone. A path refers to nothing that refers
-    to it, so that both are freed without the garbage collector."""
+    """By name, not :class:`Flow`: a cycle would need the garbage collector. Counted, because ports are reused early."""
     present: int = 0
-    """How many of them have a socket, as far as is known."""
+    """How many have a socket, as far as is known."""
     rate: int = 0
-    """Bits/s of all together."""
+    """Bits/s of all subflows together."""
     baseline: float = 0.0
     """Bits/s."""
     well: float = -inf
@@ -142,19 +137,18 @@ class Path:
     disturbed: float = -inf
     """When a subflow last came or left."""
     sampled: float = -inf
-    """When any of its subflows was sampled, and when those were read that were."""
     reads: list[float] = field(default_factory=list)
+    """Read times in the last sample."""
     complete: float = -inf
-    """When all of them were."""
+    """When all subflows were last sampled."""
     _carried: int = 0
     _learnt: float = 0.0
     _marks: list[Sample] = field(default_factory=list)
-    """What the path had carried at some moments."""
     _skewed: bool = False
-    """They were read long after each other, as in a sweep: always in the same order there."""
+    """The subflows were read at different times, as in a sweep (which always keeps the same order)."""
 
     def begin(self, now: float) -> None:
-        """Samples of *now* follow."""
+        """Prepare for the samples of *now*."""
         self.sampled = now
         self.reads.clear()
 
@@ -166,12 +160,12 @@ class Path:
         self._carried += octets
 
     def conclude(self, now: float) -> None:
-        """Learn what there is to learn, once all samples of *now* have been taken."""
+        """Update the baseline after all samples of *now*."""
         if self.reads and len(self.reads) >= self.present:
             self.complete = now
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
-                # What one brought between its moment and another's would count twice, or not at all.
+                # Bytes that arrived between two reads would count twice, or not at all.
                 self._marks.clear()
                 self._skewed = skewed
             self._learn(sum(self.reads) / len(self.reads))
@@ -199,13 +193,12 @@ class Flow:
         self.path = path
         self.present = False
         self.rate = 0
-        """Bits/s."""
         self._delivered = self._began = 0
         self._began_at = 0.0
         path.flows[four_tuple] += 1
 
     def take(self, now: float, delivered: int) -> bool:
-        """Take a sample; return whether data arrived since the one before."""
+        """Take a sample; return whether data arrived since the last one."""
         if not self.present:
             self.present = True
             self.path.present += 1
@@ -235,14 +228,14 @@ class Flow:
         self.rate = rate
 
     def pause(self) -> None:
-        """The subflow has no socket any more, or is not used; until it is sampled again."""
+        """Suspend the subflow, which has no socket or is not used, until it is sampled again."""
         if self.present:
             self.set_rate(0)
             self.present = False
             self.path.present -= 1
 
     def leave(self) -> None:
-        """It is gone for good."""
+        """Remove the subflow from its path for good."""
         self.pause()
         self.path.flows[self.four_tuple] -= 1
         if not self.path.flows[self.four_tuple]:
@@ -255,19 +248,19 @@ class Paths:
     def __init__(self) -> None:
         self._used: dict[bytes, Path] = {}
         self._unused: dict[bytes, Path] = {}
-        """Paths without subflows, whose baselines are still worth something; the one unused for longest first."""
+        """Paths without subflows that have a baseline, the longest unused first."""
         self._left: set[Path] = set()
-        """Those that a subflow left since the last sample."""
+        """Paths that a subflow left since the last sample."""
 
     def __len__(self) -> int:
         return len(self._used) + len(self._unused)
 
     def used(self, address: bytes) -> Path | None:
-        """Return the path of a client's *address* where subflows are on it."""
+        """Return the path of a client's *address*, if it has subflows."""
         return self._used.get(address)
 
     def join(self, four_tuple: FourTuple) -> Flow:
-        """Return a new subflow on the path that it belongs to."""
+        """Return a new subflow."""
         address = four_tuple.remote
         path = self._used.get(address)
         if path is None:
@@ -275,7 +268,7 @@ class Paths:
         return Flow(four_tuple, path)
 
     def leave(self, flow: Flow) -> None:
-        """Take a subflow out for good."""
+        """Remove a subflow for good."""
         path = flow.path
         if flow.present:
             self._left.add(path)
@@ -286,7 +279,7 @@ class Paths:
                 self._unused[path.address] = path
 
     def begin(self, now: float) -> None:
-        """Note when subflows left; a clock runs only in samples."""
+        """Note when subflows left (only samples bring the time) and forget old paths."""
         for path in self._left:
             path.disturbed = now
         self._left.clear()

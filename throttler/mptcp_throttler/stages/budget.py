@@ -1,9 +1,8 @@
-"""The stage of budgets: counts what metered subflows carry, and puts the cap of the step reached on them. Pure.
+"""The stage of budgets: counts what metered subflows carry, and caps them by the step reached. Pure.
 
-Metering follows verdicts: a subflow is metered while its verdict names a rule with a budget, whatever caps it. What the
-subflows of one budget carry comes together in its account (``budget_accounts``): a sample costs the same however many
-share it, and only when it reaches a step are they all decided anew. What is not yet in the ledger is kept as data until
-somebody fetches it (:meth:`BudgetStage.take_pending`).
+A subflow is metered while its verdict names a rule with a budget, whatever caps it. The subflows of one budget share an
+account (``budget_accounts``), so a sample costs the same for any number of them. They are decided anew only when the
+account reaches a step. Data for the ledger waits for :meth:`BudgetStage.take_pending`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _carried: Final = attrgetter("carried")
 
 @dataclass(frozen=True, slots=True)
 class Reached(Effect):
-    """To be told: an account came to a step, or to a share of its first one."""
+    """Report that an account reached a step or an announced percentage."""
 
     budget: str
     client: str
     """"" for all clients together."""
     sentence: str
     rule: str
-    """The first that feeds it, as that of its caps."""
+    """The first rule that feeds the budget, as for its caps."""
 
 
 class BudgetStage(Stage):
@@ -47,60 +46,56 @@ class BudgetStage(Stage):
     of_sockets = False
 
     interval: float = 0.1
-    """Seconds."""
     period: float = 1.0
-    """Seconds."""
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._accounts = Accounts()
         self.sockets = MeteredSockets(self._accounts)
         self._first_rule: dict[str, str] = {}
-        """Of each budget, the first rule that feeds it: it gives its caps their mark."""
+        """The first rule that feeds each budget; it determines the mark of the caps."""
         self._capping: dict[str, Rule] = {}
-        """Each rule with a budget, by name, as the one that decided about a cap of it."""
+        """Rules with budgets, by name, with the budget's guard setting."""
         self._subflows: dict[int, tuple[FourTuple, ...]] = {}
-        """Of each connection, the subflows with verdicts, metered or not."""
+        """Subflows with verdicts of each connection, metered or not."""
         self._metering_since = -math.inf
-        """Monotonic seconds: before that, a policy without budgets metered nothing."""
+        """Monotonic seconds. Before this, a policy without budgets metered nothing."""
         self._urgent: tuple[FourTuple, ...] = ()
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Take what the ledger has of all accounts of *periods*; what was fetched is written, or put back. Return the
-        connections whose verdicts are to be made anew."""
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
+        fetched data must have been written or put back."""
         self._accounts.set_used(periods, used)
         return self._accounts.take_stale()
 
     def accounts(self) -> Mapping[Account, int]:
-        """Return the bytes of every account that is known, some of the periods before."""
+        """Return the bytes of all known accounts, including some of previous periods."""
         return self._accounts.used()
 
     def periods(self) -> Collection[tuple[str, int]]:
-        """Return name and begin of the period of each budget: the accounts that are of interest."""
+        """Return the name of each budget and the begin of its present period."""
         return self._accounts.periods
 
     def take_pending(self) -> Usage:
-        """Return what is to be written, and begin anew."""
+        """Return and reset what must be written to the ledger."""
         return Usage(self._accounts.take_added(), *self.sockets.take())
 
     def put_back(self, usage: Usage) -> None:
-        """Take back what was fetched and could not be written: it is fetched again, with what came since."""
+        """Take back what could not be written; the next fetch includes it."""
         self._accounts.put_back(usage.added)
         self.sockets.put_back(usage.counters, usage.closed)
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods that hold *now*, seconds since the epoch, and forget sockets that are long gone. Return the
-        connections whose verdicts are to be made anew for that."""
+        """Begin the periods at *now*, seconds since the epoch; forget old sockets; return what to decide anew."""
         self.sockets.forget_old(monotonic)
         self._accounts.begin_periods(now)
         return self._accounts.take_stale()
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count what a socket has carried in its life, bytes; *end* is the client's address and port and our port."""
+        """Count the lifetime bytes of a socket; *end* is the client's address and port and our port."""
         self.sockets.socket_closed(cookie, end, acked, received)
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
         if self._policy is not None and not self._policy.budgets:
             self._metering_since = self.sockets.now
         self._policy = policy
@@ -113,7 +108,7 @@ class BudgetStage(Stage):
             self._subflows.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Meter the subflows whose verdicts say so, and return *verdicts* with the caps of budgets that are used up."""
+        """Meter subflows as the verdicts say; return *verdicts* with the caps of the steps reached."""
         if not self._first_rule:
             return verdicts
         self._accounts.begin_periods(now)
@@ -136,7 +131,7 @@ class BudgetStage(Stage):
         return tuple(result)
 
     def forget(self, token: int) -> None:
-        """The connection has ended. What its sockets carried last is still to come."""
+        """Drop a connection that has ended. Its sockets have yet to report their last bytes."""
         self._accounts.depend(token, set())
         for four_tuple in self._subflows.pop(token, ()):
             self.sockets.release(four_tuple, token)
@@ -146,11 +141,11 @@ class BudgetStage(Stage):
         return self.sockets.metered.keys()
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows that bring accounts near their next step there, those first that carry most."""
+        """Return the subflows of accounts near their next step, the busiest first."""
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Count what *samples* have more than those before, a slice at a time."""
+        """Count the growth of the counters in *samples*, a slice at a time."""
         for _ in self.sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
         if samples.complete:
@@ -178,7 +173,6 @@ class BudgetStage(Stage):
             self._subflows[token] = tuple(metering)
 
     def _find_urgent(self, now: float) -> Iterator[None]:
-        """Find the subflows that are urgent from now on, and yield after every slice."""
         tokens: dict[int, None] = {}
         for number, near in enumerate(self._accounts.near_a_step(now), 1):
             tokens.update(dict.fromkeys(near))
@@ -189,13 +183,13 @@ class BudgetStage(Stage):
             found = [self.sockets.metered.get(each) for each in self._subflows.get(token, ())]
             most += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
-                # Those that carry most of all until here: there may be thousands.
+                # Keep only the busiest: there may be thousands.
                 most = nlargest(MAX_URGENT, most, key=_carried)
                 yield
         self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=_carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
-        """Return *verdict* with the sentence of the budget and, where it is the tightest, its cap."""
+        """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self._accounts.describe(account)
         decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
         beside: Cap | None = None
@@ -215,11 +209,10 @@ class BudgetStage(Stage):
             reason = f"{BEFORE[direction]}{sentence}; tighter than the {format_rate(mine.ceil)} of rule {decided.name}"
             decided, scope, mine, _ = cap
         others = verdict.budget, verdict.steer, verdict.steer_path
-        # Not dataclasses.replace, which takes several times as long.
+        # dataclasses.replace takes several times as long.
         return Verdict(verdict.four_tuple, verdict.path, decided, scope, mine, reason, direction, *others, beside)
 
     def _cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Cap | None:
-        """Return the cap of the step that *account* has reached."""
         step = account.step
         if step is None or step.throttle is None:
             return None

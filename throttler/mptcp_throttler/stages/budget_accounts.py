@@ -1,4 +1,4 @@
-"""The accounts of budgets: what each came to in the present period, and which step of its budget that reaches. Pure."""
+"""The accounts of budgets: the bytes used in the present period, and the step of the budget they reach. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mptcp_throttler.policy.budget import Account, next_step, period, step_of
 from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
-"""Of the first step's volume: where reasons say that so much is used."""
+"""Percentages of the first step's volume that reasons announce."""
 MAX_REACHED: Final = 1024
-"""Accounts that are told of at a time: the latest."""
+"""Accounts reported at a time, the latest."""
 NEAR_SECONDS: Final = 3.0
-"""An account is near its next step when it would reach it within that time at its present rate."""
+"""An account is near its next step if it would reach it within this time at its present rate."""
 
 
 @lru_cache(256)
@@ -29,7 +29,7 @@ def _until(end: int, zone: ZoneInfo | None) -> str:
 
 
 class OpenAccount:
-    """An account of a present period that subflows use."""
+    """An account of a present period, in use by subflows."""
 
     __slots__ = (
         "budget",
@@ -51,29 +51,29 @@ class OpenAccount:
         self.used = used
         """Bytes."""
         self.swept = 0
-        """Those since the last full sweep."""
+        """Bytes since the last full sweep."""
         self.over = False
         """Its period has ended."""
         self.tokens: set[int] = set()
-        """The connections whose verdicts were made with it."""
+        """Connections whose verdicts depend on it."""
         self.step: BudgetStep | None = None
         self.percent = 0
-        """The announced share of the first step that is used; 0 below the least, and once there is a step."""
+        """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
         self.set_budget(budget)
 
     def set_budget(self, budget: Budget) -> None:
-        """Take *budget* as the policy in force has it."""
+        """Take *budget* from the policy in force."""
         self.budget = budget
         self.counts_down, self.counts_up = Direction.DOWN in budget.count, Direction.UP in budget.count
         self.find_level()
 
     def find_level(self) -> bool:
-        """Work out step and percent of *used*; return whether they are others than before."""
+        """Set step and percent from *used*; return whether they changed."""
         before = self.step, self.percent
         self.step, self.percent = step_of(self.budget, self.used), 0
         coming = next_step(self.budget, self.used)
         self.turn: float = math.inf if coming is None else coming.after
-        """Bytes from which on verdicts are others."""
+        """Bytes at which verdicts change."""
         if self.step is None and coming is not None:
             for percent in ANNOUNCED_PERCENT:
                 at = -(-coming.after * percent // 100)
@@ -82,40 +82,38 @@ class OpenAccount:
                     break
                 self.percent = percent
         self.sentence = ""
-        """What reasons say of it; made when first needed."""
         return (self.step, self.percent) != before
 
 
 class Accounts:
-    """All accounts of the policy in force, and the connections whose verdicts depend on them."""
+    """All accounts of the policy in force, and the connections that depend on them."""
 
     def __init__(self) -> None:
         self._budgets: Mapping[str, Budget] = {}
         self._zone: ZoneInfo | None = None
         self._dry_run = False
         self._now: float | None = None
-        """When the present periods were last asked for, seconds since the epoch."""
+        """Time of the last request for the present periods, seconds since the epoch."""
         self._present: dict[str, tuple[int, int]] = {}
-        """Of each budget, begin and end of the present period."""
+        """Begin and end of the present period of each budget."""
         self._from, self._to = math.inf, -math.inf
-        """While all of them are the present ones."""
+        """The time in which all of them are present."""
         self._open: dict[Account, OpenAccount] = {}
         self._by_client: dict[tuple[str, bytes], OpenAccount] = {}
-        """The same by the budget's name and the packed address, which is empty for all clients together."""
+        """By budget name and packed address, which is empty for all clients together."""
         self._idle: dict[Account, int] = {}
-        """Bytes of accounts that nobody has asked for yet, and of those of the periods before: the clock may be set
-        back."""
+        """Bytes of accounts not yet in use, and of the previous periods: the clock may be set back."""
         self._added: dict[Account, int] = {}
         """Bytes that the ledger does not have."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
-        """Of each connection, the accounts that its verdicts were made with."""
+        """Accounts that the verdicts of each connection depend on."""
         self._stale: set[int] = set()
         self._reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force. Accounts of budgets that it does not have are given up."""
+        """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
         self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
         self._present, self._from, self._to = {}, math.inf, -math.inf
         self._by_client.clear()
@@ -129,11 +127,11 @@ class Accounts:
             self._basis.clear()
             self._idle.clear()
         if self._now is not None:
-            # Samples and closed sockets that come before the first decision need them.
+            # Samples and closed sockets may need them before the first decision.
             self.begin_periods(self._now)
 
     def begin_periods(self, now: float) -> None:
-        """Begin the periods that hold *now*, seconds since the epoch."""
+        """Begin the periods that include *now*, seconds since the epoch."""
         self._now = now
         if self._from <= now < self._to or self._zone is None or not self._budgets:
             return
@@ -156,15 +154,15 @@ class Accounts:
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
-        """Name and begin of the present period of each budget."""
+        """Name of each budget and begin of its present period."""
         return [(name, begin) for name, (begin, _) in self._present.items()]
 
     def until(self, budget: Budget) -> str:
-        """Return how long the present period of *budget* lasts, for people."""
+        """Return the end of the present period of *budget*, for people."""
         return _until(self._present[budget.name][1], self._zone)
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> None:
-        """Take *used*, bytes, which is what the ledger has of all accounts of *periods*."""
+        """Take *used*, the ledger's bytes of all accounts of *periods*."""
         read = set(periods)
         others = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
         self._idle = others | {key: octets for key, octets in used.items() if key not in self._open}
@@ -174,11 +172,11 @@ class Accounts:
                 self._settle_level(account)
 
     def used(self) -> dict[Account, int]:
-        """Return the bytes of every account that is known, some of the periods before."""
+        """Return the bytes of all known accounts, including some of previous periods."""
         return self._idle | {key: account.used for key, account in self._open.items()}
 
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
-        """Return the present account of *budget* for a client, whose address is packed."""
+        """Return the present account of *budget* for the client with packed address *remote*."""
         whose = remote if budget.per_client else b""
         found = self._by_client.get((budget.name, whose))
         if found is None:
@@ -190,7 +188,7 @@ class Accounts:
         return found
 
     def renewed(self, accounts: tuple[OpenAccount, ...], remote: bytes) -> tuple[OpenAccount, ...]:
-        """Return *accounts* with the present ones in place of those whose period is over."""
+        """Return *accounts*, each replaced by the present one if its period is over."""
         return tuple(
             self.account(self._budgets[each.key.budget], remote)
             if each.over and each.key.budget in self._budgets
@@ -199,7 +197,7 @@ class Accounts:
         )
 
     def add(self, account: OpenAccount, octets: int) -> None:
-        """Add what a subflow has carried."""
+        """Add *octets* that a subflow carried."""
         self._added[account.key] = self._added.get(account.key, 0) + octets
         if not account.swept:
             self._swept.append(account)
@@ -214,29 +212,27 @@ class Accounts:
             self._reached.append(account)
 
     def take_stale(self) -> Collection[int]:
-        """Return the connections whose verdicts were made with what is not so any more, and forget them."""
+        """Return the connections whose verdicts are out of date, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
 
     def take_reached(self) -> list[OpenAccount]:
-        """Return the accounts that reached a step, or a share that is announced, since the last call, but for those
-        that a new policy or period gave up since."""
+        """Return the accounts, still open, that reached a step or announced percentage since the last call."""
         reached = [each for each in self._reached if self._open.get(each.key) is each]
         self._reached.clear()
         return reached
 
     def take_added(self) -> dict[Account, int]:
-        """Return the bytes that came to each account since the last call."""
+        """Return the bytes added to each account since the last call."""
         added, self._added = self._added, {}
         return added
 
     def put_back(self, added: Mapping[Account, int]) -> None:
-        """Take back what was taken and could not be written."""
         for key, octets in added.items():
             self._added[key] = self._added.get(key, 0) + octets
 
     def depend(self, token: int, basis: set[OpenAccount]) -> None:
-        """The verdicts of connection *token* were made with *basis*."""
+        """Note that the verdicts of connection *token* depend on *basis*."""
         before = set(self._basis.get(token, ()))
         if before == basis:
             return
@@ -250,8 +246,8 @@ class Accounts:
             self._basis.pop(token, None)
 
     def near_a_step(self, now: float) -> Iterator[Collection[int]]:
-        """Yield, after a full sweep at *now*, monotonic, for each account that the sweep brought something its
-        connections where it is near its next step, else none. It may be left for a while at any point."""
+        """After a full sweep at *now*, monotonic, yield for each account with new bytes: its connections if it is near
+        its next step, otherwise none. The caller may pause at any point."""
         span = 0.0 if self._swept_at is None else now - self._swept_at
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
@@ -262,7 +258,7 @@ class Accounts:
             yield tuple(account.tokens) if coming is not None and coming.after - account.used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
-        """Return what reasons say of *account*."""
+        """Return the sentence about *account* for reasons; made when first needed."""
         if not account.sentence:
             budget, step = account.budget, account.step
             if step is None:

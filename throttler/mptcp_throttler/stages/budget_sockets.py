@@ -1,8 +1,8 @@
-"""The sockets of metered subflows: what each has carried since it was last seen, each byte once. Pure.
+"""The sockets of metered subflows: what each carried since it was last seen, each byte counted once. Pure.
 
-A change of where a subflow's bytes count takes effect with the next sample of its socket: what was carried before that
-is counted as before. A subflow that is metered from its first verdict on is counted from its first byte; one whose
-counters the ledger knows, from those. A closed socket says its cookie and the client's end of its four-tuple.
+A change of a subflow's accounts takes effect after the next sample of its socket. Counting begins with the first byte
+if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed socket is known by its
+cookie and the client's end of its four-tuple.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE
 
 FORGET_SECONDS: Final = 120.0
-"""How long the last counters of a socket that is in no sweep are waited for: it may be closing."""
+"""How long to wait for the last counters of a socket that is in no sweep: it may be closing."""
 LOOK_SECONDS: Final = 600.0
-"""Between two looks whether sockets are still there of which the ledger knows and that nothing meters."""
+"""Interval of checks whether unmetered sockets in the ledger still exist."""
 
 
 class Metered:
@@ -41,19 +41,18 @@ class Metered:
         self.four_tuple = four_tuple
         self.token = token
         self.before = before
-        """The subflow that had the four-tuple before, if its socket is yet to report and no sample showed it."""
+        """The previous subflow of the four-tuple, if its socket was never sampled and has yet to report."""
         self.accounts: tuple[OpenAccount, ...] = ()
-        """Where its bytes count."""
         self.next_accounts: tuple[OpenAccount, ...] | None = None
-        """Where they count from the next sample on; None where nothing changes."""
+        """The accounts after the next sample; None if they stay the same."""
         self.active = True
         """It has a verdict."""
         self.cookie: int | None = None
-        """Of its socket; None while no sample has shown it, and once it has closed."""
+        """None before the first sample and after the close."""
         self.reported = False
-        """Its socket has closed, and its last counters are known."""
+        """The socket has closed, and its last counters are known."""
         self.carried = 0
-        """Bytes since the sample before."""
+        """Bytes since the previous sample."""
         self.missing_since: float | None = None
 
     @property
@@ -62,53 +61,52 @@ class Metered:
 
 
 class MeteredSockets:
-    """All metered subflows, and of each socket the counters that the accounts have."""
+    """All metered subflows, and the counters of each socket that the accounts include."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Of each socket, by cookie, the acked and received bytes that are counted, none where that is nothing. At the
-        start, what the ledger has."""
+        """Acked and received bytes counted of each socket, by cookie; initially those in the ledger."""
         self.dirty: set[int] = set()
         """Sockets whose counters the ledger does not have yet."""
         self.closed: set[int] = set()
-        """Sockets whose counters it can forget."""
+        """Sockets whose counters the ledger can forget."""
         self.now = 0.0
         """Monotonic seconds."""
         self._by_cookie: dict[int, Metered] = {}
         self._by_end: dict[End, Metered] = {}
         self._gone: deque[tuple[float, int]] = deque()
-        """Sockets that closed or lost their four-tuple, and when, monotonic."""
+        """Sockets that closed or lost their four-tuple, with the monotonic time."""
         self._reported: set[int] = set()
-        """Those of them that closed: a sample from before is of no use."""
+        """Closed sockets: older samples of them are void."""
         self._looked_at: float | None = None
         self._unmetered: set[int] = set()
-        """Sockets with counters that nothing metered at the last look."""
+        """Sockets with counters that were unmetered at the last check."""
 
     def take(self) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
-        """Return the counters that the ledger is to have, and the sockets that it can forget; begin anew."""
+        """Return and reset the counters to write to the ledger, and the sockets that it can forget."""
         counters, closed = {cookie: self.counters[cookie] for cookie in self.dirty}, frozenset(self.closed)
         self.dirty, self.closed = set(), set()
         return counters, closed
 
     def put_back(self, counters: Mapping[int, tuple[int, int]], closed: Set[int]) -> None:
-        """Take back what was taken and could not be written."""
+        """Take back what could not be written."""
         self.dirty |= counters.keys() & self.counters.keys()
         self.closed |= closed
 
     def already_counted(self, cookie: int, acked: int, received: int) -> None:
-        """Have what a socket carried so far count nowhere, unless the accounts have some of it."""
+        """Exclude what a socket carried so far, unless the accounts already include some of it."""
         if cookie not in self.counters:
             self.counters[cookie] = acked, received
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
-        """The verdicts on a subflow say where its bytes count. *seen*: it has had verdicts before, or could have."""
+        """Count a subflow's bytes to *accounts*. *seen*: it has or may have had verdicts before."""
         metered = self.metered.get(four_tuple)
         before = None
         if metered is not None and metered.token != token:
-            # A client that reuses a port soon has the same four-tuple in a newer connection.
+            # The client reused the port: the four-tuple belongs to a newer connection.
             if metered.cookie is None and not metered.reported:
                 before = metered
             metered.active = False
@@ -127,7 +125,7 @@ class MeteredSockets:
                 metered.accounts = accounts
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
-        """The subflow has no verdict any more; its socket may still be there, and carry."""
+        """Note that the subflow has lost its verdict; its socket may still carry data."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.active = False
@@ -135,13 +133,13 @@ class MeteredSockets:
                 self._drop(metered)
 
     def end_all(self) -> None:
-        """Nothing is metered any more, and of no subflow anybody will say that it has ended."""
+        """Stop metering everything; no call will report the end of a subflow."""
         for metered in list(self.metered.values()):
             metered.next_accounts = ()
             self.release(metered.four_tuple, metered.token)
 
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
-        """Count what *sockets* have more than before, and yield after every slice. *now* is monotonic."""
+        """Count the growth of the counters of *sockets*; yield after every slice. *now* is monotonic."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
             if not number % (2 * SLICE):
@@ -151,12 +149,12 @@ class MeteredSockets:
                 continue
             if socket is None:
                 self._miss(metered, now)
-            elif socket.token == metered.token:  # else it is that of a connection before it, from before the sweep
+            elif socket.token == metered.token:  # otherwise an earlier connection had the four-tuple
                 self._sample(metered, socket)
         yield
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count what a socket has carried in its life."""
+        """Count the lifetime bytes of a socket."""
         metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._reported:
             metered = self._unsampled(end)
@@ -184,15 +182,15 @@ class MeteredSockets:
                 self._forget_counters(cookie)
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, now and then, the counters of sockets that nothing meters and that are gone without a word: *listed*
-        returns the cookies of all that the last sweep found, None where that ended before the time that it is given.
-        One that nothing meters now may be metered later, and must not count anew then."""
+        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that are gone without a report. The others
+        may be metered later, and must not count anew. *listed* returns the cookies of the last sweep, or None if that
+        ended before the given time."""
         since = self._looked_at
         if since is not None and now - since <= LOOK_SECONDS:
             return
         self._looked_at = now
         before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
-        # Of a socket that began after a sweep, that sweep says nothing: these were there at the look before.
+        # A sweep misses sockets that began after it. These existed at the previous check.
         known = before & self._unmetered
         there = None if since is None or not known else listed(since)
         for cookie in () if there is None else known - there:
@@ -219,10 +217,10 @@ class MeteredSockets:
         metered.carried = down + up
         if not metered.carried:
             return
-        # Also of what counts nowhere: a daemon that comes back must not count it.
+        # Also for bytes that count nowhere: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
         self.dirty.add(cookie)
-        # When a period ends, only what carries something is renewed, and when it does.
+        # When a period ends, a subflow's accounts are renewed only when it carries data.
         for account in metered.accounts:
             if account.over:
                 metered.accounts = self._accounts.renewed(metered.accounts, metered.four_tuple.remote)
@@ -233,7 +231,7 @@ class MeteredSockets:
                 self._accounts.add(account, octets)
 
     def _unsampled(self, end: End) -> Metered | None:
-        """Return the subflow at *end* whose socket no sample has shown; of several, the one before the last."""
+        """Return the subflow at *end* whose socket was never sampled; of several, the one before the last."""
         metered = self._by_end.get(end)
         if metered is None:
             return None
@@ -243,7 +241,7 @@ class MeteredSockets:
         return metered if metered.cookie is None else None
 
     def _lose(self, metered: Metered) -> None:
-        """Its socket has its four-tuple no more: it is known by its cookie alone, and yet to report."""
+        """Note that its socket lost its four-tuple: only the cookie identifies the report to come."""
         if metered.cookie is not None:
             self._gone.append((self.now, metered.cookie))
             metered.cookie = None
@@ -265,8 +263,7 @@ class MeteredSockets:
             self._by_cookie.pop(metered.cookie, None)
 
     def _forget_counters(self, cookie: int) -> None:
-        """A socket is gone: the ledger need not know its counters. Whatever they say has been added to accounts, and is
-        written in the transaction that forgets them, or was before."""
+        """Let the ledger forget a socket that is gone; the same transaction, or an earlier one, has its bytes."""
         if self.counters.pop(cookie, None) is not None:
             self.dirty.discard(cookie)
             self.closed.add(cookie)

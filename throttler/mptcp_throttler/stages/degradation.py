@@ -1,42 +1,40 @@
-"""Detects capped connections that get too little because the paths left to them have degraded. Pure.
+"""Detects capped connections that get too little because their uncapped paths have degraded. Pure.
 
-A capped connection should get no less than a TCP session over one path would. It lives on the paths that are left
-uncapped, so the baseline is what the best of those once gave (``stages.baseline``). A connection is degraded while
+A capped connection should get no less than a TCP session over one path would. It relies on its uncapped paths, so the
+baseline is what the best of them once gave (``stages.baseline``). A connection is degraded while
 
-- it wants more than it gets, which shows in downloads and in uploads by different evidence;
+- it wants more than it gets;
 - the path of its uncapped subflows has degraded: all connections of that client together get at most ``DEGRADED`` of
-  the baseline. Where another connection merely takes its share, they get more;
+  the baseline. If another connection merely takes its share, they get more;
 - all its subflows together get less than ``MAX_TOTAL`` of the baseline.
 
-Senders need a while to take what has become free: where a subflow came to the path or left it, or the connection
-began to want more, the path has to be seen well again before it can be said to have degraded, or ``GRACE`` seconds
-pass. A path that was well until then has degraded, and is waited for no longer: on a fast path too little waits to
-count, until the path gets slow.
+Senders need time to use freed capacity. After a subflow joins or leaves the path, or the connection begins to want
+more, the path counts as degraded only if it was seen well since, or after ``GRACE`` seconds. A path that was well just
+before the backlog showed needs no grace: on a fast path too little data waits to count until the path gets slow.
 
-Once this held for ``Guard.after`` seconds the caps are relaxed: the capped subflows may carry what the uncapped ones
-lack of the baseline, and no more. That is all of it at first, for rates lag behind; then, once in a window, what they
-give is taken off. The caps come back when the path is well again, which shows while they are relaxed, or as a trial
-after ``Guard.retry`` seconds unless it is plain that the path is as it was. Each time the pause doubles.
+After ``Guard.after`` seconds of this the caps are relaxed: the capped subflows may carry what the uncapped ones lack
+of the baseline. At first that is the whole baseline, because rates lag behind; then it is corrected at most once per
+window. The caps come back when the path is seen well again, or as a trial after ``Guard.retry`` seconds unless the path
+is evidently still degraded. The pause doubles each time.
 
-Samples of one subflow may be 0.1 s or some seconds apart. Rates are taken over the span that samples really have. One
-that was taken over a longer span than the window counts as having held for the difference.
+Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as
+having held for the difference already.
 
-*Evidence of a download*: it is backlogged. Each of its uncapped subflows has data waiting that takes a while to send at
-its present rate, or makes no progress with what it sent. One that is idle, or whose application is slow, has nothing
-waiting; one whose client is slow waits for the client's window.
+*Evidence of a download*: a backlog. Each uncapped subflow has data waiting that takes a while to send at its present
+rate, or makes no progress with what it sent. Idle and slow applications have nothing waiting; a slow client's window
+limits its subflow.
 
-*Evidence of an upload*: what its client has waiting is not known here; it shows in two things. *Demand*: the capped
-path is at its cap. Linux's scheduler gives the next data to the subflow that would be done first, so that a client that
-sends less than its paths carry fills neither; but a cap of 1 Mbit/s is filled by less. A subflow under a shared cap has
-to have about its part of it as well. *Proof*: a path that carries little could carry no more. Either it owes data: what
-came over the others lies ahead of what came over this one in the data sequence (RFC 8684, 3.3), and as much as the path
-once carried in ``OWED_SECONDS`` is missing below that. Or nothing at all comes over it while the cap is full, for
-longer than the scheduler leaves a path alone that is well. How much is missing is the advance of the data sequence less
-the bytes that came. What is sent again over another path comes twice and makes that less: the least ever seen counts as
-nothing missing, and what is found too little.
+*Evidence of an upload*: the client's backlog is unknown. *Demand*: the capped path is at its cap. Linux's scheduler
+gives the next data to the subflow that would finish first, so a client that sends less than its paths carry fills
+neither; but a cap of 1 Mbit/s fills sooner. Under a shared cap the subflow also needs about its share. *Proof*: a path
+that carries little could carry no more. Either it owes data: the other paths are ahead of it in the data sequence
+(RFC 8684, 3.3), and at least what it once carried in ``OWED_SECONDS`` is missing. Or it carries nothing while the cap
+is full, for longer than the scheduler leaves a healthy path unused. The missing bytes are the advance of the data
+sequence less the bytes received. Retransmissions over another path arrive twice and lower this figure, so the least
+ever seen counts as zero: the result is a lower bound.
 
-Cost: nearly all connections want no more than they get. Of those one number for each uncapped subflow is kept and
-compared. Only the others are candidates, with samples of all their subflows.
+Cost: a connection that wants no more than it gets, as nearly all do, costs one comparison per uncapped subflow. Only
+the others are candidates, with samples of all their subflows.
 """
 
 from __future__ import annotations
@@ -66,45 +64,44 @@ from mptcp_throttler.stages.baseline import (
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
 MAX_TOTAL = 0.8
-"""Part of the baseline. A connection that gets as much in all is not degraded."""
+"""Fraction of the baseline; a connection that gets this much in total is not degraded."""
 GRACE = 2.5
 """Seconds."""
 LACKS_MORE, LACKS_LESS = 1.1, 0.7
-"""Parts of what a connection may have over its capped paths, beyond which that is measured anew."""
+"""Factors of the allowance over the capped paths; outside them it is set anew."""
 TRIAL = 5.0
-"""Seconds. A degradation so soon after a cap came back doubles the next pause."""
+"""Seconds. A degradation this soon after the caps came back doubles the next pause."""
 MAX_IDLE_SAMPLES = 3
-"""A candidate that wants no more in as many samples in a row is none any more."""
+"""A connection stops being a candidate after this many samples in a row without demand."""
 
 FULL = 0.85
-"""Part of a cap that is payload where it is full: headers count, too, with small packets 8 %."""
+"""Payload fraction of a full cap: the cap counts headers too, 8 % with small packets."""
 FAIR = 0.5
-"""Part of an equal share of a full cap that a subflow has to have which wants more."""
+"""Fraction of an equal share of a full cap that a subflow must have to count as wanting more."""
 OWED_SECONDS = 0.05
 COMPARABLE_SECONDS = OWED_SECONDS / 2
-"""Subflows whose reads are at most so far apart are compared in what they received; look-ups read them together."""
+"""Longest time between the reads of subflows whose received bytes are compared; look-ups read them together."""
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
-"""At least: each subflow's data sequence is known by the beginning of a piece, of 64 KB at the most."""
+"""Minimum: the known data sequence of a subflow is the start of a piece of at most 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
-"""For how long what was owed counts as demand, for a client whose send buffer is full of it sends little meanwhile;
-and as proof."""
+"""How long owed data counts as demand, and as proof. A client sends little while owed data fills its send buffer."""
 LAPSE_SECONDS = 0.3
-"""A cap that is less full for so long does not mean that the client wants less."""
+"""A cap that is less full for up to this long does not mean that the client wants less."""
 SILENT_SECONDS, SILENT_PIECES = 2.0, 3
-"""Without anything over a path while a cap is full, and in the times that the cap takes for one of the scheduler's
-pieces: meanwhile the scheduler leaves a path alone whose turn it is not."""
+"""Proof by silence on a path while a cap is full: seconds, plus the time the cap takes for this many pieces of the
+scheduler. The scheduler may leave a healthy path unused for that long."""
 
 
 @dataclass(slots=True)
 class GuardCounters:
-    """Since the start of the daemon."""
+    """Counters since the start of the daemon."""
 
     relaxations: int = 0
     resumptions: int = 0
     lacking_bytes: float = 0.0
-    """What uncapped paths carried less than they once did while the caps beside them were relaxed."""
+    """Shortfall of the uncapped paths against their baseline while caps were relaxed."""
     relaxed_bytes: float = 0.0
-    """What the capped subflows carried meanwhile."""
+    """Bytes of the capped subflows in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +109,16 @@ class Relaxation:
     """The caps of one connection are relaxed."""
 
     until: float
-    """When they are tried again at the latest."""
+    """Latest time of the next trial of the caps."""
     path: bytes
     """The client's address on the path that has degraded."""
     rate: int
     """What the connection got, bits/s."""
     baseline: int
-    """What that path alone once gave, bits/s."""
+    """What that path by itself once gave, bits/s."""
     lacking: int
-    """What its uncapped paths give less than that, bits/s, and what it may have over the others."""
+    """Shortfall of its uncapped paths against the baseline, bits/s: its allowance over the capped paths."""
     measured: float
-    """When that was found."""
 
 
 class Capped(NamedTuple):
@@ -135,18 +131,18 @@ class Capped(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """What is kept of a connection that may be degraded, or is."""
+    """State of a connection that is or may be degraded."""
 
     histories: dict[FourTuple, History] = field(default_factory=dict)
     idle_samples: int = 0
     backlogged_since: float | None = None
     degraded_since: float | None = None
     suspected: Path | None = None
-    """The path that seems to have degraded. Before caps are relaxed, all of it has to be sampled."""
+    """The path that seems to have degraded. All its subflows must be sampled before caps are relaxed."""
     suspected_since: float = 0.0
     relaxation: Relaxation | None = None
     counted: float = 0.0
-    """Until when what it lacks and is given is counted."""
+    """Time up to which ``GuardCounters`` include this connection."""
     healthy_since: float | None = None
     pause: float = 0.0
     resumed: float = -inf
@@ -158,12 +154,12 @@ class Candidate:
         self.degraded_since = self.suspected = None
 
     def may_go(self, now: float) -> bool:
-        """There is nothing about it that has to be remembered."""
+        """Return whether nothing about it must be remembered."""
         return self.idle_samples >= MAX_IDLE_SAMPLES and self.relaxation is None and now - self.resumed > TRIAL
 
 
 class UploadDemand:
-    """What is known of the demand of one upload."""
+    """The demand of one upload."""
 
     __slots__ = ("_first", "_least", "_seen", "caps", "owed", "progressed", "read", "wanted", "wanted_since")
 
@@ -175,20 +171,19 @@ class UploadDemand:
         self.owed = -inf
         """When an uncapped path last owed data."""
         self.progressed = -inf
-        """When anything last came over an uncapped path, or no cap was full."""
+        """When data last came over an uncapped path, or no cap was full."""
         self.read = -inf
-        """Until when all uncapped subflows are known."""
+        """Time up to which all uncapped subflows are known."""
         self._seen: list[FourTuple] = []
-        """The subflows that counted last,"""
         self._first = self._least = 0
-        """the data sequence when they first did, and the least that was missing since."""
+        """Data sequence when ``_seen`` last changed, and the least missing since."""
 
     def missing(self, there: list[KernelSubflow], top: int) -> int:
-        """Return at least how many bytes below *top*, the greatest data sequence, did not come."""
+        """Return a lower bound of the bytes missing below *top*, the greatest data sequence."""
         seen = [each.four_tuple for each in there]
         received = sum([each.bytes_received for each in there])
         if seen != self._seen:
-            # What came over one that is gone is counted no more.
+            # Bytes of a subflow that is gone no longer count.
             self._seen, self._first, self._least = seen, top, -received
         missing = ahead(top, self._first) - received
         self._least = min(self._least, missing)
@@ -196,7 +191,7 @@ class UploadDemand:
 
     @property
     def full(self) -> bool:
-        """A cap is as full as it gets, and this connection has its part of it."""
+        """Whether a cap is full and this connection has its share of it."""
         return any(
             flow.present
             and flow.path.rate >= FULL * cap.ceil
@@ -205,7 +200,7 @@ class UploadDemand:
         )
 
     def wants(self, now: float, full: bool) -> bool:
-        """Take whether a cap is *full*; return whether the client wants more than it gets."""
+        """Record whether a cap is *full*; return whether the client wants more than it gets."""
         if not full:
             self.progressed = now
         if not full and now - self.owed > LASTING_SECONDS:
@@ -218,7 +213,7 @@ class UploadDemand:
         return True
 
     def proves(self, now: float) -> bool:
-        """Tell whether a path that gives little can give no more."""
+        """Return whether a path that gives little can give no more."""
         silence = SILENT_SECONDS + min(
             (8 * SILENT_PIECES * ASSIGNMENT_BYTES / cap.ceil for _, cap in self.caps), default=0.0
         )
@@ -230,33 +225,33 @@ class GuardedConnection:
 
     __slots__ = ("candidate", "capped", "demand", "flows", "token", "uncapped")
     demand: UploadDemand
-    """Of uploads only."""
+    """Uploads only."""
 
     def __init__(self, token: int) -> None:
         self.token = token
         self.uncapped: tuple[FourTuple, ...] = ()
         self.capped: Mapping[FourTuple, Capped] = {}
         self.flows: tuple[Flow, ...] = ()
-        """The uncapped subflows, with their rates."""
+        """The uncapped subflows."""
         self.candidate: Candidate | None = None
 
     @property
     def histories(self) -> list[History]:
-        """Of the uncapped subflows."""
+        """Histories of the uncapped subflows."""
         found = {} if self.candidate is None else self.candidate.histories
         return [found[each] for each in self.uncapped if each in found]
 
     def read(self, now: float) -> float:
-        """Return until when all uncapped subflows are known: how long something has held is counted up to then."""
+        """Return the time up to which all uncapped subflows are known; durations count up to it."""
         return min((each.last for each in self.histories), default=now)
 
     @property
     def span(self) -> float:
-        """The seconds over which the rates of all uncapped subflows are known."""
+        """Seconds over which the rates of all uncapped subflows are known."""
         return min((each.span for each in self.histories), default=0.0)
 
     def lacking(self, baseline: float) -> float:
-        """Return what the uncapped subflows give less than *baseline*, bits/s."""
+        """Return the shortfall of the uncapped subflows against *baseline*, bits/s."""
         return baseline - sum(each.rate for each in self.histories)
 
 
@@ -264,26 +259,26 @@ class DownloadEvidence:
     """The evidence of downloads."""
 
     samples_all = False
-    """All subflows are in every sweep, not only the uncapped ones."""
+    """Whether every sweep has all subflows, not only the uncapped ones."""
 
     def begin(self, connection: GuardedConnection) -> None:
-        """It is observed from now on."""
+        """Begin to observe *connection*."""
 
     def watch(self, connection: GuardedConnection) -> None:
-        """Other subflows, or other caps, are those of *connection*."""
+        """Take the new subflows or caps of *connection*."""
 
     def forget(self, connection: GuardedConnection) -> None:
-        """It has ended."""
+        """Drop *connection*, which has ended."""
 
     def take(self, connection: GuardedConnection, flow: Flow, sample: KernelSubflow) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
-        # As KernelSubflow.delivered, which costs more.
+        # Same as KernelSubflow.delivered, which costs more.
         tcp = sample.tcp
         delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
         return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
     def wanting(self, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
-        """Return on how many of the uncapped subflows that are *present* data seem to wait."""
+        """Return on how many of the *present* uncapped subflows data seem to wait."""
         return waiting
 
     def sample_of(self, there: KernelSubflow) -> Sample:
@@ -295,11 +290,11 @@ class DownloadEvidence:
         return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
 
     def onset(self, span: float) -> float:
-        """Return how many seconds a degradation may take to show as a backlog, at samples with a *span* of so many."""
+        """Return how many seconds a degradation may take to show as a backlog, if samples span *span* seconds."""
         return max(WINDOW, 2 * span) + SLACK
 
     def is_proven(self, connection: GuardedConnection, now: float) -> bool:
-        """Tell whether a path that gives little can give no more."""
+        """Return whether a path that gives little can give no more."""
         return True
 
 
@@ -310,7 +305,6 @@ class UploadEvidence(DownloadEvidence):
 
     def __init__(self) -> None:
         self.shared: dict[ScopeKey, Path] = {}
-        """What comes under each cap."""
 
     def begin(self, connection: GuardedConnection) -> None:
         connection.demand = UploadDemand()
@@ -372,7 +366,7 @@ class UploadEvidence(DownloadEvidence):
             return
         times = [each.read for each in there]
         if max(times) - min(times) > COMPARABLE_SECONDS:
-            return  # what came meanwhile is not missing
+            return  # bytes that arrived between the reads are not missing
         top = there[0].data_sequence
         for each in there:
             top = each.data_sequence if ahead(each.data_sequence, top) > 0 else top
@@ -395,7 +389,7 @@ class UploadEvidence(DownloadEvidence):
         )
 
     def onset(self, span: float) -> float:
-        return 0.0  # A client wants more for a while before anything shows that it does.
+        return 0.0  # A client wants more for a while before it shows.
 
     def is_proven(self, connection: GuardedConnection, now: float) -> bool:
         return connection.demand.proves(now)
@@ -407,18 +401,17 @@ class DegradationDetector:
     def __init__(
         self, guard: Guard, counters: GuardCounters | None = None, evidence: DownloadEvidence | None = None
     ) -> None:
-        """*counters* are counted on; *evidence*: of downloads, unless it is another."""
+        """Add to *counters*, if given. *evidence* defaults to that of downloads."""
         self.guard = guard
         self.counters = counters or GuardCounters()
         self.connections: dict[int, GuardedConnection] = {}
         self._evidence = evidence or DownloadEvidence()
         self._candidates: dict[int, GuardedConnection] = {}
         self._sampled = Sampled()
-        """The uncapped subflows, and all of candidates."""
         self._paths = Paths()
 
     def watch(self, token: int, uncapped: tuple[FourTuple, ...], capped: Mapping[FourTuple, Capped]) -> None:
-        """Observe connection *token* and its subflows. The policy caps those *capped*, relaxed or not."""
+        """Observe connection *token*. *capped*: what the policy caps, relaxed or not."""
         connection = self.connections.get(token)
         if connection is None:
             connection = self.connections[token] = GuardedConnection(token)
@@ -439,7 +432,7 @@ class DegradationDetector:
                 del connection.candidate.histories[gone]
 
     def forget(self, token: int) -> None:
-        """Connection *token* has ended or has no guarded caps."""
+        """Drop connection *token*, which has ended or has no guarded caps."""
         connection = self.connections.pop(token, None)
         if connection is None:
             return
@@ -459,14 +452,11 @@ class DegradationDetector:
         return {token for token in self._candidates if self.relaxation(token) is not None}
 
     def watched(self) -> Set[FourTuple]:
-        """Return the subflows that are to be in every sweep."""
+        """Return the subflows that must be in every sweep."""
         return self._sampled.four_tuples
 
     def urgent(self) -> Set[FourTuple]:
-        """Return the subflows of candidates, and all on paths that seem to have degraded.
-
-        Those of a connection are next to each other, so that they are looked up together.
-        """
+        """Return all subflows of candidates, adjacent so that look-ups read them together, and of suspected paths."""
         found: dict[FourTuple, None] = {}
         suspected: dict[Path, None] = {}
         for connection in self._candidates.values():
@@ -528,15 +518,14 @@ class DegradationDetector:
         yield changed
 
     def _take(self, connection: GuardedConnection, samples: Samples, sampled: dict[Path, None]) -> tuple[int, int]:
-        """Take the samples of the uncapped subflows; return how many are there, and on how many of them data wait. The
-        paths that were *sampled* come to those."""
+        """Take uncapped subflows; return how many are there and on how many data wait. Add their paths to *sampled*."""
         now, sockets, complete, _ = samples
         present = waiting = 0
         for flow in connection.flows:
             sample = sockets.get(flow.four_tuple)
             if sample is not None and sample.token != connection.token:
                 present += flow.present
-                continue  # of a connection before it, which had its four-tuple when the sweep read the socket
+                continue  # an earlier connection had the four-tuple when the sweep read the socket
             if sample is None or sample.backup:
                 if flow.present and (complete or sample is not None):
                     flow.pause()
@@ -553,7 +542,6 @@ class DegradationDetector:
         return present, waiting
 
     def _record(self, connection: GuardedConnection, candidate: Candidate, samples: Samples) -> None:
-        """Add *samples* to the histories of all subflows, and take the rates of the uncapped ones from those."""
         histories = candidate.histories
         for four_tuple in (*connection.uncapped, *connection.capped):
             there = samples.sockets.get(four_tuple)
@@ -622,7 +610,7 @@ class DegradationDetector:
     def _degradation(
         self, connection: GuardedConnection, candidate: Candidate, now: float
     ) -> tuple[Path, float] | None:
-        """Return the path of the baseline, and what the connection gets, bits/s; None where it is not too little."""
+        """Return the path of the baseline and what the connection gets, bits/s; None if it gets enough."""
         capped = any(each in candidate.histories for each in connection.capped)
         if not capped or not self._evidence.is_backlogged(connection, now):
             candidate.backlogged_since = None

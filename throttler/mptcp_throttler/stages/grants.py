@@ -1,4 +1,4 @@
-"""The stage of grants: caps are lifted from the connections of a client to whom that was granted. Pure."""
+"""The stage of grants: lifts the caps of clients with a grant. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIFTED: Final = "cap lifted until"
 
 
 class GrantStage(Stage):
-    """The second stage: what is metered goes on to be."""
+    """The second stage; metering goes on."""
 
     of_sockets = False
     interval, period = 1.0, float("inf")
@@ -32,8 +32,7 @@ class GrantStage(Stage):
         self._policy = policy
 
     def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
-        """Take the *grants* of which those count that hold *now*, seconds since the epoch; return the connections whose
-        verdicts are to be made anew."""
+        """Take the *grants* valid at *now*, seconds since the epoch; return the connections to decide anew."""
         holding = [each for each in grants if not each.budget and each.since <= now < each.until]
         after = tuple(sorted(holding, key=lambda each: -each.until))
         changed = set(after) ^ set(self.in_force)
@@ -53,7 +52,7 @@ class GrantStage(Stage):
         return min((each.until for each in self.in_force), default=float("inf"))
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* without caps where a subflow of *connection* comes from a client with a grant."""
+        """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
         del now
         if not self.in_force:
             return verdicts
@@ -64,11 +63,9 @@ class GrantStage(Stage):
         return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
 
     def forget(self, token: int) -> None:
-        """Nothing is kept of a connection."""
         return
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """It needs none."""
         yield from ()
 
     def _lifted(self, verdict: Verdict, grant: Grant) -> Verdict:

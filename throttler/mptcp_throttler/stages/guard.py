@@ -1,9 +1,7 @@
 """The guard: relaxes the caps of connections whose uncapped paths have degraded. Pure.
 
-A relaxed cap is one of the connection's own, with the rate that it lacks (``stages.degradation``): the whole capped
-path would be more than it lost, and a path that only seems to have degraded costs no more than it seems to lack.
-
-Downloads and uploads are guarded each for itself.
+A relaxed cap belongs to one connection and has the rate that it lacks (``stages.degradation``): the whole capped path
+would be more than it lost, and a false alarm costs no more than that. Downloads and uploads are guarded separately.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from mptcp_throttler.stages.degradation import (
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1
-"""A cap counts headers, what is lacking does not: 6 % with full segments. And a path is not filled all the time."""
+"""A cap counts headers, unlike the lacking rate: 6 % with full segments. And a path is not always full."""
 RELAXED: Final = ""
-"""In place of a path's name, which is never empty, in the key of a relaxed cap."""
+"""Stands for a path's name, which is never empty, in the key of a relaxed cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed(Effect):
-    """To be told: the caps that some rules put on a connection were relaxed."""
+    """Report that the caps of *rules* on a connection were relaxed."""
 
     token: int
     rules: tuple[str, ...]
@@ -44,14 +42,14 @@ class Relaxed(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Effect):
-    """To be told: the caps that some rules put on a connection are in force again."""
+    """Report that the caps of *rules* on a connection are in force again."""
 
     token: int
     rules: tuple[str, ...]
 
 
 class _Either(Set[FourTuple]):
-    """What is in one of two sets, without making a third one."""
+    """A view of the union of two sets."""
 
     def __init__(self, one: Set[FourTuple], other: Set[FourTuple]) -> None:
         self._one, self._other = one, other
@@ -74,21 +72,20 @@ class GuardStage(Stage):
     """The guard of one daemon."""
 
     interval = period = 0.1
-    """Seconds."""
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
         self._retired: list[GuardedConnection] = []
-        """What earlier detectors kept of connections."""
+        """Connections of earlier detectors, yet to be freed."""
         self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
-        """Of each guarded connection, by its token, the rules whose caps are guarded."""
+        """Rules with guarded caps, by token and direction."""
         self._relaxed: set[tuple[int, Direction]] = set()
-        """Of which it was told that their caps are."""
+        """Relaxations already reported."""
         self._detectors: dict[Direction, DegradationDetector] = {}
         self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
+        """Take *policy* as the one in force; forget all relaxations and baselines."""
         self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
         self._relaxed.clear()
         self._detectors = {
@@ -97,7 +94,7 @@ class GuardStage(Stage):
         }
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* with the caps that are relaxed so far as they are."""
+        """Return *verdicts* with the relaxed caps."""
         del now
         self._free_some()
         token = connection.token
@@ -115,7 +112,6 @@ class GuardStage(Stage):
         return verdicts
 
     def forget(self, token: int) -> None:
-        """Connection *token* has ended."""
         self._free_some()
         for direction in self._detectors:
             self._forget(token, direction)
@@ -126,12 +122,12 @@ class GuardStage(Stage):
         self._relaxed.discard((token, direction))
 
     def _free_some(self) -> None:
-        """Free what earlier detectors kept of a connection: ten thousand at once would take as long as the loop may be
-        silent. Every connection is decided after a new policy, so that then nothing of them is left."""
+        """Free connections of earlier detectors step by step: ten thousand at once would block the loop too long. A new
+        policy decides every connection, which frees all."""
         del self._retired[-len(self._detectors) :]
 
     def watched(self) -> Collection[FourTuple]:
-        """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all that are urgent."""
+        """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all urgent ones."""
         down, up = (each.watched() for each in self._detectors.values())
         return _Either(down, up) if down and up else down or up
 
@@ -140,7 +136,7 @@ class GuardStage(Stage):
         return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log of each."""
+        """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log."""
         for direction, detector in list(self._detectors.items()):
             for changed in detector.observe(samples):
                 if self._detectors[direction] is not detector:
@@ -148,7 +144,7 @@ class GuardStage(Stage):
                 yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
-        """Yield what is to be told of a connection; nothing where only the rate of a relaxed cap changed."""
+        """Yield the reports on a connection; none if only the rate of a relaxed cap changed."""
         guarded, relaxation = (token, direction), self._detectors[direction].relaxation(token)
         rules = self._rules.get(guarded, ())
         if relaxation is None:
@@ -161,12 +157,12 @@ class GuardStage(Stage):
             yield Relaxed(token, rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
-        """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
+        """Return as text why the caps of connection *token* are relaxed; None while they are in force."""
         found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
         return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
     def relaxed(self) -> int:
-        """Return how many connections there are whose caps are relaxed."""
+        """Return the number of connections with relaxed caps."""
         return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
 
 

@@ -1,15 +1,14 @@
 """Lets a subflow rest that would cost the other paths more than it carries. Pure.
 
-The scheduler gives a subflow pieces of up to 64 KB, and the data that the other subflows send meanwhile wait for them
-at the head of the line: at 128 kbit/s for four seconds, in which a path of 50 Mbit/s has filled the connection's
-buffers and stops. So a capped subflow rests while the others of its connection carry ``ratio`` times of what its cap
-leaves it: no more than that share of the rate is lost. It comes back when they have gone, when it may have more than
-before, or when they have data to send and carry too little. docs/soft-start.md has the measurements.
+The scheduler gives a subflow pieces of up to 64 KB, and the data of the other subflows wait for such a piece
+(head-of-line blocking): at 128 kbit/s for four seconds, in which a path of 50 Mbit/s fills the connection's buffers
+and stops. So a capped subflow rests while the others of its connection carry ``ratio`` times what its cap leaves it;
+at most that share of the rate is lost. It comes back when the others are gone, when its cap rises, or when the others
+have data to send and carry too little. docs/soft-start.md has the measurements.
 
-Where the policy says so (``rest_slow_paths``) a subflow without a cap rests, too, if by what it carries it is as slow,
-or if all of them together carry less than the others did in their best moments, between which they wait for it. If the
-others then carry no more than all did before, it comes back. How fast its path is now nobody knows while it rests: it
-is tried again after a while, ever more seldom.
+With ``rest_slow_paths`` an uncapped subflow rests, too, if it is as slow, or if all subflows together carry less than
+the others did in their best moments, between which they wait for it. If the others then carry no more than all did
+before, it comes back. The speed of a resting path is unknown, so the stage tries it again at growing intervals.
 """
 
 from __future__ import annotations
@@ -26,77 +25,76 @@ from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32
-"""Of the rate of the other subflows to what the cap leaves it: from there on it rests. Below half of that no longer."""
+"""Rate of the other subflows to what the cap leaves this one: it rests from here on, and wakes below half of it."""
 RATIO_WITHOUT_BUFFERS: Final = 12
-"""Where the kernel allows capped sockets no larger send buffers (``shaping.onset.share``)."""
+"""``RATIO`` if the kernel allows capped sockets no larger send buffers (``shaping.onset.share``)."""
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. From here on one piece leaves within 0.1 s, which the connection's buffers bridge."""
 WAKE_WINDOWS: Final = 2
-"""Windows in which the others carried too little, though they had data to send."""
+"""Windows in which the others must carry too little, though they have data to send."""
 WINDOW: Final = 0.35
-"""Seconds over which rates are taken, at least: two samples."""
+"""Minimum seconds over which rates are taken: two samples."""
 FLOWING: Final = 100_000
-"""Bits/s, of a connection that uses its cap."""
+"""Bits/s above which a connection uses its cap."""
 SLOW_RATIO: Final = 12
-"""As ``RATIO``, of the rate of the others to that of a subflow without a cap."""
+"""As ``RATIO``, for an uncapped subflow and its own rate."""
 HELD_UP: Final = 1.4
-"""Times of what the connection carries the others could deliver, and they wait for a path that has less than a quarter
-of that."""
+"""If the others could deliver this many times what the connection carries, they wait for a path that has less than a
+quarter of that."""
 RECOVERY: Final = 6.0
-"""Seconds from its rest on in which what was sent on a slow path may still be on its way."""
+"""Seconds after a slow path came to rest in which its data may still be in flight."""
 NEW: Final = 0.4
-"""The share of the last window in the mean of all."""
+"""Weight of the last window in the mean."""
 FADING: Final = 0.95
-"""What is left of the best window's rate with each further one."""
+"""Factor of the best window's rate for each further window."""
 SLOW_AFTER: Final = 3
-"""Windows in which it was so: a slow start takes some round trips."""
+"""Slow windows before a rest: a slow start takes some round trips."""
 FIRST_REST, LONGEST_REST = 30.0, 600.0
-"""Seconds after which a slow path is tried again: twice as long each time."""
+"""Seconds until a slow path is tried again; doubled each time."""
 
 
 @dataclass(slots=True)
 class _Slow:
-    """A subflow without a cap that may be too slow."""
+    """An uncapped subflow that may be too slow."""
 
     windows: int = 0
-    """In how many it was, one after the other."""
+    """Slow windows less others; while it rests, consecutive windows in which the others carry too little."""
     waited: bool = True
     """It had data to send at every sample of the window."""
     rate: float = 0.0
-    """Bits/s, when it came to rest."""
+    """Bits/s when it came to rest."""
     total: float = 0.0
-    """Of all subflows, then."""
+    """Bits/s of all subflows at that time."""
     rested: float = 0.0
-    """When that was."""
     until: float | None = None
-    """When it is tried again; None while it does not rest."""
+    """When it is tried again; None unless it rests."""
     rest: float = FIRST_REST
 
 
 @dataclass(slots=True)
 class _Resting:
-    """A connection of which a subflow may rest."""
+    """A connection with subflows that may rest."""
 
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Scope and rate, bits/s, of each low cap."""
     others: tuple[FourTuple, ...] = ()
     slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)
-    """Of these, those that may rest."""
+    """The members of ``others`` that may rest."""
     resting: dict[FourTuple, int] = field(default_factory=dict)
-    """And the rate of the cap under which each came to rest."""
+    """Capped subflows that rest, and the rate of the cap when they came to rest."""
     read: float | None = None
     """When the window began; None before the first sample."""
     delivered: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes of the others, then."""
+    """Bytes of the others when the window began."""
     able: dict[FourTuple, float] = field(default_factory=dict)
-    """Bits/s, what each of the others carried in its best one of the last windows."""
+    """Bits/s of each of the others in its best recent window."""
     total: float = 0.0
-    """Bits/s of all, the mean of the last windows."""
+    """Mean bits/s of all others over the recent windows."""
     flows: bool = False
     waited: bool = True
     """The others had data to send at every sample of the window."""
     slow: int = 0
-    """Windows in which they had, and carried too little."""
+    """Windows in which the others had data to send and carried too little."""
 
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
@@ -106,32 +104,30 @@ class RestStage(Stage):
     """The rests of one daemon."""
 
     interval = period = 0.2
-    """Seconds."""
 
     def __init__(self) -> None:
         self.possible = False
-        """The sockets can be made to rest, and to come back."""
+        """Whether sockets can rest and come back."""
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
         self._flowing: dict[ScopeKey, int] = {}
-        """How many connections use each low cap."""
+        """Connections that use each low cap."""
         self._urgent: set[int] = set()
-        """Tokens of connections on which data flow or that are new."""
+        """Tokens of connections that are new or carry data."""
         self._dry_run = self._rest_slow_paths = False
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force."""
         self._dry_run, self._rest_slow_paths = policy.dry_run, policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* with those marked whose subflows rest."""
+        """Return *verdicts*, marked if their subflows rest."""
         del now
         token = connection.token
         if not self._looks_at(verdicts):
             self.forget(token)
             return verdicts
-        # While there is a regular subflow the scheduler takes no backup one, though the regular one rests.
+        # The scheduler takes no backup subflow while there is a regular one, even if that one rests.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
         down = [each for each in verdicts if _is_down(each) and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
@@ -157,19 +153,19 @@ class RestStage(Stage):
         known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
         slow = {each for each, one in known.slow_ones.items() if one.until is not None}
         if slow.issuperset(others):
-            # Nothing else would carry what they do not.
+            # No other subflow would carry the data.
             known.slow_ones, slow = {}, set()
         resting = slow | known.resting.keys()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
     def _looks_at(self, verdicts: tuple[Verdict, ...]) -> bool:
-        """Tell whether any of *verdicts* may be of a subflow that rests: of most connections none is."""
+        """Return whether a subflow of *verdicts* may rest; for most connections none may."""
         if not self.possible or self._dry_run:
             return False
         return self._rest_slow_paths or any(each.throttle is not None for each in verdicts)
 
     def forget(self, token: int) -> None:
-        """Connection *token* has ended, or has nothing that could rest."""
+        """Drop connection *token*, which has ended or has nothing that could rest."""
         known = self._connections.pop(token, None)
         if known is not None:
             self._urgent.discard(token)
@@ -197,7 +193,7 @@ class RestStage(Stage):
         return [each for token in self._urgent for each in self._connections[token].subflows()]
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*; yield the connections of which a subflow comes to rest, or back."""
+        """Take *samples*; yield the connections with a subflow that comes to rest, or back."""
         changed: list[int] = []
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             known = self._connections.get(token)
@@ -215,7 +211,6 @@ class RestStage(Stage):
         yield Outcome(changed)
 
     def _observe(self, known: _Resting, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
-        """Take the samples of one connection; return whether a subflow is to rest that did not, or no longer."""
         there = {each: sockets[each] for each in known.others if each in sockets}
         if not there:
             return False
@@ -247,8 +242,8 @@ class RestStage(Stage):
             slow.waited = True
 
     def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
-        """Take what the others carry, bits/s; return whether a capped subflow comes to rest, or back."""
-        # As much as it has when each connection that uses the cap has the same.
+        """Take the *rate* of the others, bits/s; return whether a capped subflow comes to rest, or back."""
+        # Assume that all connections that use a cap share it equally.
         left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
         known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
@@ -259,17 +254,16 @@ class RestStage(Stage):
                     known.resting[each] = ceil
                     changed = True
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
-                # While it sends what it was given before, that is what holds up the others.
+                # While it still sends what it was given before, that data holds up the others.
                 del known.resting[each]
                 changed = True
         return changed
 
 
 def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> bool:
-    """Take what each of the others carries, bits/s; return whether one comes to rest, or back."""
     changed = False
     total = sum(rates.values())
-    # At the head of the line all stop by turns: windows differ.
+    # Head-of-line blocking stops the subflows alternately, so windows differ.
     known.total += (total - known.total) * (NEW if known.able else 1.0)
     known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
     for each, slow in known.slow_ones.items():
@@ -283,7 +277,7 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
             continue
         others = sum(able for other, able in known.able.items() if other != each and not _rests(known, other))
         holds_up = others >= max(HELD_UP * known.total, 4 * rate)
-        # One that carries nothing is silent, and not slow.
+        # A subflow that carries nothing is silent, not slow.
         is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
         slow.windows = max(0, slow.windows + (1 if is_slow else -1))
         if slow.windows >= SLOW_AFTER:
@@ -299,7 +293,7 @@ def _rests(known: _Resting, four_tuple: FourTuple) -> bool:
 
 
 def _is_missed(slow: _Slow, total: float, now: float) -> bool:
-    """Say whether the others, which have data to send, carry too little without it: *total*, bits/s."""
+    """Return whether *total*, bits/s, which the others carry without it, is too little."""
     return total < SLOW_RATIO / 2 * slow.rate and (now >= slow.rested + RECOVERY) and total <= slow.total
 
 
@@ -312,9 +306,9 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a cap that may make its subflow rest: one of a download that sets sockets' pacing."""
+    """Return scope and rate of a cap that may make its subflow rest: a soft cap, which sets sockets' pacing."""
     throttle, scope = verdict.throttle, verdict.scope
-    # What is steered by order may be in reserve, or have the overflow, however little that is.
+    # A steered path may be in reserve or take the overflow, however little that is.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None

@@ -1,10 +1,7 @@
-"""Steers connections by the rules' modes: caps that balance, and backup flags as effects. Pure.
+"""Steers connections by the rules' modes (``mptcp_throttler.steering``): balancing caps, backup flags as effects. Pure.
 
-The modes are in ``mptcp_throttler.steering``.
-
-Cost: a connection on which little flows and whose steering is at rest is compared with its last sample and left
-alone. When data flow again its steering first gets that last sample, so that rates are not taken over the time of
-rest.
+Cost: a connection at rest with little traffic is only compared with its last sample. When data flow again, its steering
+first gets that last sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
@@ -21,21 +18,20 @@ from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Sample
 from mptcp_throttler.steering.mode import Action, Crowd, SubflowSample
 
 MIN_URGENT_RATE = 100_000
-"""Bits/s. On a connection that gets less, with nothing waiting, nothing happens."""
+"""Bits/s. A connection that gets less, with nothing waiting, is not urgent."""
 URGENT_SECONDS = 2.0
-"""For which a connection stays urgent after data flowed."""
+"""How long a connection stays urgent after data flowed."""
 FIRST_SAMPLES = 2
-"""A connection is urgent until it has as many."""
+"""A connection is urgent until it has this many."""
 
 
 class _Crowds:
-    """Each of them as long as a connection is part of it."""
+    """The crowds, each kept as long as a connection is part of it."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
 
     def of(self, path: str, four_tuple: FourTuple) -> Crowd:
-        """Return that of the client's address on *path*."""
         found = self._known.get((path, four_tuple.remote))
         if found is None:
             found = self._known[path, four_tuple.remote] = Crowd()
@@ -51,7 +47,7 @@ class _Subflow:
         self.four_tuple = four_tuple
         self.path = path
         self.present: bool | None = None
-        """None until a sample had it, or a sweep had not."""
+        """None until a sample has it or a sweep misses it."""
         self.delivered = 0
 
 
@@ -73,23 +69,21 @@ class _Steered:
 
     def __init__(self, rule: str, steer: Steer) -> None:
         self.rule = rule
-        """Its name."""
         self.steer = steer
         self.steering = steer.kind(steer.paths, steer.given)
         self.subflows: tuple[_Subflow, ...] = ()
         self.actions: dict[FourTuple, Action] = {}
         self.samples = 0
-        """How many, since the subflows are these."""
+        """Number of samples since the subflows changed."""
         self.sampled = 0.0
-        """When it was sampled last."""
         self.urgent_until = float("-inf")
         self.at_rest = False
-        """Nothing is to be done unless data flow."""
+        """Nothing to do unless data flow."""
         self.skipped = False
-        """``steering`` was not given the last sample."""
+        """``steering`` did not get the last sample."""
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
-        """Set which subflows are steered and on what paths; return whether that is news."""
+        """Set the steered subflows and their paths; return whether they changed."""
         if {each.four_tuple: each.path for each in self.subflows} == path_of:
             return False
         before = {(each.four_tuple, each.path): each for each in self.subflows}
@@ -99,7 +93,7 @@ class _Steered:
         return True
 
     def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
-        """Take a sample on which nothing is to be done; return False, having taken nothing, where it is another."""
+        """Take a sample that needs no action; return False, and take nothing, if it needs one."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         moved_at_all = False
         for subflow in self.subflows:
@@ -124,7 +118,6 @@ class _Steered:
         return True
 
     def observe(self, samples: Samples, crowds: _Crowds) -> None:
-        """Take *samples*: set what is to become of each subflow."""
         now = samples.time
         if self.skipped:
             self.steering.observe(
@@ -171,20 +164,17 @@ class SteeringStage(Stage):
     """The steering of one daemon."""
 
     interval = period = 0.2
-    """Seconds."""
 
     def __init__(self, policy: Policy) -> None:
         self._dry_run = policy.dry_run
         self._connections: dict[int, _Steered] = {}
         self._sampled = Sampled()
         self._urgent: set[int] = set()
-        """Tokens."""
         self._flags = BackupFlags()
         self._crowds = _Crowds()
 
     def set_policy(self, policy: Policy) -> None:
-        """A policy has come into force. A connection that the same mode goes on to steer keeps what was learnt of it,
-        a fail-over above all."""
+        """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
         self._dry_run = policy.dry_run
         for connection in self._connections.values():
             connection.samples, connection.at_rest = 0, False
@@ -192,7 +182,7 @@ class SteeringStage(Stage):
         self._flags.leave_undecided()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* with the caps that balance loads, and the reasons of all that are steered."""
+        """Return *verdicts* with the caps that balance loads and the reasons of steered subflows."""
         del now
         token = connection.token
         rule, path_of = steered(verdicts)
@@ -220,7 +210,7 @@ class SteeringStage(Stage):
         if action is None or action.rate is None or self._dry_run:
             return verdict
         cap = verdict.throttle
-        # The tighter cap holds. One that others share stays: in a class of its own the connection would escape it.
+        # The tighter cap holds. A shared cap stays: in a class of its own the connection would escape it.
         if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
             return verdict
         throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
@@ -228,7 +218,7 @@ class SteeringStage(Stage):
         return replace(verdict, rule=rule, scope=scope, throttle=throttle)
 
     def forget(self, token: int) -> None:
-        """Connection *token* has ended, or is steered no more."""
+        """Drop connection *token*, which has ended or is no longer steered."""
         self._flags.decide(token)
         known = self._connections.pop(token, None)
         if known is not None:
@@ -242,19 +232,19 @@ class SteeringStage(Stage):
             self._flags.leave(each.four_tuple)
 
     def watched(self) -> Collection[FourTuple]:
-        """Return all subflows that are steered or have a flag that nothing explains."""
+        """Return all subflows that are steered or have an unexplained flag."""
         unexplained, steered_ones = self._flags.unexplained, self._sampled.four_tuples
         return steered_ones | set(unexplained) if unexplained else steered_ones
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows of connections on which data flow or that are new, and those whose flag is to go."""
+        """Return the subflows of connections that are new or carry data, and those whose flag must go."""
         found = set(self._flags.to_take_back)
         for token in self._urgent:
             found.update([each.four_tuple for each in self._connections[token].subflows])
         return found
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*, a slice at a time; yield the connections whose actions changed, and flags to be set."""
+        """Take *samples*, a slice at a time; yield the connections whose actions changed, and the flags to set."""
         now, sockets, complete, _ = samples
         urgent = self._urgent
         changed: list[int] = []
@@ -276,7 +266,7 @@ class SteeringStage(Stage):
             if not complete and any(
                 each.present is not False and each.four_tuple not in sockets for each in connection.subflows
             ):
-                continue  # of one that is there, as far as is known, it says nothing
+                continue  # a partial sample that lacks a subflow believed to exist
             before = connection.actions
             connection.observe(samples, self._crowds)
             (urgent.add if connection.urgent else urgent.discard)(token)
@@ -290,35 +280,32 @@ class SteeringStage(Stage):
         yield Outcome(changed, effects)
 
     def _may_explain(self, token: int) -> bool:
-        """The first sample of the connection is yet to come."""
+        """Return whether the connection's first sample is yet to come."""
         connection = self._connections.get(token)
         return connection is not None and connection.samples == 0
 
     def confirmed(self, effect: SetBackup) -> None:
-        """The kernel did what *effect* says."""
+        """Note that the kernel carried out *effect*."""
         self._flags.confirmed(effect, explained=self._sampled.is_of(effect.token, effect.four_tuple))
 
     def refused(self, effect: SetBackup) -> None:
-        """The kernel would not do what *effect* says; it is not tried again, nor on others of the connection."""
+        """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
         self._flags.refused(effect)
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the flags that an earlier daemon left. Those that no rule explains will be taken back."""
+        """Take over the flags that an earlier daemon left; those that no rule explains are taken back later."""
         self._flags.adopt(subflows)
         for token, connection in self._connections.items():
             self._flags.decide(token)
             connection.samples, connection.at_rest = 0, False
 
     def release_all(self) -> Sequence[SetBackup]:
-        """Return what makes all subflows regular again that were not: the daemon stops."""
+        """Return the effects that make all subflows regular again, for when the daemon stops."""
         return self._flags.release_all()
 
 
 def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
-    """Return the rule that steers a connection, None without, and the paths of the subflows that it steers among.
-
-    Where several rules steer one connection, the first says how: data cannot follow two modes at once.
-    """
+    """Return the first rule that steers a connection, if any, and its subflows' paths. Data cannot follow two modes."""
     rule: Rule | None = None
     path_of: dict[FourTuple, str] = {}
     for each in verdicts:

@@ -1,5 +1,4 @@
-"""How a connection's data are spread over its paths: the steering modes, each a file in ``modes``. Pure.
+"""The steering modes, each a file in ``modes``: they spread a connection's data over its paths. Pure.
 
-The policy takes from a mode what may be written under ``steer``; ``stages.steering`` gives it samples and has its
-actions carried out.
+A mode defines its keys under ``steer``; ``stages.steering`` gives it samples and carries out its actions.
 """

@@ -1,7 +1,7 @@
-"""What a steering mode is, and what one connection has on one path. Pure.
+"""The base class of steering modes, and the load of one connection on one path. Pure.
 
-Times are on any one clock, in seconds, rates in bits/s. Samples may be 0.1 s or some seconds apart: a rate is taken
-over its window, or over the last interval where that is longer.
+Times are in seconds of any one clock, rates in bits/s. Samples may be 0.1 s or several seconds apart: a rate is taken
+over its window, or over the last interval if that is longer.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ RATE_WINDOW, MIN_WINDOW = 1.0, 0.5
 KEPT_SECONDS = 10.0
 """The longest window of a rate."""
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
-"""Seconds that what waits takes to send; below it a path is not full."""
+"""Seconds that it takes to send the waiting data; below this a path is not full."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
-"""Bytes. The scheduler hands out pieces of 64 KB: one says nothing, three say all."""
+"""Bytes. The scheduler hands out pieces of 64 KB: one proves nothing, three prove a backlog."""
 SURELY_FULL = 0.7
 """Seconds for which more than a piece waits at every sample."""
 BUSY = 0.7
-"""Part of the baseline."""
+"""Fraction of the baseline."""
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
-"""Seconds, and round trips, for which data are outstanding on a path and none arrives."""
+"""Seconds, and round trips, for which outstanding data do not arrive."""
 BACK_AFTER = 0.5
-"""Seconds with nothing outstanding on a path that was lost."""
+"""Seconds with nothing outstanding on a lost path."""
 MEMORY = 60.0
 """Seconds in which a baseline falls to 1/e."""
 WAITING_SETTLES = 1.0
 """Seconds."""
 MIN_CAP = 256_000
-"""Bits/s: no mode caps a path to less."""
+"""Bits/s; no mode caps a path to less."""
 
 
 class SubflowSample(NamedTuple):
@@ -44,9 +44,9 @@ class SubflowSample(NamedTuple):
     four_tuple: FourTuple
     path: str
     read: float
-    """When it was so, monotonic seconds."""
+    """Monotonic seconds."""
     delivered: int
-    """Bytes that arrived, since its beginning."""
+    """Bytes that arrived since the subflow began."""
     not_sent: int
     """Bytes assigned and not sent."""
     unacked: int = 0
@@ -56,16 +56,16 @@ class SubflowSample(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What is to become of one subflow."""
+    """What to do with one subflow."""
 
     backup: bool
     rate: int | None
-    """Cap, bits/s; None without."""
+    """Cap, bits/s; None for no cap."""
     reason: str
 
 
 class Crowd:
-    """What all steered connections of one client have on one path, together."""
+    """The load of all steered connections of one client on one path."""
 
     __slots__ = ("__weakref__", "rate", "waiting")
 
@@ -83,25 +83,24 @@ class PathLoad:
         self._carried = 0
         self._delivered: dict[FourTuple, int] = {}
         self._marks: list[tuple[float, int]] = []
-        """When, and what the path had carried then."""
+        """Times, and the bytes carried by then."""
         self.baseline = 0.0
         """What it once gave, bits/s."""
         self.waiting = 0
         """Bytes."""
         self._crowd, self._told = Crowd(), (0, 0)
-        """And this connection's part of it: bytes that wait, bits/s."""
+        """This connection's part of the crowd: waiting bytes, bits/s."""
         self._rtt = 0.0
-        """Seconds."""
         self.read = 0.0
-        """When its subflows were read last: in a sweep seconds before or after another path's."""
+        """Time of the last read: in a sweep, seconds apart from that of another path."""
         self._alive = 0.0
-        """When something arrived last, or nothing was outstanding."""
+        """When data last arrived, or nothing was outstanding."""
         self._empty_since: float | None = None
-        """Since when nothing has been outstanding."""
+        """Since when nothing is outstanding."""
         self._idled = self._waited = self._emptied = float("-inf")
-        """When next to nothing waited last, when more than is sent at once, and when no more than a piece."""
+        """When little waited last, when much did, and when at most a piece did."""
         self.silent = float("-inf")
-        """When it was last that what is outstanding did not arrive."""
+        """When :attr:`gives_nothing` last held."""
         self.lost = False
 
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
@@ -136,7 +135,7 @@ class PathLoad:
             self._emptied = read
 
     def tell(self, crowd: Crowd | None) -> None:
-        """Have *crowd*, or the one so far, know what this connection has now."""
+        """Update this connection's part of *crowd*, or of the present one."""
         waiting, rate = self._told
         self._crowd.waiting -= waiting
         self._crowd.rate -= rate
@@ -156,30 +155,27 @@ class PathLoad:
 
     @property
     def idles(self) -> bool:
-        """Next to nothing has waited for a while."""
+        """Whether little has waited for a while."""
         return self.read - self._waited >= WAITING_SETTLES
 
     @property
     def is_waited_for(self) -> bool:
-        """Data have waited for a while."""
+        """Whether data have waited for a while."""
         return self.read - self._idled >= WAITING_SETTLES
 
     @property
     def gives_nothing(self) -> bool:
-        """What is outstanding does not arrive, though it did before."""
+        """Whether outstanding data do not arrive on a path that used to work."""
         silent = self.read - self._alive
         return self.present and self.baseline > MIN_CAP and silent >= max(LOST_AFTER, LOST_ROUND_TRIPS * self._rtt)
 
     @property
     def well_again(self) -> bool:
-        """All arrived that was outstanding, or its subflow went."""
+        """Whether all outstanding data arrived, or the subflows are gone."""
         return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
 
     def _over(self, window: float) -> tuple[float, float]:
-        """Return the seconds and the bytes of the last *window* seconds, or since the first sample.
-
-        If the window begins between two samples, what was carried between them is taken as spread evenly.
-        """
+        """Return seconds and bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
         after = self._marks[-1]
         now, begin = after[0], after[0] - window
         for mark in reversed(self._marks):
@@ -200,14 +196,14 @@ class PathLoad:
 
     @property
     def full(self) -> bool:
-        """More waits than is sent at once, on a path that gives about what it can, or much more on any; of this
-        connection, or of all that the client has there: each of many small downloads has little waiting."""
+        """Whether data wait on a path near its baseline, or much data on any path. The client's crowd counts, too: each
+        of many small downloads has little waiting."""
         if not self.present:
             return False
         crowd = self._crowd
         if crowd.waiting > self.waiting and crowd.waiting >= max(SURELY_WAITING, MIN_WAITING * crowd.rate / 8):
             return True
-        # With a short round trip the kernel has no room for more.
+        # With a short round trip the kernel holds no more than this.
         if self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
@@ -216,54 +212,51 @@ class PathLoad:
 
 
 class Mode(ABC):
-    """A steering mode: what the policy says of it, and how it steers one connection."""
+    """A steering mode: its keys in the policy, and how it steers one connection."""
 
     names: ClassVar[tuple[str, ...]]
-    """What the policy calls it: 3GPP's name first."""
+    """Names in the policy, 3GPP's first."""
     meaning: ClassVar[str]
     """For the description of the key ``mode``."""
     keys: ClassVar[dict[str, Any]] = {}
-    """What it needs under ``steer``, as pydantic has fields: type and ``Field``. Texts, list items and mapping keys are
-    names of paths, in the order of their preference."""
+    """Its keys under ``steer`` as pydantic fields: type and ``Field``. Texts, list items and mapping keys are names of
+    paths, in the order of preference."""
     spreads: ClassVar[bool] = True
-    """False: it leaves all to the kernel's scheduler, from a connection's first subflow on."""
+    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on."""
     sets_backup: ClassVar[bool] = False
-    """It works by the backup flag (RFC 8684, 3.3.8)."""
+    """Whether it uses the backup flag (RFC 8684, 3.3.8)."""
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
-        """*paths* are those it steers among, *given* the values of its keys."""
+        """Steer among *paths*; *given* has the values of ``keys``."""
         del given
         self._paths = {name: PathLoad() for name in paths}
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
-        """Raise ValueError, with a sentence for the operator, if the values of its keys make no sense together."""
+        """Raise ValueError, with a sentence for the operator, if the values of its keys are inconsistent."""
         del given
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
-        """Return for people what is *given*: ``wifi, then lte``."""
+        """Return *given* as text for people: ``wifi, then lte``."""
         del given
         return ""
 
     @classmethod
     def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
-        """Return for people what a *path* is for, while subflows are on the paths *there*."""
+        """Return the role of *path* as text for people, while subflows are on the paths *there*."""
         del given, path, there
         return ""
 
     @property
     def at_rest(self) -> bool:
-        """Nothing changes while no data flow."""
+        """Whether nothing changes while no data flow."""
         return True
 
     def observe(
         self, now: float, samples: Sequence[SubflowSample], crowds: Mapping[str, Crowd] = MappingProxyType({})
     ) -> dict[FourTuple, Action]:
-        """Take samples of all active subflows on the paths steered among; return what is to become of each.
-
-        *crowds*: of each path the one that this connection is part of.
-        """
+        """Take samples of all active subflows on the steered paths; return their actions. *crowds*: by path."""
         for name, path in self._paths.items():
             path.observe(now, [each for each in samples if each.path == name])
             path.tell(crowds.get(name))
@@ -271,14 +264,14 @@ class Mode(ABC):
         return {each.four_tuple: self.action(each.path) for each in samples}
 
     def leave(self) -> None:
-        """The connection has ended, or is not steered any more."""
+        """Drop the connection, which has ended or is no longer steered."""
         for path in self._paths.values():
             path.leave()
 
     @abstractmethod
     def decide(self, now: float) -> None:
-        """Work out what is to become of each path."""
+        """Decide the state of each path."""
 
     @abstractmethod
     def action(self, path: str) -> Action:
-        """Return what is to become of the subflows on *path*."""
+        """Return the action for the subflows on *path*."""

@@ -1,1 +1,1 @@
-"""What outlives the daemon on disk."""
+"""The state that outlives the daemon on disk."""

@@ -1,10 +1,8 @@
-"""What was used of each budget, in an SQLite database: what the daemon begins with, what ``quota`` shows and resets.
+"""The usage of each budget, in an SQLite database: the daemon starts from it; ``quota`` shows and resets it.
 
-A total and the socket counters that it was taken from are written in one transaction, so that after a crash at whatever
-moment a byte is counted once: a daemon that comes back goes on from the counters that the total knows. Totals are added
-to, never overwritten, so that ``quota reset`` beside a running daemon holds. Counters are of one boot of the host.
-
-Whom a client's address belongs to and what it carried is nobody's business: the file is the owner's alone.
+One transaction writes a total and the socket counters it comes from, so that each byte counts once even after a crash:
+a restarted daemon goes on from these counters. Totals are added to, never overwritten, so that ``quota reset`` works
+beside a running daemon. Counters belong to one boot of the host. For privacy, only the owner can access the file.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ CREATE TABLE IF NOT EXISTS counter (
     cookie INTEGER PRIMARY KEY, boot TEXT NOT NULL, acked INTEGER NOT NULL, received INTEGER NOT NULL
 );
 """
-"""The column *rule* has the name of a budget, which is that of its rule where it has none of its own."""
+"""The column *rule* has the name of the budget, by default the name of its rule."""
 
 
 class LedgerError(Exception):
@@ -39,10 +37,9 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The database at *path*. All calls raise LedgerError, and come from the thread that opened it."""
+    """The database at *path*. All calls raise LedgerError, and must come from the thread that opened it."""
 
     def __init__(self, path: Path, create: bool = True) -> None:
-        """Open it; with *create*, make what is not there."""
         self._path = path
         self._version = -1
         with self._errors():
@@ -62,7 +59,7 @@ class Ledger:
         self._database.close()
 
     def used(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
-        """Return the bytes of every account of the budgets and beginnings of periods in *periods*."""
+        """Return the bytes used of every account; *periods*: budget and start of each period."""
         found: dict[Account, int] = {}
         with self._errors():
             for budget, start in periods:
@@ -73,14 +70,14 @@ class Ledger:
         return found
 
     def counters(self, boot: str) -> dict[int, tuple[int, int]]:
-        """Return the acked and received bytes that the totals have of each socket of this *boot*; forget others."""
+        """Return acked and received bytes in the totals, by cookie, for this *boot*; delete those of other boots."""
         with self._errors(), self._database as transaction:
             transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
             rows = transaction.execute("SELECT cookie, acked, received FROM counter")
             return {cookie: (acked, received) for cookie, acked, received in rows}
 
     def write(self, boot: str, usage: Usage) -> None:
-        """Add to totals, take over the counters they come from, and forget sockets that have closed: all or nothing."""
+        """Add to totals, store the counters they come from, and delete closed sockets, in one transaction."""
         with self._errors(), self._database as transaction:
             transaction.executemany(
                 "INSERT INTO used VALUES (?, ?, ?, ?) "
@@ -94,20 +91,20 @@ class Ledger:
             transaction.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
 
     def changed_by_others(self) -> bool:
-        """Return whether another process has written since the last call; at the first call, True."""
+        """Return whether another process has written since the last call; True at the first call."""
         with self._errors():
             ((version,),) = self._database.execute("PRAGMA data_version").fetchall()
         before, self._version = self._version, version
         return bool(before != version)
 
     def reset(self, chosen: Collection[Account]) -> int:
-        """Forget what was used of accounts; return of how many something was."""
+        """Delete the usage of the accounts *chosen*; return how many had any."""
         delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
         with self._errors(), self._database as transaction:
             return transaction.executemany(delete, list(chosen)).rowcount if chosen else 0
 
     def credit(self, account: Account, octets: int) -> None:
-        """Let an account use so many bytes more: they are taken off what was used, which may be negative then."""
+        """Subtract bytes from the usage of an account, which may become negative."""
         with self._errors(), self._database as transaction:
             transaction.execute(
                 "INSERT INTO used VALUES (?, ?, ?, ?) "
@@ -116,7 +113,7 @@ class Ledger:
             )
 
     def prune(self, before: int) -> None:
-        """Forget periods that began before then."""
+        """Delete periods that began earlier."""
         with self._errors(), self._database as transaction:
             transaction.execute("DELETE FROM used WHERE start < ?", (before,))
 
@@ -130,7 +127,7 @@ class Ledger:
 
 
 def _check(path: Path) -> None:
-    """See that nobody else could have written the database. Raises LedgerError, OSError."""
+    """Check that no other user can have written the database. Raises LedgerError, OSError."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise LedgerError(f"ledger {path} is no regular file; remove it")
@@ -142,10 +139,8 @@ def _check(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make the file and its directory where they are not there; see that nobody but its owner can read the file.
-
-    SQLite gives the files beside it (-wal, -shm) the mode of the database, but leaves those alone that are there.
-    """
+    """Make the file and its directory if they are missing; let only the owner read the file. SQLite creates -wal and
+    -shm with the mode of the database, but does not change existing ones."""
     path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         _check(path)

@@ -1,4 +1,4 @@
-"""What operators have granted, in a small file beside the ledger: the command writes it, the daemon reads it."""
+"""The grants of operators, in a small file beside the ledger: the command writes it, the daemon reads it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from mptcp_common.trust import distrust
 from mptcp_throttler.policy.grants import Grant
 
 NAME = "grants.json"
-"""Beside the ledger."""
 MOST = 10_000
 
 
 class GrantsError(Exception):
-    """The file cannot be used: which, and why."""
+    """The file cannot be used: the text says which and why."""
 
 
 def read(path: Path) -> tuple[Grant, ...]:
-    """Return the grants of *path*; none where it is not there. Raises GrantsError."""
+    """Return the grants in *path*, none if it is missing. Raises GrantsError."""
     try:
         with path.open("rb") as file:
             if why := distrust(os.fstat(file.fileno())):
@@ -42,12 +41,12 @@ def read(path: Path) -> tuple[Grant, ...]:
 
 
 def change(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> None:
-    """Have *path* hold what *edit* makes of its grants, at once and whole. Raises GrantsError."""
+    """Replace the grants in *path* by what *edit* returns, atomically. Raises GrantsError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # two commands at once
+            fcntl.flock(directory, fcntl.LOCK_EX)  # against a concurrent command
             grants = edit(read(path))[-MOST:]
             fresh = path.with_name(f".{path.name}.new")
             fresh.unlink(missing_ok=True)
@@ -56,7 +55,7 @@ def change(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> No
                 opened.write(msgspec.json.encode(grants))
                 owner = os.fstat(directory)
                 if os.geteuid() == 0:
-                    os.fchown(file, owner.st_uid, owner.st_gid)  # the daemon's user, who is to read it
+                    os.fchown(file, owner.st_uid, owner.st_gid)  # to the daemon's user, who must read it
                 opened.flush()
                 os.fsync(file)
             fresh.rename(path)

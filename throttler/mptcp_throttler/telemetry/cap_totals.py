@@ -1,9 +1,8 @@
-"""Who is under which cap: by rule, path and direction, and by HTB class.
+"""The subflows under each cap: by rule, path and direction, and by HTB class.
 
-A rule's cap on one path is as many classes as there are who have one each: clients, connections, steps of a budget that
-some have reached and others not. And one class may hold subflows on several paths: a cap that the rule's paths share,
-or that of a client or a connection that is on several. So classes are counted by their scope
-(``policy.verdict.ScopeKey``), with each decision: who asks goes through none of them.
+A rule's cap on one path may have many classes: one per client, connection or budget step. One class may have subflows
+on several paths, if the paths, a client or a connection share the cap. So each decision counts classes by their scope
+(``policy.verdict.ScopeKey``), and a query visits none of them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class CapKey(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What classes have in common. Bits/s."""
+    """Limits of a class, bits/s."""
 
     rate: int
     ceil: int
@@ -29,7 +28,7 @@ class Limits(NamedTuple):
 
 
 class CapTotal:
-    """Bytes under one cap, who has it, and in how many classes."""
+    """Bytes, subflows and classes of one cap."""
 
     __slots__ = ("bytes", "key", "limits", "shared", "subflows")
 
@@ -38,13 +37,13 @@ class CapTotal:
         self.bytes = 0
         self.subflows = 0
         self.limits: dict[Limits, int] = {}
-        """How many classes have these."""
+        """Number of classes with each limits."""
         self.shared = 0
-        """How many of the classes have subflows on another path as well, or by another rule."""
+        """Number of classes that also have subflows of another path or rule."""
 
 
 class CapClass:
-    """One HTB class, as decided: what the subflows of one scope share."""
+    """One HTB class, as decided, which the subflows of one scope share."""
 
     __slots__ = ("limits", "members", "scope")
 
@@ -52,11 +51,11 @@ class CapClass:
         self.scope = scope
         self.limits = limits
         self.members: dict[CapTotal, int] = {}
-        """How many subflows it has of each cap."""
+        """Number of subflows of each cap."""
 
 
 class CapClasses:
-    """All classes that somebody is in, by scope."""
+    """All classes with subflows, by scope."""
 
     def __init__(self) -> None:
         self._classes: dict[ScopeKey, CapClass] = {}
@@ -65,7 +64,7 @@ class CapClasses:
         return len(self._classes)
 
     def of(self, scope: ScopeKey, throttle: Throttle) -> CapClass:
-        """Return the class of *scope*, whose limits are those of *throttle* from now on."""
+        """Return the class of *scope*; set its limits to *throttle*."""
         limits = Limits(throttle.rate, throttle.ceil, throttle.share)
         found = self._classes.get(scope)
         if found is None:
@@ -79,7 +78,7 @@ class CapClasses:
 
     @staticmethod
     def enter(cap: CapTotal, entered: CapClass) -> None:
-        """A subflow has *cap* from now on, in the class *entered*."""
+        """Add a subflow with *cap* to the class *entered*."""
         cap.subflows += 1
         members = entered.members
         members[cap] = members.get(cap, 0) + 1
@@ -93,7 +92,7 @@ class CapClasses:
             cap.shared += 1
 
     def leave(self, cap: CapTotal, left: CapClass) -> None:
-        """A subflow that had *cap* in the class *left* has it no more."""
+        """Remove a subflow with *cap* from the class *left*."""
         cap.subflows -= 1
         members = left.members
         members[cap] -= 1

@@ -1,4 +1,4 @@
-"""What one decision about a connection changed, worked out once for all who keep or tell it. Pure."""
+"""What one decision about a connection changed, computed once for all consumers. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ Verdicts = tuple[Verdict, ...]
 
 
 class Decision(NamedTuple):
-    """The verdicts of one connection, and what changed of its caps: each in one direction of one subflow.
-
-    What balances loads changes its rate many times a minute; that is no change.
-    """
+    """The verdicts of one connection, and the changes of its caps, per subflow and direction. A new rate of a cap that
+    balances loads is no change: it has many a minute."""
 
     token: int
     connection: Connection | None
-    """None: it has ended."""
+    """None if it has ended."""
     before: Verdicts
     after: Verdicts
     now: float
@@ -28,15 +26,15 @@ class Decision(NamedTuple):
     is_dry: bool
     """A dry run only names these caps."""
     turns: bool = False
-    """All caps go, for a dry run began or ended; another decision follows."""
+    """All caps go, because a dry run began or ended; another decision follows."""
     got: Sequence[Verdict] = ()
-    """Verdicts with a cap on what had none."""
+    """New caps."""
     changed: Sequence[tuple[Verdict, Verdict]] = ()
-    """Another cap, or the same one at another rate: before and after."""
+    """Other caps or rates: before and after."""
     lost: Sequence[tuple[Verdict, Verdict]] = ()
-    """No cap any more: before and after."""
+    """Removed caps: before and after."""
     ended: Sequence[Verdict] = ()
-    """The verdicts of what ended under its cap."""
+    """Verdicts of capped subflows that ended."""
 
     @property
     def changes_caps(self) -> bool:
@@ -44,19 +42,17 @@ class Decision(NamedTuple):
 
 
 class Comparer:
-    """Compares decisions about all connections of one daemon."""
+    """Compares the decisions of one daemon."""
 
     def __init__(self) -> None:
         self._dry: set[int] = set()
-        """Tokens of the connections that were last decided in a dry run."""
+        """Connections last decided in a dry run."""
 
     def decisions(
         self, token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
     ) -> Iterator[Decision]:
-        """Yield what *after* changes: in one decision, or two if a dry run has begun or ended since *before*.
-
-        A cap that is enforced and one that a dry run names are different caps, so the first of two takes all caps.
-        """
+        """Yield the changes of *after*. If a dry run began or ended since *before*, a first decision removes all caps,
+        because an enforced cap and a dry one are different caps."""
         was_dry = token in self._dry
         (self._dry.add if is_dry and after else self._dry.discard)(token)
         if before and was_dry is not is_dry:
@@ -88,12 +84,12 @@ def compare(
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:
-    """Return *verdicts* as they are where nothing caps."""
+    """Return *verdicts* without their caps."""
     return tuple([replace(each, scope=None, throttle=None, beside=None, rests=False) for each in verdicts])
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
-    """Most often nothing changes, and so it is by the same objects."""
+    """Compare by identity first: usually nothing changes, and the objects are the same."""
     return (
         had.throttle is verdict.throttle
         and (had.scope is verdict.scope or had.scope == verdict.scope)
@@ -102,6 +98,6 @@ def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
 
 
 def _rates(verdict: Verdict) -> tuple[int, int, int | None] | None:
-    """Return what the kernel has of the cap: another onset alone changes nothing."""
+    """Return the cap's values in the kernel; the onset is not among them."""
     throttle = verdict.throttle
     return None if throttle is None else (throttle.rate, throttle.ceil, throttle.burst)

@@ -1,7 +1,7 @@
-"""The latest events, in bounded memory: what happened to whom, and by which rule. Pure.
+"""The latest events, in bounded memory. Pure.
 
-An event is a plain tuple of atoms: the garbage collector has nothing to follow, and addresses are shared with who keeps
-them anyway. Words are made when somebody asks.
+An event is a plain tuple of atoms, so the garbage collector has nothing to follow. It shares addresses with their other
+holders. Texts are made on request.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows takes eight to ten."""
+"""At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
 LONGEST_DETAIL: Final = 150
 """Characters."""
 CUT: Final = "..."
-"""What a longer one ends with: one character beyond Latin-1 would take as much as all."""
+"""End of a cut detail. ASCII, because one character beyond Latin-1 would multiply the size of the string."""
 MAX_REFUSED: Final = 20
-"""Refused joins in a minute that are events; the tracker counts them all."""
+"""Refused joins per minute that become events: more would push out older events. The tracker counts all."""
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
@@ -43,14 +43,14 @@ _NOWHERE: Final = (None, None, None, None)
 
 
 class RateLimiter:
-    """Allows so many in a minute of the clock: what anybody can cause is told a few times, and counted elsewhere."""
+    """Limits the reports per minute of what any client can cause; all are counted elsewhere."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._minute = self._count = 0
 
     def allow(self, now: float) -> bool:
-        """Count one more at *now*, seconds of any clock; return whether it is among the first of its minute."""
+        """Count one at *now*, seconds of any clock; return whether it is within the limit of its minute."""
         minute = int(now // 60)
         if minute != self._minute:
             self._minute, self._count = minute, 0
@@ -59,7 +59,7 @@ class RateLimiter:
 
 
 class Happened(NamedTuple):
-    """One event, as it is read."""
+    """One event, as read from the ring."""
 
     sequence: int
     time: float
@@ -83,12 +83,12 @@ class EventRing:
 
     @property
     def first(self) -> int:
-        """Sequence number of the oldest event that is kept; one more than the last where none is."""
+        """Sequence number of the oldest event kept; one more than the last if none is."""
         return self.last - len(self._events) + 1
 
     @property
     def whole_since(self) -> float:
-        """Since when no event has gone, seconds since the epoch; 0 where none has."""
+        """Time since which no event is missing, seconds since the epoch; 0 if none is missing at all."""
         return self._events[0][0] if self.first > 1 and self._events else 0.0
 
     def add(
@@ -102,7 +102,7 @@ class EventRing:
         direction: str | None = None,
         detail: str = "",
     ) -> None:
-        """Keep one event; the oldest goes where there are too many."""
+        """Add an event; drop the oldest if the ring is full."""
         if len(detail) > LONGEST_DETAIL:
             detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
@@ -119,7 +119,7 @@ class EventRing:
 
 
 class EventRecorder:
-    """Makes events of what the daemon's parts report. Times are monotonic seconds; the ring has the wall clock's."""
+    """Turns reports of the daemon's parts into events. Takes monotonic seconds; the ring has wall-clock time."""
 
     def __init__(self, traffic: Traffic, ahead: Callable[[], float]) -> None:
         """*ahead* returns how many seconds the wall clock is ahead of the monotonic one."""
@@ -127,14 +127,13 @@ class EventRecorder:
         self._ahead = ahead
         self._traffic = traffic
         self._refused = RateLimiter(MAX_REFUSED)
-        """Anybody can have joins refused: with all of them as events, what happened before would go."""
 
     def tracked(self, events: Iterable[Event]) -> None:
-        """Take what the tracker reports."""
+        """Record the tracker's events."""
         for event in events:
             detail = event.detail
             if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):
-                continue  # what became of it is told by a warning
+                continue  # a warning reports it
             if event.kind is EventKind.JOIN_REFUSED:
                 if not self._refused.allow(event.time):
                     continue
@@ -148,7 +147,7 @@ class EventRecorder:
             )
 
     def decided(self, decision: Decision) -> None:
-        """Take who got a cap, another one, or none any more."""
+        """Record caps that began, changed or ended."""
         if decision.turns:
             return
         after = (*decision.got, *(new for _, new in decision.changed), *(new for _, new in decision.lost))
@@ -158,18 +157,18 @@ class EventRecorder:
             self.ring.add(decision.now + self._ahead(), DECIDED, decision.token, *where, verdict.reason)
 
     def entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool, now: float) -> None:
-        """Take which subflows have an entry in the kernel now, and which have none any more."""
+        """Record that entries of *four_tuples* were added to the kernel (*there*) or removed."""
         for four_tuple in four_tuples:
             known = self._traffic.standing(four_tuple, direction)
             if known is None:
-                continue  # it has ended: that is an event of its own
+                continue  # it has ended, which is another event
             token, path, rule = known
-            # One that began in the class of a cap and has none is sent past it by an entry.
+            # An entry also exempts an uncapped subflow that began in the class of a cap.
             kind = APPLIED if there and rule is not None else LIFTED
             self.ring.add(now + self._ahead(), kind, token, four_tuple, path, rule, direction.value)
 
     def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
-        """Take what *became* of the caps that *rules* put on a connection: an event for each, which is found by it."""
+        """Record what *became* of the caps of *rules* on a connection: one event per rule, so that each is found."""
         for rule in rules:
             self.ring.add(now + self._ahead(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
 

@@ -1,4 +1,4 @@
-"""How long caps take since the daemon's start: from a join to its entry, from a decision to its full effect."""
+"""Latency of caps since the daemon's start: from a join to its entry, from a decision to its full effect."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mptcp_throttler.shaping.plan import Planner
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
 MAX_CAP_SECONDS: Final = 60.0
-"""What takes longer came into effect for another reason than the decision, a repair for one."""
+"""A longer time has another cause than the decision, such as a repair."""
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_JOIN_SECONDS: Final = 10.0
-"""An entry that is made later was decided for another reason than the join."""
+"""A later entry has another cause than the join."""
 MAX_REMEMBERED: Final = 1024
-"""Entries made lately, and subflows that wait for one."""
+"""Bound of each table of :class:`JoinLatency`."""
 
 
 class LatencyHistogram:
-    """Counts in buckets; above the last bound there is one without an end."""
+    """Counts in buckets; the last one is open-ended."""
 
     def __init__(self, bounds: tuple[float, ...], most: float) -> None:
-        """*bounds*: the upper ends of the buckets, seconds. What takes longer than *most* does not count."""
+        """*bounds*: the upper ends of the buckets, seconds. Times above *most* do not count."""
         self._bounds, self._most = bounds, most
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -35,7 +35,7 @@ class LatencyHistogram:
             self._sum += seconds
 
     def as_json(self) -> dict[str, Any]:
-        """Return how many took at most ``le`` seconds each, how many in all, and the sum of their seconds."""
+        """Return the counts up to each of ``le`` seconds, the total count, and the sum in seconds."""
         total, counts = 0, []
         for count in self._counts:
             total += count
@@ -44,9 +44,9 @@ class LatencyHistogram:
 
 
 class CapLatency:
-    """From the decision of a cap to its full effect on a subflow, its onset included, in each direction.
+    """Time from the decision of a cap to its full effect on a subflow, onset included, in each direction.
 
-    :attr:`~mptcp_throttler.shaping.plan.Planner.in_force` says what counts. In a dry run nothing does.
+    :attr:`~mptcp_throttler.shaping.plan.Planner.in_force` defines what counts. A dry run counts nothing.
     """
 
     def __init__(self, clock: Callable[[], float], planners: Sequence[Planner]) -> None:
@@ -57,37 +57,35 @@ class CapLatency:
             planner.in_force = self._histograms[planner.direction].count
 
     def as_json(self) -> dict[str, Any]:
-        """Return the histogram of each direction."""
         return {direction.value: histogram.as_json() for direction, histogram in self._histograms.items()}
 
 
 class JoinLatency:
-    """From the last packet of a join's handshake, as it was captured, to the entry in the kernel. Monotonic seconds.
+    """Time from the capture of the last packet of a join's handshake to the entry in the kernel. Monotonic seconds.
 
-    The kernel's event may be read before the packet is, and the entry made by then, or after it: all are remembered for
-    a while.
+    The captured packet, the kernel's event and the entry may come in any order, so all are remembered for a while.
     """
 
     def __init__(self) -> None:
         self._early: dict[FourTuple, float] = {}
-        """Joins of which the kernel's event is not read yet, and when the packet was captured; the oldest first."""
+        """Capture times of joins without a kernel event yet; the oldest first."""
         self._waiting: dict[FourTuple, float] = {}
-        """Subflows whose entry is wanted because of a join, and when its packet was captured; the oldest first."""
+        """Capture times of joins, by the subflow that waits for its entry; the oldest first."""
         self._made: dict[FourTuple, float] = {}
         """When entries were made, the oldest first."""
         self._histogram = LatencyHistogram(JOIN_BOUNDS, MAX_JOIN_SECONDS)
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
-        """The last packet of a join was *captured*, of which the kernel has not told yet."""
+        """Note that the last packet of a join was *captured* before the kernel's event."""
         _put(self._early, four_tuple, captured)
 
     def take_expected(self, four_tuple: FourTuple) -> float | None:
-        """The kernel has told of a subflow: return when the last packet of its join was captured, if that is known."""
+        """Take a subflow from the kernel's event; return when the last packet of its join was captured, if known."""
         return self._early.pop(four_tuple, None)
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
-        """The last packet of a join to the connection of *subflows* was captured. It has been decided about it, and
-        entries of those *wanted* are yet to be made: that of the subflow that joined, or of one that was there."""
+        """Note a join to the connection of *subflows*, after the decision on it. *wanted*: subflows, new or older, that
+        still lack their entries."""
         for four_tuple in subflows:
             made = self._made.pop(four_tuple, None)
             if made is not None and made >= captured:
@@ -96,7 +94,7 @@ class JoinLatency:
                 _put(self._waiting, four_tuple, captured)
 
     def applied(self, four_tuples: Iterable[FourTuple], now: float) -> None:
-        """Their entries are in the kernel."""
+        """Note that the kernel has the entries of *four_tuples*."""
         for four_tuple in four_tuples:
             captured = self._waiting.pop(four_tuple, None)
             if captured is None:

@@ -1,11 +1,10 @@
-"""How many bytes went over each path and under each cap since the daemon's start, and at what rate each subflow goes.
+"""Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
-How many subflows are on each path and under each cap is kept with every decision: a summary of ten thousand connections
-goes through none of them.
+Every decision updates the number of subflows per path and cap, so a summary of ten thousand connections visits none.
 
-A subflow's counters are read when the sampler sweeps, and what they have more than before is added to the totals of its
-path and of the cap that it has then. So totals only grow, whatever closes; nothing is counted per packet. What a
-subflow carried after its last sample, or in a life shorter than the time between two, the meter of closed sockets says.
+Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. Totals never fall when
+something closes, and nothing is counted per packet. The meter of closed sockets reports what a subflow carried after
+its last sample, or in a life between two samples.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.02
-"""Share of a processor that sweeps for the totals alone may take."""
+"""Share of a processor for sweeps that only the totals need."""
 CLOSED_SECONDS = 120.0
-"""For which the meter is waited for: a socket that lost its path tries for so long to send what it has."""
+"""How long to wait for the meter: a socket that lost its path tries to send for this long."""
 MAX_CLOSED = 16_384
-"""That are waited for: 4 MB. Where there is no meter, all that closed lately."""
+"""Closed subflows that wait for the meter: 4 MB. Without a meter, all that closed lately."""
 REPORTED_SECONDS = 10.0
-"""For which a report waits for the end of its subflow. Most are of plain TCP."""
+"""How long a report waits for the end of its subflow. Most reports are of plain TCP."""
 SLICE = 256
-"""Subflows counted at a time: some 0.2 ms."""
+"""Subflows counted at a time: about 0.2 ms."""
 MAX_CAPS = 4096
-"""Totals of caps that are kept: rules, paths and directions, those of policies from before included."""
+"""Cap totals kept, those of former policies included."""
 
 
 class PathKey(NamedTuple):
@@ -42,7 +41,7 @@ class PathKey(NamedTuple):
 
 
 class PathTotal:
-    """Bytes over one path, and who is on it."""
+    """Bytes and subflows of one path."""
 
     __slots__ = ("key", "received", "sent", "subflows")
 
@@ -53,7 +52,7 @@ class PathTotal:
 
 
 class Rates(NamedTuple):
-    """Of one subflow, as its last two samples have it. Bits/s; None while there are no two."""
+    """Rates of one subflow between its last two samples, bits/s; None without two samples."""
 
     sent: int | None
     received: int | None
@@ -63,17 +62,15 @@ class _Standing(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
     since: float
-    """When it came to that cap, or lost one, or the cap got another rate; monotonic seconds."""
+    """When it got or lost the cap, or the cap's rate changed; monotonic seconds."""
     cap: CapTotal | None = None
     of_class: CapClass | None = None
-    """The class in which it has it; None once it is no subflow any more."""
+    """None after the subflow closed."""
     limits: Limits | None = None
-    """Those of the cap then; None of one that balances loads, which change all the time."""
+    """None for a cap that balances loads, whose limits change all the time."""
 
 
 class _Carried:
-    """One subflow."""
-
     __slots__ = ("acked", "cookie", "down", "place", "received", "received_rate", "sampled", "sent_rate", "token", "up")
 
     def __init__(self, token: int, place: PathTotal, now: float) -> None:
@@ -81,7 +78,6 @@ class _Carried:
         self.place = place
         place.subflows += 1
         self.down = self.up = _Standing(now)
-        """Of what is sent, and of what is received."""
         self.cookie: int | None = None
         """None before its first sample."""
         self.acked = self.received = 0
@@ -110,7 +106,6 @@ class _Carried:
             self.down = standing
 
     def move(self, place: PathTotal) -> None:
-        """It is on another path now."""
         self.place.subflows -= 1
         self.place = place
         place.subflows += 1
@@ -124,30 +119,29 @@ _UNKNOWN = Rates(None, None)
 
 
 class Traffic(Consumer):
-    """Of one daemon."""
+    """The traffic of one daemon."""
 
     interval = float("inf")
     period = 0.1
-    """Of nothing while no sweep is due: see :meth:`watches_any`."""
+    """Costs nothing while no sweep is due: see :meth:`watches_any`."""
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
-        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
+        """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: Counter[bytes] = Counter()
-        """How many connections each client has."""
+        """Connections of each client."""
         self._client_of: dict[int, bytes] = {}
-        """By token."""
         self.capped = 0
-        """Subflows with a cap, as decided; one with caps on both directions once."""
+        """Subflows with a cap, as decided; counted once if both directions have one."""
         self._classes = CapClasses()
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: dict[End, tuple[_Carried, float]] = {}
         """Subflows without a verdict that the meter may still report, and since when; the oldest first."""
         self._reported: dict[End, tuple[int, int, int, float]] = {}
-        """What the meter reported of those that still have a verdict: cookie, bytes sent and received, and when."""
+        """The meter's early reports: cookie, bytes sent and received, and time; the oldest first."""
         self.counted = clock()
-        """When all sockets that there are were last counted, monotonic seconds."""
+        """When all sockets were last counted, monotonic seconds."""
         self._begun = False
         self._due = 0.0
         self._clock = clock
@@ -158,18 +152,17 @@ class Traffic(Consumer):
         return _UNKNOWN if known is None else Rates(known.sent_rate, known.received_rate)
 
     def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
-        """Return how many bytes the subflow's last sample had sent and received."""
+        """Return the bytes sent and received as of the subflow's last sample."""
         known = self._subflows.get(four_tuple)
         return (0, 0) if known is None else (known.acked, known.received)
 
     def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return since when the subflow has had the cap that it has, at its rate, or none, or has been named by a dry
-        run as one that would have it; None for one that is not known."""
+        """Return since when a subflow has had its present cap and rate, enforced or dry, or no cap; None if unknown."""
         known = self._subflows.get(four_tuple)
         return None if known is None else known.standing(direction).since
 
     def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
-        """Return the token, the path, and the rule whose cap it has, of a subflow; None for one that is not known."""
+        """Return a subflow's token, path and the rule of its cap; None if unknown."""
         known = self._subflows.get(four_tuple)
         if known is None:
             return None
@@ -177,11 +170,11 @@ class Traffic(Consumer):
         return known.token, known.place.key.path, None if cap is None else cap.key.rule
 
     def under(self, rule: str) -> int:
-        """Return how many subflows have a cap of *rule*, those with one in each direction twice."""
+        """Return how many subflows have a cap of *rule*, counted once per direction."""
         return sum(cap.subflows for key, cap in self.caps.items() if key.rule == rule)
 
     def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
-        """Count from now on: what *sockets* carried, they carried before the daemon's start."""
+        """Count from now on; the bytes in *sockets* are from before the daemon's start."""
         for four_tuple, subflow in self._subflows.items():
             socket = sockets.get(four_tuple)
             if socket is not None:
@@ -190,7 +183,7 @@ class Traffic(Consumer):
         self._begun = True
 
     def decided(self, decision: Decision) -> None:
-        """Take what was decided for a connection: its subflows count for what they now have."""
+        """Assign the subflows of a connection to the paths and caps of *decision*."""
         token, connection, now, known = decision.token, decision.connection, decision.now, self._subflows
         there = () if connection is None else connection.subflows
         interfaces = {each.four_tuple: each.interface for each in there}
@@ -215,41 +208,41 @@ class Traffic(Consumer):
             if subflow is not None and subflow.token == token:
                 del known[four_tuple]
                 self._close(four_tuple, subflow)
-        # Under a policy that says nothing of uploads any more, there is no verdict that would take their cap.
+        # A policy that no longer covers uploads yields no verdict that would take their cap.
         for verdict in decision.ended:
             subflow = known.get(verdict.four_tuple)
             if subflow is not None and subflow.token == token:
                 self._set(subflow, verdict.direction, _Standing(now))
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count what a socket has carried in its life, bytes."""
+        """Count the lifetime bytes of a socket."""
         found = self._closed.get(end)
         if found is not None and found[0].cookie in (None, cookie):
             del self._closed[end]
             found[0].count(acked, received)
         else:
-            # Of plain TCP, perhaps, which nobody else asks about.
+            # It may be plain TCP, which no subflow claims.
             now = self._clock()
             self._forget_old(now)
             self._reported.pop(end, None)  # the order is that of time
             self._reported[end] = cookie, acked, received, now
 
     def closed_told(self) -> None:
-        """All that closed until now was reported: where nothing is open, nobody sweeps, and this is all there is."""
+        """Note that all closed sockets were reported: the totals are complete if nothing is open (nothing sweeps)."""
         if not self._subflows:
             self.counted = self._clock()
 
     # A consumer of samples
 
     def watches_any(self) -> bool:
-        """A sweep is due: it is not asked for more often than it may cost."""
+        """Return whether a sweep is due; ``SWEEP_SHARE`` bounds how often."""
         return self._begun and bool(self._subflows) and self._clock() >= self._due
 
     def watched(self) -> Collection[FourTuple]:
         return self._subflows.keys() if self.watches_any() else ()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        """Count what the sockets have more than before."""
+        """Count the growth of the sockets' counters."""
         now, sockets, complete, _ = samples
         if not complete:
             return
@@ -259,7 +252,7 @@ class Traffic(Consumer):
             if not number % SLICE:
                 yield
             socket = sockets.get(four_tuple)
-            # A socket that had its four-tuple when the sweep read it may be of a connection before it.
+            # An earlier connection may have had the four-tuple when the sweep read the socket.
             if socket is not None and socket.token == subflow.token:
                 self._sample(subflow, socket)
         self.counted = now
@@ -284,7 +277,7 @@ class Traffic(Consumer):
         subflow.count(acked, received)
 
     def _count_client(self, token: int, client: bytes | None) -> None:
-        """The connection *token* is that of *client*, or with None has ended."""
+        """Set the client of connection *token*; None if the connection ended."""
         before = self._client_of.get(token)
         if client == before:
             return
@@ -298,7 +291,6 @@ class Traffic(Consumer):
             self.clients[client] += 1
 
     def _stand(self, subflow: _Carried, verdict: Verdict, now: float) -> None:
-        """Have *subflow* stand as *verdict* says."""
         cap = of_class = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
             cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
@@ -318,7 +310,7 @@ class Traffic(Consumer):
         self.capped += subflow.is_capped - was_capped
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
-        """It is no subflow any more; what it carried last may still come."""
+        """End a subflow; the meter may still report its last bytes."""
         subflow.place.subflows -= 1
         self.capped -= subflow.is_capped
         for direction in Direction:
@@ -351,7 +343,7 @@ class Traffic(Consumer):
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:
-                # Of the policy that was in force the longest ago, and of those first that nobody has any more.
+                # The oldest policy's first, and of these first the unused ones.
                 unused = (each.key for each in self.caps.values() if not each.subflows)
                 del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)
@@ -359,6 +351,6 @@ class Traffic(Consumer):
 
 
 def _drop_older(table: dict[End, Any], time: float) -> None:
-    """Drop what is older than *time*; values end with theirs, and the oldest comes first."""
+    """Drop entries from before *time*; values end with their time, and the oldest comes first."""
     while table and next(iter(table.values()))[-1] < time:
         del table[next(iter(table))]

@@ -1,4 +1,4 @@
-"""What ``mptcp-throttler quota`` shows and resets: the ledger beside the policy that it is for."""
+"""What ``mptcp-throttler quota`` shows and resets: the ledger and its policy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from mptcp_throttler.storage.budget_ledger import Ledger
 
 
 def names(policy: Policy) -> list[str]:
-    """Return what a user may call the budgets of *policy*: the rules that feed them, and names of their own."""
+    """Return the names a user may give for budgets: those of the rules that feed them, and their own."""
     rules = [rule.name for rule in policy.rules if rule.budget is not None]
     return list(dict.fromkeys([*rules, *policy.budgets]))
 
 
 def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account, dict[str, Any]]:
-    """Return every account of the policy's budgets that has something in its present period, as ``--json`` has it:
-    sizes in bytes, times in ISO 8601. ``budget`` is its own name, or that of its rule where it has none; ``rule`` the
-    first of the rules that feed it; ``client`` empty for all clients together; ``step`` the volume of the step that
-    holds, None before the first."""
+    """Return the accounts used in their present period, and all shared ones, as for ``--json``: bytes, ISO 8601 times.
+    ``budget`` is its own name, otherwise its rule's, ``rule`` the first rule that feeds it, ``client`` empty for all
+    clients together, ``step`` the volume of the step in force, None before the first."""
     found = {}
     for budget in policy.budgets.values():
         begin, end = period(budget, policy.time_zone, now)
@@ -50,7 +49,7 @@ def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account,
 
 
 def print_accounts(found: Iterable[dict[str, Any]], console: Console) -> None:
-    """Print a table."""
+    """Print a table of accounts."""
     table = Table()
     for title in ("budget", "client", "used", "step", "next at", "until"):
         table.add_column(title, justify="right" if title in ("used", "step", "next at") else "left", no_wrap=True)

@@ -1,8 +1,7 @@
-"""What was used of budgets, as answers have it: by account, the fullest first, and each budget in all.
+"""The use of budgets for answers: by account, fullest first, and the total of each budget.
 
-A budget for each client has an account for each address, ten thousand perhaps: a row is made for those alone that are
-shown. The volume of a budget is what may be used until its first step; which step an account has reached, and which
-comes next, is said beside that.
+A per-client budget has an account per address, perhaps ten thousand: only those shown get a row. The volume of a budget
+is what may be used until its first step; a row also has the step in force and the next one.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.views.answers import AccountAnswer, BudgetTotals
 
 _Fullness = tuple[float, str, str, int]
-"""Of one account: share of its volume that is used, negative; budget, client, bytes used. The fullest is the least."""
+"""Negated used share of the volume, so that the fullest account is the least; budget, client, bytes used."""
 
 
 @dataclass(slots=True)
 class _Total:
-    """One budget, all its accounts together."""
+    """All accounts of one budget together."""
 
     budget: Budget
     rule: str
-    """The first that feeds it."""
+    """The first one that feeds the budget."""
     begin: int
     end: int
     accounts: int = 0
@@ -54,7 +53,7 @@ class _Total:
             "name": name,
             "rule": self.rule,
             "client": client or None,
-            # More was granted than was used where it is negative.
+            # It is negative if more was granted than used.
             "used": max(0, used),
             "volume": volume,
             "left": max(0, volume - used),
@@ -67,8 +66,8 @@ class _Total:
 def budget_rows(
     policy: Policy, used: Mapping[Account, int], now: float, most: int
 ) -> tuple[list[BudgetTotals], list[AccountAnswer]]:
-    """Return each budget of *policy* in all, and *most* accounts of the periods that hold *now*, seconds since the
-    epoch: the fullest first, and the fullest of each budget among them."""
+    """Return the total of each budget, and the *most* fullest accounts, with the fullest of each budget among them, in
+    the periods at *now* (seconds since the epoch)."""
     totals = _totals(policy, now)
     candidates: list[_Fullness] = []
     firsts: dict[str, _Fullness] = {}
@@ -85,7 +84,7 @@ def budget_rows(
 def budgets_of(
     policy: Policy, used: Mapping[Account, int], now: float, clients: Collection[str]
 ) -> list[AccountAnswer]:
-    """Return the accounts of some *clients*, and those that all share, the fullest first."""
+    """Return the accounts of *clients*, and those that all clients share, fullest first."""
     totals = _totals(policy, now)
     theirs = {each: octets for each, octets in used.items() if not each.client or each.client in clients}
     return [totals[each[1]].account(each) for each in sorted(_counted(totals, theirs))]
@@ -100,8 +99,7 @@ def _totals(policy: Policy, now: float) -> dict[str, _Total]:
 
 
 def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Iterator[_Fullness]:
-    """Yield how full each account of *totals* is that is of the present period, and add it there; of a budget for all
-    one even where unused."""
+    """Yield the fullness of each account in the present period and add it to *totals*; even of unused shared ones."""
     volumes = {name: _volume(total.budget) for name, total in totals.items()}
     for (name, client, start), octets in used.items():
         total = totals.get(name)
@@ -120,5 +118,5 @@ def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Itera
 
 
 def _volume(budget: Budget) -> int:
-    """Return what may be used until the first step that does not hold from the beginning on; 0 where there is none."""
+    """Return what may be used until the first step that does not hold from the beginning; 0 without one."""
     return next((step.after for step in budget.steps if step.after), 0)

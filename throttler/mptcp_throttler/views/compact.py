@@ -1,4 +1,4 @@
-"""Figures in few columns, for tables: ``28.4M``, ``12m``, ``3%``. None is ``-``."""
+"""Short figures for tables: ``28.4M``, ``12m``, ``3%``. None is ``-``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def amount(value: float | None) -> str:
-    """Return a rate or a size, bits/s or bytes, in at most five characters: powers of 1000."""
+    """Return a rate (bits/s) or size (bytes) in at most five characters, by powers of 1000."""
     if value is None:
         return "-"
     for factor, unit in _UNITS:
@@ -22,7 +22,7 @@ def amount(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return how long something has been, in at most four characters."""
+    """Return a duration in at most four characters."""
     if seconds is None:
         return "-"
     for factor, unit in _TIMES:
@@ -50,12 +50,12 @@ def percent(share: float | None) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return *text* in at most *width* characters; what is left out at its end is a dot."""
+    """Return *text* in at most *width* characters; an ellipsis replaces a cut end."""
     return text if len(text) <= width else text[: width - 1] + "…" if width > 0 else ""
 
 
 def cut_inside(text: str, width: int) -> str:
-    """The same for an address with its port: both ends stay."""
+    """Return an address with port in at most *width* characters; keep both ends."""
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class EventLines:
-    """Lines in the time of *zone*, this host's where it is None; one with the date begins each day."""
+    """Formats events in the time of *zone* (None: this host's). Each day begins with a line of its date."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
@@ -27,12 +27,12 @@ class EventLines:
 
 
 def is_another(answer: Mapping[str, Any], after: int, pid: int | None) -> bool:
-    """Say whether *answer* is of another daemon than that with *pid*, None for any, whose last event was *after*."""
+    """Return whether *answer* is from another daemon than *pid* (None: any), whose last event was *after*."""
     return bool(answer["last"] < after or answer["pid"] != (pid or answer["pid"]))
 
 
 def missed(answer: Mapping[str, Any], after: int, pid: int | None = None) -> str | None:
-    """Return that events after *after* are no longer kept, or that the daemon is another one; None where all are."""
+    """Return a message if the daemon no longer keeps all events after *after*, or is a new one; otherwise None."""
     first = answer["first"]
     if is_another(answer, after, pid):
         return "the daemon was started anew; its events begin here"

@@ -1,4 +1,4 @@
-"""The answer to ``explain`` as lines for people: rules in the order they were tried, what changed after. Pure."""
+"""The answer to ``explain`` as lines: the rules in the order tried, then what later stages changed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptcp_throttler.policy.schedule import moment_text
 
 _DIRECTIONS: Final = {"down": "download", "up": "upload"}
 _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
-"""The questions that rules answer, each for itself."""
+"""Rules are matched separately for each kind."""
 _DRY: Final = "(dry run)"
 _STATES: Final = {
     "coming": "coming into force",
@@ -22,7 +22,7 @@ _STATES: Final = {
 
 
 def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
-    """Yield the lines. *zone*: of what happened; None: that of this host. Hours are those of the policy's zone."""
+    """Yield the lines. Past events are in *zone* (None: this host's), hours in the policy's zone."""
     clock = Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
         yield "no such connection by Multipath TCP is open; the throttler neither knows nor caps those of plain TCP"
@@ -41,7 +41,7 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
 
 
 class Clock:
-    """Writes times as people do who know what day it is."""
+    """Formats times for people, relative to today."""
 
     def __init__(self, now: float, zone: tzinfo | None, policys: tzinfo) -> None:
         self._zone = zone
@@ -49,7 +49,7 @@ class Clock:
         self._now = now
 
     def at(self, time: float) -> str:
-        """Return the time of day, the date where it is another day, and the zone where it is not the policy's."""
+        """Return the time of day, with the date if not today, and the zone if not the policy's."""
         when, today = (datetime.fromtimestamp(each, self._zone).astimezone(self._zone) for each in (time, self._now))
         clock = when.strftime("%H:%M:%S")
         if when.utcoffset() != datetime.fromtimestamp(time, self._policys).utcoffset():
@@ -57,7 +57,7 @@ class Clock:
         return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
 
     def hour(self, time: float) -> str:
-        """Return a time to come as the policy's hours have it, and its zone: ``18:00 (Europe/Athens)``."""
+        """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
         return f"{moment_text(time, self._now, self._policys)} ({self._policys})"
 
 
@@ -93,7 +93,7 @@ def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
 def rule_line(rule: Mapping[str, Any], clock: Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
 
-    What is not met says itself when that changes, as *clock* does it of a rule that matches.
+    The reason of a failed match already says when that changes; *clock* tells it for a rule that matches.
     """
     name = f"{_KINDS.get(rule.get('kind', 'throttle'), 'rule')} {rule['rule']}"
     if rule["matched"]:

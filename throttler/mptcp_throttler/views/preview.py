@@ -1,4 +1,4 @@
-"""What ``plan`` prints: verdicts with their reasons, then the kernel objects that they need, as commands. Pure."""
+"""The output of ``plan``: verdicts with reasons, then the kernel objects that they need, as commands. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.views.words import address_text
 
 EntryCommands = Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
-"""Yields the commands by which a backend of netfilter makes its rules and these entries."""
+"""Yields the commands by which a netfilter backend makes its rules and these entries."""
 
 
 def preview(
@@ -29,9 +29,9 @@ def preview(
     entry_commands: EntryCommands,
     used: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines: comments start with '#', the rest could be typed into a shell.
+    """Yield the lines: comments start with '#', the others are shell commands.
 
-    *used*: bytes of each budget, by name, that each client, or all together, have used in the present period.
+    *used*: bytes used of each budget in the present period, by each client or by all together.
     """
     planner, upload = (Planner(settings.ownership, direction) for direction in Direction)
     budgets = BudgetStage()
@@ -79,7 +79,6 @@ def preview(
 def _accounts(
     budgets: BudgetStage, policy: Policy, connection: Connection, used: Mapping[str, int]
 ) -> dict[Account, int]:
-    """Return the volumes of all accounts that the subflows of *connection* may have."""
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     return {
         Account(name, client, start): used.get(name, 0)
@@ -89,7 +88,7 @@ def _accounts(
 
 
 def whole_reason(verdict: Verdict) -> str:
-    """Return the reason of the cap with what is known of budget and steering without samples."""
+    """Return the reason of the cap, with the budget and steering known without samples."""
     reason, budget = verdict.reason, verdict.budget
     if budget is not None and budget.budget is not None:
         reason = joined(reason, f"metered by the {budget.budget.title}", verdict.direction)
@@ -97,7 +96,7 @@ def whole_reason(verdict: Verdict) -> str:
 
 
 def steered_reason(verdict: Verdict, reason: str) -> str:
-    """Return *reason* with what is known of steering without samples."""
+    """Return *reason* with the steering known without samples."""
     steer = verdict.steer
     if steer is not None and steer.steer is not None:
         reason = joined(reason, f"steered {steer.steer.mode} by rule {steer.name}", verdict.direction)

@@ -1,6 +1,6 @@
 """Writes the JSON Schemas of policy, settings and status socket: ``python -m mptcp_throttler.views.schemas conf``.
 
-They are made from what checks the files and the requests, and from the definitions of the answers; they are committed.
+The sources are the models that check files and requests, and the definitions of answers. The schemas are committed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _REFERENCE: Final = "#/$defs/{model}"
 
 
 def status_schema() -> dict[str, Any]:
-    """Return the schema of every answer, and of every request below ``$defs``; ``x-queries`` says which belong
-    together."""
+    """Return the schema of every answer, and of every request below ``$defs``; ``x-queries`` pairs them."""
     asked = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
     wanted = {**answers.ANSWERS, "error": answers.ErrorAnswer}
     adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in wanted.items()]
@@ -45,7 +44,7 @@ def status_schema() -> dict[str, Any]:
 
 
 def _descriptions(part: Any) -> dict[str, str]:
-    """Return the texts below the keys of *part*, inherited ones included, which pydantic leaves out."""
+    """Return the descriptions of the keys of *part*, with the inherited ones, which pydantic omits."""
     if not is_typeddict(part):
         return {}
     properties = TypeAdapter(part).json_schema().get("properties", {})
@@ -56,7 +55,7 @@ def _descriptions(part: Any) -> dict[str, str]:
 
 
 def schema_texts() -> dict[str, str]:
-    """Return the text of each schema by its file name."""
+    """Return the text of each schema by file name."""
     schemas = {
         "policy.schema.json": policy_schema(),
         "throttler.schema.json": settings_schema(),

@@ -15,7 +15,7 @@ from mptcp_common.units import approximate_size, counted, format_rate
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the answer of the status socket to stdout."""
-    # Without markup and emoji: "[fd77:1::2]" would be a style, and ":a:" within an address a picture.
+    # No markup, no emoji: rich would take "[fd77:1::2]" for a style, and ":a:" within an address for an emoji.
     console = Console(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False, highlight=False)
     policy = status["policy"]
     counters = status["counters"]
@@ -29,7 +29,7 @@ def print_status(status: dict[str, Any]) -> None:
         console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:")
         for line in refused["errors"]:
             console.print(f"  {line}")
-    if status.get("ledger_error") is not None:  # a daemon from before it
+    if status.get("ledger_error") is not None:  # an older daemon lacks it
         console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later")
     table = Table()
     for title in ("connection", "client", "kind", "path", "cap", "class", "sent", "why"):
@@ -65,5 +65,5 @@ def _kind(subflow: dict[str, Any]) -> str:
 
 
 def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
-    """Return what holds for the download and, in a line of its own, for the upload where a rule is for those."""
+    """Return the text for the download and, on its own line, for the upload if a rule covers uploads."""
     return "\n".join(text(each[key]) for each in (subflow, subflow["upload"]) if each is not None)

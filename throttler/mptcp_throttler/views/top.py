@@ -1,7 +1,7 @@
 """The table of ``top``: connections and their subflows as lines of a given width. Pure.
 
-80 columns hold what changes: rates, share, RTT, loss, cap and its state; the reason of a cap has a line of its own.
-Wider terminals have room for bytes, class and reason.
+80 columns show what changes: rates, share, RTT, loss, cap and its state. The reason of a cap has its own line. Wider
+terminals also show bytes, class and reason.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ _CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
 class Line(NamedTuple):
     text: str
     style: str = ""
-    """As rich knows it."""
 
 
 class _Row(NamedTuple):
-    """One subflow in one direction, as text for the columns."""
+    """One subflow in one direction."""
 
     cells: Mapping[str, str]
     is_capped: bool
@@ -40,7 +39,7 @@ class _Column:
     width: int
     right: bool = False
     widest: int = 0
-    """It may grow to this where there is room; 0: it does not."""
+    """Width to which it may grow; 0: fixed."""
     title: str = ""
 
     def text(self, value: str, width: int) -> str:
@@ -66,7 +65,7 @@ _INDENT: Final = " "
 
 
 def table(answer: Answer, rates: Rates, width: int) -> list[Line]:
-    """Return the lines of the table of an answer to ``connections``."""
+    """Return the table of an answer to ``connections``."""
     now, connections = answer["time"], answer["connections"]
     groups = [(each, list(_rows(each, rates, now))) for each in connections]
     columns = _fitted([row for _, rows in groups for row in rows], width)
@@ -86,7 +85,7 @@ def table(answer: Answer, rates: Rates, width: int) -> list[Line]:
 
 
 def rates_between(before: Answer | None, after: Answer) -> dict[tuple[str, str], tuple[float | None, float | None]]:
-    """Return the rates of all subflows of *after*: as the daemon knows them, else from the bytes of both answers."""
+    """Return the rates of all subflows of *after*: from the daemon, otherwise from the bytes of both answers."""
     known = {} if before is None else {_key(c, s): s for c, s in _subflows(before)}
     seconds = 0.0 if before is None else after["time"] - before["time"]
     found: dict[tuple[str, str], tuple[float | None, float | None]] = {}
@@ -102,7 +101,6 @@ def rates_between(before: Answer | None, after: Answer) -> dict[tuple[str, str],
 
 
 def _fitted(rows: list[_Row], width: int) -> dict[_Column, int]:
-    """Return the columns that there is room for, with their widths."""
     sizes = {column: column.width for column in _COLUMNS}
     left = width - len(_INDENT) - sum(sizes.values()) - (len(sizes) - 1)
     for column in _COLUMNS:
@@ -154,7 +152,6 @@ def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> _Row:
 
 
 def _state(capped: Answer) -> str | None:
-    """Return what has become of a cap; None where there is none."""
     if capped["rate"] is None:
         return "lifting" if capped["classid"] else None
     if capped.get("landing"):

@@ -1,6 +1,6 @@
-"""Values, and paths and rules of a policy, in words: for answers, and for the lines that commands print. Pure.
+"""Values, paths and rules of a policy in words, for answers and for lines that commands print. Pure.
 
-Of a rule, nothing is left out that changes what is done to a subflow, but of many clients only four are named.
+The words include all that changes what a rule does to a subflow, but name only four of many clients.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _WAYS: Final = {"down": "downloads", "up": "uploads", "both": "downloads and upl
 
 @lru_cache(4096)
 def address_text(address: bytes) -> str | None:
-    """Return a packed address as people write it; None for none."""
+    """Return a packed address as text; None if it is empty."""
     return str(ip_address(address)) if address else None
 
 
 def end_text(address: bytes, port: int) -> str:
-    """Return a packed address with its port as people write it."""
+    """Return a packed address and port as text."""
     if len(address) == 4:
         return f"{socket.inet_ntoa(address)}:{port}"
     return f"[{socket.inet_ntop(socket.AF_INET6, address)}]:{port}"
 
 
 def paths_in_words(policy: Policy) -> list[PathWords]:
-    """Return for each path, in order, its name as ``path`` and its ``conditions``, in words."""
+    """Return the name (``path``) and the ``conditions`` of each path, in order."""
     return [{"path": name, "conditions": list(_on_path(each))} for name, each in policy.paths.items()]
 
 
@@ -66,7 +66,7 @@ def _on_path(path: PathMatch) -> Iterator[str]:
 
 
 def rules_in_words(policy: Policy) -> list[RuleWords]:
-    """Return for each rule, in order, its ``rule`` name, its ``conditions`` and what it ``does``, in words."""
+    """Return the name (``rule``) of each rule, its ``conditions`` and what it ``does``, in order."""
     return [
         {"rule": rule.name, "conditions": list(_conditions(rule, policy)), "does": list(_does(rule))}
         for rule in policy.rules
@@ -78,7 +78,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
         yield f"path {' or '.join(rule.paths)}"
     if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
         yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
-    # Without what is usual: a rule has the same words, whatever it is asked for.
+    # Omit what is usual: a rule has the same words for each kind.
     for condition in rule.when.conditions(1):
         yield from condition.words(policy.time_zone)
 
@@ -99,7 +99,7 @@ def _does(rule: Rule) -> Iterator[str]:
 
 
 def _from_the_second(rule: Rule, kind: Kind) -> str:
-    """Return what holds of a rule that does not say from how many paths or subflows on."""
+    """Return the default condition of a rule that sets no least number of paths or subflows."""
     says = rule.when.model_fields_set & {"min_paths", "min_subflows"}
     return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
 
@@ -123,7 +123,7 @@ def budget_in_words(budget: Budget) -> str:
 
 
 def _reset(budget: Budget) -> str:
-    """Return when the period begins, where that is not midnight of the month's first day, of Monday, or of each day."""
+    """Return when the period begins, unless at midnight of the month's first day, of Monday, or of each day."""
     days = {
         Period.MONTH: (f"day {budget.reset_day}, ", budget.reset_day == 1),
         Period.WEEK: (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),

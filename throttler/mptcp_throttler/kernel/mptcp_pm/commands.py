@@ -1,12 +1,12 @@
-"""What the throttler tells and asks the kernel's path manager: flags and ends of subflows, announced addresses.
+"""Commands to the kernel's path manager: set subflow flags, close subflows, list announced addresses.
 
-SET_FLAGS and SUBFLOW_DESTROY of linux/mptcp_pm.h; RFC 8684, 3.3.8. By the first the kernel sends MP_PRIO to the peer
-and, on its own side, gives a backup subflow data only while no regular one is usable. Its own path manager chooses by
-local address, which all subflows of a one-armed proxy share; the one in user space, given the connection's token,
-chooses by both ends. Only connections that were accepted while ``net.mptcp.pm_type`` was 1 are under it.
+linux/mptcp_pm.h; RFC 8684, 3.3.8. On SET_FLAGS the kernel sends MP_PRIO to the peer, and itself uses a backup subflow
+only while no regular one is usable. The in-kernel path manager selects subflows by local address, which all subflows of
+a one-armed proxy share. The userspace one selects by token and both addresses; it manages only connections accepted
+while ``net.mptcp.pm_type`` was 1.
 
-A socket does not say who made it backup: other programs may, by its connection's token. So flags that are there at a
-start are a predecessor's only where a note in the state directory says that it sets some (:class:`FlagsNote`).
+A socket does not show who made it backup; any program with the token may. So flags found at a start are a predecessor's
+only if a note in the state directory says so (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXT = "mptcp-throttler sets backup flags on subflows.\n"
 
 
 class SubflowCommands:
-    """Those of the namespace it is made in. Raises KernelError where the kernel has no MPTCP."""
+    """Commands in the network namespace in which it is created. Raises KernelError if the kernel has no MPTCP."""
 
     def __init__(self) -> None:
         self._family = find_family()[0]
@@ -47,9 +47,9 @@ class SubflowCommands:
         self._netlink.request(self._family, 0, _request(_CMD_SET_FLAGS, token, four_tuple, flags), what)
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow, whose connection lives on with the others; one that is gone is no error.
+        """Close one subflow of a connection; one that is already gone is no error.
 
-        Raises KernelError: EINVAL where the connection is gone, or was accepted under the kernel's path manager.
+        Raises KernelError: EINVAL if the connection is gone or was accepted under the in-kernel path manager.
         """
         what = f"close a subflow of connection {token:08x}"
         first, *others = (_request(_CMD_SUBFLOW_DESTROY, token, each) for each in _as_sockets(four_tuple))
@@ -58,48 +58,45 @@ class SubflowCommands:
         except KernelError as error:
             if error.errno != errno.ESRCH:
                 raise
-            # The connection was there: EINVAL is what a kernel without IPv6 says of such an address.
+            # The connection exists, so EINVAL now means a kernel without IPv6.
             for other in others:
                 self._netlink.request(self._family, 0, other, what, ignore=(errno.ESRCH, errno.EINVAL))
 
 
 class FlagsNote:
-    """Written before the first flag is set, and removed after the last one was taken back."""
+    """A note written before the first flag is set, and removed after the last flag is cleared."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._left: bool | None = None
-        """A predecessor's is there, whose flags were not taken over; None where that is not known."""
+        """Whether a predecessor's note exists whose flags were not taken over; None if unknown."""
         self._written = False
 
     def find(self) -> None:
-        """Look for a predecessor's, once: what is there later is ours. Raises KernelError."""
+        """Look for a predecessor's note, once: a later one is ours. Raises KernelError."""
         if self._left is None:
             self._left = read_state(self._directory / FLAGS_NOTE) is not None
 
     def write(self) -> None:
-        """Have it there. Raises KernelError."""
+        """Write the note, once. Raises KernelError."""
         if not self._written:
             write_state(self._directory / FLAGS_NOTE, _TEXT)
             self._written = True
 
     def take_over(self) -> bool:
-        """Return whether the flags that are set are a predecessor's; from now on they count as ours."""
+        """Return whether present flags are a predecessor's; from now on they count as ours."""
         left, self._left = bool(self._left), False
         return left
 
     def remove(self) -> None:
-        """No flag is set any more; a note whose flags were not taken over stays. Raises KernelError."""
+        """Remove the note, unless its flags were not taken over. Raises KernelError."""
         if self._left is False:
             self._written = False
             write_state(self._directory / FLAGS_NOTE, None)
 
 
 def announced_ports() -> tuple[int, ...]:
-    """Return the ports of the addresses that are announced with one (RFC 8684, 3.4.1): clients join there, too.
-
-    Nothing where the kernel does not say. ip-mptcp(8), ``ip mptcp endpoint``.
-    """
+    """Return ports of announced addresses, where clients join too (RFC 8684, 3.4.1; ip-mptcp(8)); empty if unknown."""
     found = set()
     try:
         with NetlinkSocket(_NETLINK_GENERIC) as netlink:
@@ -114,15 +111,14 @@ def announced_ports() -> tuple[int, ...]:
 
 
 def _as_sockets(four_tuple: FourTuple) -> tuple[FourTuple, ...]:
-    """Return as what the kernel may have it: a socket of a listener for both families has its addresses as IPv6's,
-    and this command, unlike the other, compares them as they are."""
+    """Return the possible forms of the addresses: a dual-stack listener's sockets have IPv4-mapped ones, which
+    SUBFLOW_DESTROY, unlike SET_FLAGS, compares literally."""
     if four_tuple.is_ipv6:
         return (four_tuple,)
     return four_tuple, four_tuple._replace(local=mapped(four_tuple.local), remote=mapped(four_tuple.remote))
 
 
 def _request(command: int, token: int, four_tuple: FourTuple, flags: bytes = b"") -> bytes:
-    """Return the generic netlink message, without its netlink header."""
     return (
         struct.pack("=BBH", command, _VERSION, 0)
         + attribute(_ATTR_TOKEN, struct.pack("=I", token))

@@ -1,7 +1,6 @@
-"""What the kernel says of connections and subflows: generic netlink group ``mptcp_pm_events``. linux/mptcp_pm.h.
+"""Events of connections and subflows: generic netlink group ``mptcp_pm_events``. linux/mptcp_pm.h.
 
-pyroute2 knows the commands of this family, not its events, and decodes a message in more time than a thousand
-connections a second leave; hence this small decoder.
+pyroute2 knows the commands of this family but not its events, and is too slow for 1,000 connections per second.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _KINDS = {kind.value: kind for kind in KernelEventKind}
 
 
 class PathManagerEvents:
-    """A non-blocking socket subscribed to the events of the namespace it is made in."""
+    """A non-blocking socket subscribed to the events of the network namespace in which it is created."""
 
     def __init__(self) -> None:
         self._socket = subscribed_socket()
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
         self.lost = 0
-        """How often the receive buffer overflowed: after each time a resync is due."""
+        """Receive buffer overflows; each requires a resync."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -44,9 +43,9 @@ class PathManagerEvents:
         self._socket.close()
 
     def read(self, limit: int = 256) -> Iterator[KernelEvent]:
-        """Yield the events that wait, at most *limit* datagrams of them, each stamped when it was read.
+        """Yield waiting events of at most *limit* datagrams, each with its own time of reading.
 
-        One stamp for all would make those that came while the others were worked on older than their own packets.
+        With one time for all, an event that arrives while others are processed would seem older than its own packets.
         """
         for data in datagrams(self._socket, limit):
             if data is None:
@@ -60,7 +59,7 @@ class PathManagerEvents:
 
 
 def subscribed_socket() -> socket.socket:
-    """Return a non-blocking socket that is in the group. Raises KernelError where the kernel has none."""
+    """Return a non-blocking socket that is in the group. Raises KernelError."""
     _, group = find_family()
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_GENERIC)
     try:
@@ -74,7 +73,7 @@ def subscribed_socket() -> socket.socket:
 
 
 def parse(body: bytes, now: float) -> KernelEvent | None:
-    """Return the event of one generic netlink message (after its netlink header); None for kinds not used."""
+    """Return the event in a generic netlink message, without netlink header; None for unused kinds."""
     kind = _KINDS.get(body[0]) if len(body) >= 4 else None
     if kind is None:
         return None
@@ -98,7 +97,7 @@ def parse(body: bytes, now: float) -> KernelEvent | None:
 
 
 def find_family() -> tuple[int, int]:
-    """Return the numbers of the family and of its group for events. Raises KernelError where it is not there."""
+    """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
     request = struct.pack("=BBH", _CTRL_CMD_GETFAMILY, 1, 0) + attribute(
         _CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0"
     )

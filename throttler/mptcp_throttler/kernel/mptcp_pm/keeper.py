@@ -1,17 +1,16 @@
-"""The keeper: a process that listens to the path manager's events on behalf of a throttler, and outlives it.
+"""The keeper: a process that listens to path-manager events for a throttler, and outlives it.
 
 While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless somebody listens to ``mptcp_pm_events``. This
-holds too for connections that were accepted then and live on when the sysctl is back. So this process holds a second
-subscribed socket. When the throttler goes, killed or not, the keeper puts the sysctls back at once. It listens until
-the last connection that was accepted before has ended; then it ends.
+also applies to connections accepted then, even after the sysctl is restored. So the keeper holds a second subscribed
+socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It listens until the last
+connection accepted before has ended.
 
-It is run by its file name, by an interpreter without site packages, and imports nothing but a little of the standard
-library, so that it stays small and has nothing that can fail. Sources: net/mptcp/pm.c and pm_userspace.c of Linux,
-linux/inet_diag.h, linux/mptcp.h.
+It runs by its file name in an interpreter without site packages and imports only a little of the standard library, to
+stay small and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
 
-Messages of the throttler, one per packet: ``hold SYSCTL=VALUE...`` (what to put back when it dies), ``release`` (all
-has been put back), ``end`` (put back and end, whatever connections there are). Each is answered by ``ok``; a new
-connection by ``ready`` and the process's number.
+The throttler's messages, one per packet: ``hold SYSCTL=VALUE...`` (values to restore when the throttler dies),
+``release`` (the throttler has restored all), ``end`` (restore and end, whatever connections exist). The keeper answers
+each with ``ok``, and a new throttler's connection with ``ready`` and its process id.
 """
 
 import os
@@ -27,13 +26,13 @@ from contextlib import suppress
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
 START_SECONDS = 10.0
-"""For the throttler that started this process to connect."""
+"""Time for the throttler that started the keeper to connect."""
 FIRST_CHECK_SECONDS = 0.1
-"""Until then every connection whose handshake was under way when the sysctls went back is there to be seen."""
+"""By then every connection whose handshake was in progress when the sysctls were restored is visible."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
 CHECK_SHARE = 0.05
-"""Of a processor at most, for looking which connections are left."""
+"""Share of a processor that the checks for remaining connections may use."""
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP = 4, 20, 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3
@@ -41,11 +40,11 @@ _ESTABLISHED = 1 << 1
 _INFO = 2
 _MESSAGE_BYTES = 72
 _SUBFLOWS_MAX, _TOKEN = 3, 12
-"""Offsets in struct mptcp_info. Only connections under the kernel's own path manager have limits in it."""
+"""Offsets in struct mptcp_info. Its limits are nonzero only under the in-kernel path manager."""
 
 
 class Keeper:
-    """Serves one throttler after the other on the listening socket *listening*, bound to *path*."""
+    """Serves one throttler after another on the socket *listening*, bound to *path*."""
 
     def __init__(self, listening: socket.socket, path: str, note: str) -> None:
         self._listening = listening
@@ -54,24 +53,23 @@ class Keeper:
         self._owner: socket.socket | None = None
         self._put_back: dict[str, str] = {}
         self._was_needed = False
-        """Sysctls were held, so there can be connections that need a listener."""
         self._left: set[bytes] | None = None
-        """Tokens of the connections that are waited for; None until they were first looked at."""
+        """Tokens of connections that may need a listener; None before the first check."""
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Return when nobody needs this process any more."""
+        """Serve until nobody needs this process any longer."""
         while True:
-            # The owner first: a successor is let in only after what it left has been put back.
+            # Handle the owner first: a successor gets in only after the owner's sysctls are restored.
             if self._owner is not None:
                 select.select([self._owner, self._listening], [], [])
                 if _readable(self._owner):
                     if not self._hear(self._owner):
                         return
                 else:
-                    # There is one throttler at most; another that asks is told so by the end of its connection.
+                    # Refuse a second throttler.
                     self._listening.accept()[0].close()
             elif select.select([self._listening], [], [], self._pause)[0]:
                 self._accept()
@@ -79,7 +77,7 @@ class Keeper:
                 return
 
     def close(self) -> None:
-        """Give up the name first: whoever comes now starts a keeper of its own."""
+        """Remove the socket's name first, so that a new throttler starts its own keeper."""
         with suppress(OSError):
             os.unlink(self._path)
         self._listening.close()
@@ -90,13 +88,13 @@ class Keeper:
         if user not in (0, os.geteuid()):
             owner.close()
             return
-        # What ends the throttler together with all processes of its service must not end its keeper.
+        # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._owner = owner
         _send(owner, b"%s %d" % (READY, os.getpid()))
 
     def _hear(self, owner: socket.socket) -> bool:
-        """Do what the throttler says, or what its end means; return whether to go on."""
+        """Handle a message or the end of the throttler; return whether to continue."""
         try:
             words = owner.recv(4096).split()
         except OSError:
@@ -138,14 +136,14 @@ class Keeper:
         self._put_back = {}
 
     def _still_needed(self) -> bool:
-        """Return whether a connection is left that can have been accepted under the path manager in user space."""
+        """Return whether a connection remains that may have been accepted under the userspace path manager."""
         if not self._was_needed:
             return False
         began = time.monotonic()
         try:
             tokens = waiting_tokens()
         except OSError as error:
-            # Rather too long than too short: somebody may still need us.
+            # If in doubt, stay: a connection may need us.
             syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper goes on listening")
             self._pause = RETRY_SECONDS
             return True
@@ -153,14 +151,14 @@ class Keeper:
             self._left = tokens
         else:
             self._left &= tokens
-            # Not at once: what ended the throttler is perhaps still on its way to us.
+            # Not before the second check: the SIGTERM that ended the throttler may still be on its way to us.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = max(CHECK_SECONDS, (time.monotonic() - began) / CHECK_SHARE)
         return bool(self._left)
 
 
 def waiting_tokens() -> set[bytes]:
-    """Return the tokens of established connections, less those that are known to be under the kernel's path manager."""
+    """Return the tokens of established connections not known to be under the in-kernel path manager."""
     tokens = set()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(10.0)
@@ -188,7 +186,6 @@ def waiting_tokens() -> set[bytes]:
 
 
 def _info(message: bytes) -> bytes:
-    """Return the struct mptcp_info of one answer; empty where there is none."""
     offset = _MESSAGE_BYTES
     while offset + 4 <= len(message):
         length, kind = struct.unpack_from("=HH", message, offset)
@@ -208,12 +205,12 @@ def _send(owner: socket.socket, message: bytes) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve: arguments are the descriptor of the listening socket, its path and the note to remove with the sysctls.
+    """Serve. *arguments*: descriptor of the listening socket, its path, and the note to remove with restored sysctls.
 
-    The descriptor of the event socket is inherited too, and held by being open.
+    The process also inherits the subscribed event socket, and keeps it open.
     """
     listening, path, note = arguments
-    # The starter waits for the first process, and never has to wait for the second.
+    # The starter waits for the first process only, and never has to reap the second.
     if os.fork():
         os._exit(0)
     os.chdir("/")

@@ -1,7 +1,7 @@
-"""The throttler's side of its keeper: starting it, finding the one of a predecessor, and talking to it.
+"""The throttler's side of the keeper: start it, find a predecessor's, and talk to it.
 
-What passes between the two is in :mod:`mptcp_throttler.kernel.mptcp_pm.keeper`. They meet at a Unix socket in the state
-directory, which nobody else can write to.
+:mod:`mptcp_throttler.kernel.mptcp_pm.keeper` describes the protocol. The Unix socket is in the state directory, which
+nobody else can write to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mptcp_throttler.kernel.sysctl import NOTE
 
 NAME = "path-manager.sock"
 TIMEOUT_SECONDS = 10.0
-"""An answer takes well below a millisecond, the start of a process some 50 ms; on a busy machine, much longer."""
+"""An answer takes far less than 1 ms, a process start about 50 ms; on a busy machine much longer."""
 _TRIES, _PAUSE_SECONDS = 40, 0.05
 _BACKLOG = 8
 _SO_ATTACH_FILTER = 26
@@ -36,28 +36,28 @@ _RETURN_0 = (0x06, 0, 0, 0)
 
 
 class KeeperConnection:
-    """A keeper that counts on us: when this connection ends without :meth:`release` it puts back what it was told."""
+    """A connection to a keeper, which restores the held sysctls if the connection ends without :meth:`release`."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
         self.pid = pid
 
     async def hold(self, put_back: Mapping[str, str]) -> None:
-        """Say what sysctls are to be put back should this process die. Raises KernelError where nobody answers."""
+        """Set the sysctls to restore if this process dies. Raises KernelError if the keeper does not answer."""
         words = [f"{name}={value}".encode("ascii") for name, value in put_back.items()]
         await self._say(b" ".join([keeper.HOLD, *words]))
 
     async def release(self) -> None:
-        """The sysctls are as before; the keeper ends once no connection needs it."""
+        """Tell the keeper that the sysctls are restored; it ends once no connection needs it."""
         await self._leave(keeper.RELEASE)
 
     async def end(self) -> None:
-        """Let the keeper put back what is to be put back, and end."""
+        """Let the keeper restore the held sysctls and end."""
         await self._leave(keeper.END)
 
     @property
     def alive(self) -> bool:
-        """Whether the keeper is there."""
+        """Tell whether the keeper runs."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK) != b""
         except BlockingIOError:
@@ -66,7 +66,7 @@ class KeeperConnection:
             return False
 
     def close(self) -> None:
-        """Close the connection, which the keeper takes for our death."""
+        """Close the connection; the keeper takes that for our death."""
         self._connection.close()
 
     async def _leave(self, message: bytes) -> None:
@@ -88,7 +88,7 @@ class KeeperConnection:
 
 
 async def find_keeper(state_directory: Path) -> KeeperConnection | None:
-    """Return the keeper that a predecessor left, with all put back that it held; None where there is none."""
+    """Return a predecessor's keeper, after it restored what it held, or None. Raises KernelError."""
     for _ in range(_TRIES):
         connection = await _connect(state_directory)
         if connection is None:
@@ -96,14 +96,14 @@ async def find_keeper(state_directory: Path) -> KeeperConnection | None:
         greeting = await _greeting(connection)
         if greeting is not None:
             return KeeperConnection(connection, int(greeting))
-        # It is about to end, or has not noticed yet that its throttler has.
+        # The keeper is about to end, or has not noticed yet that its throttler has ended.
         connection.close()
         await asyncio.sleep(_PAUSE_SECONDS)
     raise KernelError(f"the keeper at {state_directory / NAME} belongs to another throttler")
 
 
 async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
-    """Return the keeper that a predecessor left, or a new one. Raises KernelError."""
+    """Return a predecessor's keeper, or start one. Raises KernelError."""
     found = await find_keeper(state_directory)
     if found is None:
         with listener() as events:
@@ -115,7 +115,7 @@ async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
 
 
 def remove_socket(state_directory: Path) -> None:
-    """Remove the socket that a keeper which was killed has left. Raises KernelError."""
+    """Remove the socket that a killed keeper left. Raises KernelError."""
     try:
         with suppress(FileNotFoundError), opened_directory(state_directory) as directory:
             os.unlink(NAME, dir_fd=directory)
@@ -124,7 +124,7 @@ def remove_socket(state_directory: Path) -> None:
 
 
 def listener() -> socket.socket:
-    """Return a socket that is subscribed and receives nothing, so that nothing fills its buffer. Raises KernelError."""
+    """Return a subscribed socket that drops all messages, so that its buffer stays empty. Raises KernelError."""
     netlink = subscribed_socket()
     program = ctypes.create_string_buffer(struct.pack("=HBBI", *_RETURN_0))
     netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
@@ -136,11 +136,10 @@ def _start(state_directory: Path, events: socket.socket) -> None:
     try:
         state_directory.mkdir(parents=True, exist_ok=True)
         with opened_directory(state_directory) as directory, _unix_socket() as listening:
-            # What a keeper that was killed has left.
             with suppress(FileNotFoundError):
                 os.unlink(NAME, dir_fd=directory)
             os.fchmod(listening.fileno(), 0o600)
-            # The path itself may be longer than a Unix socket's name can be.
+            # The path itself may be too long for a Unix socket's name.
             listening.bind(f"/proc/self/fd/{directory}/{NAME}")
             listening.listen(_BACKLOG)
             note = state_directory / NOTE

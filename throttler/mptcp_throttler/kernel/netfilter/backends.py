@@ -1,7 +1,7 @@
-"""The ways to have packets find their classes, and which of them this host takes.
+"""The netfilter backends, and which of them this host uses.
 
-A new one is a module with an adapter of the Netfilter port, a row in :data:`_ALL`, and a row in
-``mptcp_common.throttler_needs``, which has its name and what it needs of a host.
+A new backend needs a module with an adapter of the Netfilter port, a row in :data:`_ALL`, and a row in
+``mptcp_common.throttler_needs`` with its name and host requirements.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ NO_BACKEND = "no netfilter backend: "
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One way. Nothing of it is loaded, in this process or in the kernel, until it is probed or opened."""
+    """One backend. Neither this process nor the kernel loads any of it until it is probed or opened."""
 
     probe: Callable[[], str | None]
-    """Returns None where this kernel and host can do it, else what is missing, for people."""
+    """Returns None if this host supports it, otherwise a message that says what is missing."""
     open: Callable[[Ownership], Netfilter]
     in_use: Callable[[], bool]
-    """Whether there may be anything of ours; nothing changes by asking."""
+    """Whether objects of ours may exist; changes nothing."""
     expected: Callable[[], bool]
-    """Whether a probe should succeed here; nothing changes by asking."""
+    """Whether a probe should succeed here; changes nothing."""
     preview: Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]
-    """Yields as commands for a shell what makes its rules and these entries."""
+    """Yields shell commands that make its rules and these entries."""
 
 
 def _iptables_missing() -> str | None:
-    from mptcp_throttler.kernel.netfilter import iptables  # it loads modules of the kernel
+    from mptcp_throttler.kernel.netfilter import iptables  # loads kernel modules
 
     return iptables.available()
 
@@ -67,12 +67,12 @@ _ALL = {
 
 
 def expected_backend(wanted: str) -> Backend:
-    """Return the backend *wanted*, with "auto" the one that a start is expected to take here; nothing is loaded."""
+    """Return the backend *wanted*, or for "auto" the one that a start should take here. Loads nothing."""
     return _ALL[next(each for each in BACKENDS if each == wanted or (wanted == BY_EITHER and _ALL[each].expected()))]
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
-    """Open the backend *wanted*, with "auto" the first that this kernel offers. Raises KernelError where none is."""
+    """Open the backend *wanted*, or for "auto" the first that this host supports. Raises KernelError if none is."""
     missing = []
     for name in BACKENDS:
         if wanted in (BY_EITHER, name):
@@ -84,7 +84,7 @@ def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
 
 
 async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
-    """Remove everything of ours from the backends other than *but*; return what each of them refused."""
+    """Remove everything of ours from all backends except *but*; return each backend's error or None."""
     refused: dict[str, KernelError | None] = {}
     for name, backend in _ALL.items():
         if name == but:
@@ -102,7 +102,7 @@ async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[
 
 
 async def remove_other_backends(ours: str, ownership: Ownership) -> None:
-    """Remove what a killed daemon with another setting left in the other backends. Raises KernelError."""
+    """Remove remains of a killed daemon with another setting from the other backends. Raises KernelError."""
     for error in (await remove_backends(ownership, ours)).values():
         if error is not None:
             raise error

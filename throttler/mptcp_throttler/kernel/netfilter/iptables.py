@@ -1,14 +1,11 @@
 """The Netfilter port with legacy iptables and ipset: one static rule and one set per family and listening port.
 
-The rule stands in mangle POSTROUTING and sends every packet that leaves a listening port through
-``SET --map-set … --map-mark --map-prio`` (iptables-extensions(8)): the entry of the packet's subflow sets our
-bits of the mark and the HTB class. A packet without an entry is left alone. Finding an entry is one hash
-look-up however many there are. The set's key holds client address, client port and proxy address; a set for
-each listening port completes the four-tuple.
+The rule is in mangle POSTROUTING. It sends every packet with data from a listening port through
+``SET --map-set … --map-mark --map-prio`` (iptables-extensions(8)): the subflow's entry sets our bits of the mark and
+the HTB class; a packet without an entry stays unchanged. The lookup is one hash lookup, however many entries there are.
+The key is client address, client port and proxy address; one set per listening port completes the four-tuple.
 
-Packets without data are left out of it by their length.
-
-This module is imported where iptables is used, and not before: loading python-iptables loads modules of the kernel.
+Import this module only where iptables is used: python-iptables loads kernel modules.
 """
 
 from __future__ import annotations
@@ -39,19 +36,19 @@ _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
 _IPSET_ERR_EXIST = 4103
 _CHUNK = 100
-"""Requests sent before the event loop goes on: some 2 ms."""
+"""Requests sent before yielding to the event loop: about 2 ms."""
 
 
 log = logging.getLogger(__name__)
 
 iptc = python_iptables()
-# To tell a target from a chain it would ask for all tables that the kernel has, nat among them, and thereby make them.
+# To distinguish a target from a chain it would read all of the kernel's tables, and thereby create them (nat included).
 iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
 iptc.Rule6.tables = property(lambda _: [iptc.Table6("mangle", False)])
 
 
 class IptablesNetfilter:
-    """Sets and rules of the namespace it is made in."""
+    """Sets and rules of the network namespace in which this object is created."""
 
     def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
@@ -80,11 +77,11 @@ class IptablesNetfilter:
                         f"with other options, remove it: ipset destroy {name}"
                     ) from error
         for is_ipv6 in (False, True):
-            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
+            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow get its turn
             await _edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
-        """Return the rules for one family: a packet with data has its subflow's class, one without has none."""
+        """Return the rules for one family: packets with data get their subflow's class, those without data get none."""
         rules = []
         small = small_packets(6 if is_ipv6 else 4)
         try:
@@ -96,7 +93,7 @@ class IptablesNetfilter:
                     target.map_mark = target.map_prio = ""
                     without.create_target("CLASSIFY").set_class = "0:0"
                     rules += [with_data, without]
-        except (iptc.XTablesError, ValueError) as error:  # ValueError: of a set that is not there
+        except (iptc.XTablesError, ValueError) as error:  # ValueError: the set does not exist
             raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
         return rules
 
@@ -114,10 +111,10 @@ class IptablesNetfilter:
         for is_ipv6 in (False, True):
             try:
                 present = _ours_in(_mangle(is_ipv6))
-            except (iptc.IPTCError, iptc.XTablesError) as error:  # a rule of others, of an extension that is not here
+            except (iptc.IPTCError, iptc.XTablesError) as error:  # a foreign rule with an extension missing here
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
             wanted = self._rules(is_ipv6)
-            # In any order: ours do not concern each other.
+            # Our rules may be in any order: they do not interact.
             if len(present) != len(wanted) or any(rule not in present for rule in wanted):
                 problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} are not as we made them")
             await asyncio.sleep(0)
@@ -125,7 +122,7 @@ class IptablesNetfilter:
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
-        # Its own socket: changes are made meanwhile.
+        # Use a separate socket: changes may happen during the dump.
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name, is_ipv6, port in self._sets():
                 listing = netlink.dump(ipset.CMD_LIST, ipset.header(name, is_ipv6), f"list the set {name}")
@@ -153,8 +150,7 @@ class IptablesNetfilter:
         await self._request(requests, f"remove {len(gone)} set entries", ignore=(_IPSET_ERR_EXIST, errno.ENOENT))
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
-        """Make all requests; where some are refused, raise the first such KernelError afterwards."""
-        failures: list[KernelError] = []  # the first alone: see ``runtime.garbage``
+        failures: list[KernelError] = []  # the first only: see ``runtime.garbage``
         while chunk := list(islice(requests, _CHUNK)):
             try:
                 self._netlink.requests(chunk, what, ignore)
@@ -205,21 +201,17 @@ def _ours_in(table: Any) -> list[Any]:
 
 
 def _mangle(is_ipv6: bool) -> Any:
-    """Return the mangle table as it is now in this thread's namespace.
-
-    python-iptables keeps one object for each table and dereferences its handle when a rule is made: it must not be
-    closed, only read again.
-    """
+    """Return the current mangle table. python-iptables keeps one object per table and dereferences its handle to make a
+    rule: refresh it, never close it."""
     table = (iptc.Table6 if is_ipv6 else iptc.Table)("mangle", False)
     table.refresh()
     return table
 
 
 async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
-    """Make the rules of ours in mangle POSTROUTING exactly *keep*, leaving everybody else's as they are.
+    """Make *keep* our only rules in mangle POSTROUTING; leave foreign rules alone.
 
-    A commit replaces the whole table. The lock keeps out others who take it; who does not, makes the commit fail
-    with EAGAIN: read again and retry.
+    A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
     """
     async with _xtables_lock():
         for attempt in range(_ATTEMPTS):
@@ -247,7 +239,7 @@ def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
 
 @asynccontextmanager
 async def _xtables_lock() -> AsyncIterator[None]:
-    """Hold the lock that iptables(8) takes with ``--wait``; python-iptables does not. Raises KernelError."""
+    """Hold the xtables lock, which iptables(8) takes but python-iptables does not. Raises KernelError."""
     deadline = time.monotonic() + _LOCK_SECONDS
     with _lock_file() as lock:
         path = lock.name
@@ -263,7 +255,7 @@ async def _xtables_lock() -> AsyncIterator[None]:
 
 
 def _lock_file() -> TextIO:
-    """Open the lock file, for reading: flock(2) takes no more. Raises KernelError."""
+    """Open the lock file, read-only, which suffices for flock(2). Raises KernelError."""
     path = os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock")
     try:
         return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
@@ -275,7 +267,7 @@ def _lock_file() -> TextIO:
 
 
 def available() -> str | None:
-    """Return None where this kernel and host can do it, else what is missing, for people."""
+    """Return None if this host supports iptables, otherwise a message that says what is missing."""
     try:
         _lock_file().close()
     except KernelError as error:

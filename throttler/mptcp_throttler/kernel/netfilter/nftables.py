@@ -1,13 +1,12 @@
 """The Netfilter port with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
 
-The chain looks the packet's four-tuple up in the map; the map's verdict is a jump to a small chain, one for
-each pair of class and mark, that sets our bits of the mark and the HTB class. Commands go through libnftables,
-whose every call is one transaction. Such a call takes up to tens of milliseconds and runs in a thread, while the event
-loop goes on. What is in the table is read by netlink, datagram by datagram (linux/netfilter/nf_tables.h): libnftables
-lists a map as one text, which takes 30 ms to read for 10,000 entries.
+The chain looks up the packet's four-tuple in the map. The verdict is a jump to a class chain. There is one class chain
+for each pair of class and mark; it sets our bits of the mark and the HTB class. Commands go through libnftables; each
+call is one transaction. A call can take tens of milliseconds, so long ones run in a thread. Reads use netlink, datagram
+by datagram (linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
 
-The table is ours by its name: an entry that somebody else put into a map of ours counts as one to nowhere, so that the
-reconciler removes or replaces it.
+We own the table by its name. A foreign entry in our maps reads as an entry without a target of ours, so the reconciler
+removes or replaces it.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
 from mptcp_throttler.shaping.model import NFT_TABLE, Target
 
 _CHUNK = 250
-"""Entries of one transaction."""
+"""Entries per transaction."""
 _SHORT = 2000
-"""Characters of a transaction that is done at once, in a millisecond or two: to wait for a thread would take longer."""
+"""Shorter transactions, in characters, run in the event loop: they take 1-2 ms, less than the switch to a thread."""
 _ATTEMPTS = 3
-"""Readings of a map that changes meanwhile."""
+"""Reads of a map that changes during the read."""
 _FOREIGN = Target(0, 0)
-"""Where an entry goes that is not ours: nowhere of ours."""
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
 _GETCHAIN, _GETRULE, _GETSETELEM = _NFT | 4, _NFT | 7, _NFT | 13
@@ -51,14 +49,14 @@ _DATA_VALUE, _DATA_VERDICT = 1, 2
 _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _JUMP = struct.pack("!i", -3)
 _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
-"""Each part of a key begins at a multiple of four bytes."""
+"""The kernel aligns each part of a key to four bytes."""
 
 
 class LibNftables:
     """libnftables in the network namespace in which it is opened."""
 
     def __init__(self) -> None:
-        NetlinkSocket(NETLINK_NETFILTER).close()  # where the kernel has none, the library ends the process
+        NetlinkSocket(NETLINK_NETFILTER).close()  # without nfnetlink in the kernel, the library ends the process
         name = ctypes.util.find_library("nftables")
         if name is None:
             raise KernelError("libnftables is not installed (Debian: libnftables1)")
@@ -77,7 +75,7 @@ class LibNftables:
             getattr(self._library, call).argtypes = [ctypes.c_void_p]
         self._library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._turn = threading.Lock()
-        """Held during a call: a context serves one thread at a time."""
+        """Held during a call: a context is not thread-safe."""
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
@@ -90,11 +88,11 @@ class LibNftables:
 
     @property
     def busy(self) -> bool:
-        """A call runs in another thread."""
+        """Tell whether a call runs in another thread."""
         return self._turn.locked()
 
     def run(self, commands: str, what: str) -> str:
-        """Run *commands* as one transaction; return what they print. Raises KernelError naming *what*."""
+        """Run *commands* as one transaction and return their output. Raises KernelError naming *what*."""
         with self._turn:
             if not self._context:
                 raise KernelError(f"{what}: libnftables is closed")
@@ -109,20 +107,18 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """One of our tables in the namespace it is made in."""
+    """One of our tables, in the network namespace in which this object is created."""
 
     def __init__(self, table: NftTable) -> None:
         self._table = table
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
         self._uses: Counter[Target] = Counter()
-        """How many entries go to each."""
         self._changes = 0
-        """Counts what was begun and what was done, so that a reading knows whether anything came in between."""
+        """Counts starts and ends of changes, so that a read can detect a change in between."""
         self._base: dict[str, tuple[bytes, ...]] = {}
-        """The chains that look packets up, as they were made."""
         self._made: dict[Target, tuple[bytes, ...]] = {}
-        """The small chains, as they were made."""
+        """Rules of the class chains as created; likewise ``_base`` for the base chains."""
 
     def close(self) -> None:
         self._nft.close()
@@ -137,7 +133,7 @@ class NftablesNetfilter:
                     chains.add(_target(name))
                 else:
                     hooked[name] = _read(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
-        # Where ours hook in no more: a predecessor had other interfaces. The table of downloads has none.
+        # A predecessor may have hooked other interfaces. The download table has no interfaces.
         unwanted = self._table.unwanted_chains(hooked, present) if self._table.interfaces else []
         commands = [f"delete chain {self._table.name} {name}" for name in unwanted]
         await self._run((*commands, *self._table.table(present)), f"make the nftables table {self._table.name}")
@@ -145,7 +141,7 @@ class NftablesNetfilter:
         _, whole = await self._read_entries()
         if whole:
             await self._drop_unused_chains(chains)
-        # Whoever changed one may have left nothing in it; and nftables keeps the index of the device that they send to.
+        # Somebody may have flushed a class chain, and chains refer to the device by index, which may have changed.
         targets = set(self._uses) - {_FOREIGN}
         for part in _parts(sorted(targets, key=lambda target: (target.minor, target.mark))):
             await self._run((line for target in part for line in self._table.chain(target)), "make chains of classes")
@@ -153,7 +149,7 @@ class NftablesNetfilter:
         self._note_chains(targets)
 
     def _note_chains(self, targets: Iterable[Target]) -> None:
-        """Read what our commands made of the chains of *targets* that are new."""
+        """Record the rules, as the kernel has them, of new class chains."""
         fresh = [target for target in targets if target not in self._made and target is not _FOREIGN]
         if fresh:
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -177,7 +173,7 @@ class NftablesNetfilter:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
-        return []  # so much goes on that the next comparison will do
+        return []  # too many concurrent changes; the next comparison will do
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -190,7 +186,7 @@ class NftablesNetfilter:
         return found
 
     async def _read_entries(self) -> tuple[dict[FourTuple, Target], bool]:
-        """Return the entries, and whether these are all: others may change the ruleset in each of the readings."""
+        """Return the entries, and whether they are complete: others may change the ruleset during every attempt."""
         before, whole = self._changes, True
         found: dict[FourTuple, Target] = {}
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -202,17 +198,16 @@ class NftablesNetfilter:
                         break
                 whole = whole and steady
         if before == self._changes:
-            # What was not seen is not forgotten, or it would stay when it is to go.
+            # After an incomplete read keep the unseen entries: a forgotten entry could not be deleted.
             self._targets = dict(found) if whole else self._targets | found
             self._uses = Counter(self._targets.values())
         return found, whole
 
     async def _listed(self, netlink: NetlinkSocket, version: int) -> tuple[dict[FourTuple, Target], bool]:
-        """Return what a map has, and whether that is all of it.
+        """Return the entries of a map, and whether they are complete.
 
-        Between two messages of a dump the kernel passes over as many elements as it has listed, in the order of its
-        hash table. If it makes the table larger just then, it lists some twice and leaves out as many, and does not say
-        so.
+        Between messages of a dump the kernel skips as many elements as it has listed, in hash table order. If the table
+        grows in between, it lists some elements twice and omits as many, without NLM_F_DUMP_INTR.
         """
         listed: dict[FourTuple, Target] = {}
         twice = False
@@ -231,7 +226,7 @@ class NftablesNetfilter:
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         part = list(entries.items())
-        # What has an entry leaves a chain, which takes another transaction.
+        # Changing an existing entry may leave a chain unused; its removal takes another transaction.
         if self._nft.busy or any(ft in self._targets for ft, _ in part):
             return False
         text = "\n".join(self._additions(part))
@@ -244,10 +239,9 @@ class NftablesNetfilter:
         return True
 
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
-        """Return the commands of one transaction."""
         targets = {target for _, target in part} - {_FOREIGN}
         lines = [line for target in targets for line in self._table.chain(target)]
-        # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
+        # A map refuses a new verdict for an existing key, so the same transaction deletes the old one.
         lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
         fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
         for is_ipv6 in (False, True):
@@ -257,7 +251,7 @@ class NftablesNetfilter:
         return lines
 
     def _added(self, part: list[tuple[FourTuple, Target]]) -> set[Target]:
-        """Note what is in the maps now; return where those went before that changed."""
+        """Record entries; return the former targets of those that changed."""
         left = set()
         for ft, target in part:
             before = self._targets.get(ft)
@@ -328,13 +322,12 @@ def _parts(items: Sequence[Target]) -> Iterator[Sequence[Target]]:
 
 
 def _target(chain: str) -> Target:
-    """Return where a chain of that name sends packets."""
     match = _CLASS_CHAIN.match(chain)
     return _FOREIGN if match is None else Target(int(match[1], 16), int(match[2], 16))
 
 
 def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tuple[FourTuple, Target]]:
-    """Yield what the map for an IP *version* has. Raises KernelError; ends early where *netlink* was interrupted."""
+    """Yield the map entries for an IP *version*; may omit some if *netlink* was interrupted. Raises KernelError."""
     key = _KEYS[version]
     request = _header(family) + _text(_LIST_TABLE, NFT_TABLE) + _text(_LIST_SET, f"v{version}")
     for body in netlink.dump(_GETSETELEM, request, f"list the map v{version} of table {family} {NFT_TABLE}"):
@@ -343,7 +336,7 @@ def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tupl
                 fields = dict(attributes(element))
                 value = dict(attributes(fields.get(_ELEMENT_KEY, b""))).get(_DATA_VALUE, b"")
                 if len(value) != key.size:
-                    continue  # not of a map that has our name and our type
+                    continue  # a map with our name but another type
                 remote, remote_port, local, local_port = key.unpack(value)
                 verdict = dict(attributes(dict(attributes(fields.get(_ELEMENT_DATA, b""))).get(_DATA_VERDICT, b"")))
                 jumps = verdict.get(_VERDICT_CODE) == _JUMP
@@ -352,10 +345,7 @@ def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tupl
 
 
 def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | None]]:
-    """Yield each chain of our table, and for one that hooks in, where. Raises KernelError.
-
-    What changes meanwhile may be left out.
-    """
+    """Yield name and hook (base chains only) of our chains; may omit changing ones. Raises KernelError."""
     for chain in netlink.dump(_GETCHAIN, _header(family), f"list the chains of table {family} {NFT_TABLE}"):
         fields = dict(attributes(chain, _NFGENMSG.size))
         if _read(fields.get(_CHAIN_TABLE)) == NFT_TABLE:
@@ -363,7 +353,7 @@ def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | 
 
 
 def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
-    """Return where a chain hooks in, its policy and its rules, to compare; empty where it is not there."""
+    """Return hook, policy and rules of a chain; empty if it does not exist."""
     question = _header(family) + _text(_CHAIN_TABLE, NFT_TABLE) + _text(_CHAIN_NAME, name)
     answer = netlink.ask_if_there(_GETCHAIN, question, f"look up the chain {name} of table {family} {NFT_TABLE}")
     if answer is None:
@@ -373,10 +363,7 @@ def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, 
 
 
 def _rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield each rule of our table, or of one *chain*, as its chain and its expressions, in their order.
-
-    Raises KernelError.
-    """
+    """Yield chain and expressions of each rule of our table, or of one *chain*, in order. Raises KernelError."""
     question = _header(family) + _text(_RULE_TABLE, NFT_TABLE)
     if chain is not None:
         question += _text(_RULE_CHAIN, chain)
@@ -398,7 +385,7 @@ def _text(kind: int, value: str) -> bytes:
 
 
 def available() -> str | None:
-    """Return None where this kernel and host can do it, else what is missing, for people."""
+    """Return None if this host supports nftables, otherwise a message that says what is missing."""
     try:
         nft = LibNftables()
     except (KernelError, OSError) as error:

@@ -1,8 +1,7 @@
-"""Socket diagnostics: the MPTCP subflows that this host has now, all of them or those that are asked for. sock_diag(7).
+"""Socket diagnostics: dumps and look-ups of this host's current MPTCP subflows. sock_diag(7).
 
-This is how connections older than the daemon become known, and how bytes, rates and losses of a subflow are measured.
-A dump reads thousands of sockets in pieces. Each has a netlink socket of its own, because a netlink socket carries one
-dump at a time, look-ups come in between, and a dump may be left before its end.
+They find connections older than the daemon, and measure bytes, rates and losses of subflows. Each dump has its own
+netlink socket, because a socket carries one dump at a time, look-ups happen during it, and the caller may abandon it.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ from mptcp_throttler.kernel.sockets.inet_diag import (
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
 
 _BATCH = 64
-"""Look-ups sent before their answers are read: the receive buffer must hold that many."""
+"""Look-ups sent before their answers are read: the receive buffer must hold all answers."""
 _SEQUENCE = slice(8, 12)
-"""Of the header."""
 _DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
 
 
 class SocketDiagnostics:
-    """Dumps and look-ups of the namespace it is made in."""
+    """Dumps and look-ups in the network namespace in which it is created."""
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
         self._ports = tuple(listen_ports)
@@ -55,7 +53,7 @@ class SocketDiagnostics:
         self._look_ups.close()
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
-        """Return those of the subflows that there are. Raises KernelError if the question fails."""
+        """Return the subflows that exist. Raises KernelError if the request fails."""
         found, refused = self._look_up(four_tuples)
         raise_first(refused)
         return found
@@ -63,7 +61,7 @@ class SocketDiagnostics:
     def _look_up(
         self, four_tuples: Sequence[FourTuple]
     ) -> tuple[dict[FourTuple, KernelSubflow], dict[FourTuple, KernelError]]:
-        """Return those of the subflows that there are, and those of which the kernel does not say it."""
+        """Return the subflows that exist, and the errors for those whose state is unknown."""
         found: list[KernelSubflow] = []
         refused: dict[FourTuple, KernelError] = {}
         read = time.monotonic()
@@ -71,12 +69,12 @@ class SocketDiagnostics:
             other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
             if other is not None and error_of(other[1]) != errno.ENOENT:
                 refused[four_tuple] = refusal(other[1], _LOOK_UP)
-        # The kernel answers for a socket that is gone with the one that listens.
+        # For a closed socket the kernel returns the listening one.
         asked = set(four_tuples)
         return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
 
     def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
-        """Return what samples leave out of those sockets that there are. Raises KernelError if the question fails."""
+        """Return the values that samples omit, for the sockets that exist. Raises KernelError if the request fails."""
         found: dict[FourTuple, SocketDetails] = {}
         refused: list[KernelError] = []
         for four_tuple, data, _ in self._answers(four_tuples):
@@ -90,10 +88,7 @@ class SocketDiagnostics:
         return found
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        """Have the kernel close those of the subflows that there are, which resets them at both ends.
-
-        Whatever fails, the others are tried. Return those that were not closed, or perhaps were not, with the reason.
-        """
+        """Close the subflows that exist, by a reset at both ends; return those perhaps still open, with the reason."""
         stayed: dict[FourTuple, str] = {}
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
@@ -102,12 +97,12 @@ class SocketDiagnostics:
             except KernelError as error:
                 stayed |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
-                    # Each batch would wait as long, and the event loop with it.
+                    # Each batch would block the event loop as long.
                     return stayed | dict.fromkeys(four_tuples[start:], str(error))
         return stayed
 
     def _close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        """Close one batch; return those that were not closed. Raises KernelError where that is not known of any."""
+        """Close one batch; return the subflows not closed. Raises KernelError if no outcome is known."""
         found, unknown = self._look_up(four_tuples)
         there = list(found.values())
         requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
@@ -116,16 +111,13 @@ class SocketDiagnostics:
         return {four_tuple: str(error) for four_tuple, error in stayed.items()}
 
     def _answers(self, four_tuples: Sequence[FourTuple]) -> Iterator[tuple[FourTuple, bytes, int]]:
-        """Ask for sockets; yield of each whom it is about, the datagram of its answer, and that one's sequence number.
-
-        Raises KernelError where the answers cannot be read.
-        """
+        """Request sockets; yield four-tuple, answer datagram and its sequence number for each. Raises KernelError."""
         for start in range(0, len(four_tuples), _BATCH):
             asked = four_tuples[start : start + _BATCH]
             first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in asked], _LOOK_UP)
             waiting = len(asked)
             while waiting:
-                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer comes by itself
+                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
                 sequence = int.from_bytes(data[_SEQUENCE], sys.byteorder)
                 place = (sequence - first) % (1 << 32)
                 if place < len(asked):
@@ -138,17 +130,14 @@ class SocketDiagnostics:
             yield from piece
 
     def pieces(self) -> Iterator[list[KernelSubflow]]:
-        """Do as :meth:`subflows`, one list for each datagram of the kernel's, some 60 subflows.
-
-        It may be left at any point. Raises KernelError if the dump fails.
-        """
+        """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
         self._decoder.begin_sweep()
         with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
             filled, end = time.monotonic(), None
             sequence = netlink.send([(DUMP, NLM_F_DUMP, dump_request(self._ports))], _DUMP)
             while end is None:
                 data = netlink.receive(_DUMP)
-                # The kernel writes a datagram as the one before it is received.
+                # The kernel fills a datagram when the previous one is received.
                 read, filled = filled, time.monotonic()
                 piece: list[KernelSubflow] = []
                 end = self._decoder.decode(data, sequence, DUMP, piece, read)

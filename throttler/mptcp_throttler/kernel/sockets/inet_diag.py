@@ -1,9 +1,8 @@
-"""The wire form of socket diagnostics of TCP, requests and answers. sock_diag(7), linux/inet_diag.h, linux/mptcp.h.
+"""The wire format of TCP socket diagnostics, requests and answers. sock_diag(7), linux/inet_diag.h, linux/mptcp.h.
 
-A TCP socket that is an MPTCP subflow shows its token, address identifiers and flags as upper-layer protocol
-information. A dump has thousands of answers, and the kernel writes the same attributes at the same offsets for all
-sockets of one kind: :class:`Decoder` learns these offsets once. It compares the headers of all attributes on every
-message, so that one with others is learned anew.
+An MPTCP subflow reports its token, address identifiers and flags as upper-layer protocol (ULP) information. The kernel
+writes the same attributes at the same offsets for all sockets of one kind, so :class:`Decoder` learns the offsets once
+for thousands of answers. It compares all attribute headers of every message and learns a new layout if they differ.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _TCP = 6
 _ESTABLISHED = 1 << 1
 _REQUEST = struct.Struct("=BBBxI")
 _OLD_REQUEST = struct.Struct("=BxxB")
-"""struct inet_diag_req, up to the socket: family and extensions; the states follow the socket."""
+"""struct inet_diag_req before the socket id: family and extensions."""
 _STATES = struct.Struct("=I4x")
 _BYTECODE, _JUMP, _SOURCE_PORT_IS = 1, 1, 11
 """INET_DIAG_REQ_BYTECODE, INET_DIAG_BC_JMP, INET_DIAG_BC_S_EQ."""
@@ -36,12 +35,12 @@ _EXT_INFO = 1 << (2 - 1)
 _SOCKET_ID = struct.Struct("!HH16s16s")
 _ANY_INTERFACE, _NO_COOKIE = bytes(4), b"\xff" * 8
 _MESSAGE_BYTES = 72
-"""struct inet_diag_msg: attributes follow."""
+"""sizeof(struct inet_diag_msg)."""
 _ID_OFFSET, _ID_BYTES = 4, {AF_INET: 24, AF_INET6: 36}
-"""Ports and addresses in it, as far as they count for a family: an IPv4 address is the first 4 of 16 bytes."""
+"""Its ports and addresses, as many bytes as the family uses: an IPv4 address is the first 4 of 16 bytes."""
 _INFO = 2
 _ULP, _MPTCP = (19,), (19, 3)
-"""Attributes that have attributes within: INET_DIAG_ULP_INFO, and INET_ULP_INFO_MPTCP in it."""
+"""Nested attributes: INET_DIAG_ULP_INFO, and INET_ULP_INFO_MPTCP in it."""
 _FLAG_JOIN = 1 << 2 | 1 << 3
 _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
@@ -50,11 +49,11 @@ _FLAG_MADE_BACKUP = 1 << 5
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _NO_PACING_LIMIT = 0xFFFFFFFF
-"""Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
+"""Bytes/s. The kernel stores the largest unsigned long; this is the value of the 32-bit socket option."""
 _TCP_INFO_FIELDS = "16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x"
-"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
+"""The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
-"""Of the same: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
+"""From the same struct: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _TOKEN = (*_MPTCP, 2)
 _WANTED = {
     (_INFO,): _TCP_INFO_FIELDS,
@@ -64,33 +63,29 @@ _WANTED = {
     (*_MPTCP, 10): "B",
     (*_MPTCP, 4): "Q",
 }
-"""Attributes that are read of a subflow, by their types from the outermost on: struct tcp_info, local token, flags,
-remote and local address identifier, and the data sequence number of what was received last."""
+"""Attributes of a subflow, by types from the outermost inward: struct tcp_info, local token, flags, remote and local
+address identifier, data sequence number last received."""
 _ATTRIBUTE = struct.Struct("=HH")
 _HEADER = struct.Struct("=IHHIIB")
-"""struct nlmsghdr and the first byte of what follows, which is the address family."""
+"""struct nlmsghdr, and the address family, which is the first byte of the payload."""
 _HEADER_BYTES = 16
 _MAX_KNOWN = 1 << 16
-"""Sockets whose four-tuples are kept at most between two full sweeps."""
+"""Four-tuples cached at most between two full sweeps."""
 _MAX_LAYOUTS = 4
-"""Layouts of messages of one length and family."""
+"""Layouts kept for each kind, which is a length and a family."""
 _MAX_KINDS = 64
-"""Lengths and families with layouts."""
 
 
 def dump_request(ports: Sequence[int]) -> bytes:
-    """Return what asks for all established sockets of listening ports, with their struct tcp_info, by ``DUMP``.
-
-    The older of the two requests takes both families at once, so that the kernel walks through its table once.
-    """
+    """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk."""
     request = _OLD_REQUEST.pack(AF_UNSPEC, _EXT_INFO) + _SOCKET_ID.pack(0, 0, b"", b"") + _ANY_INTERFACE + _NO_COOKIE
     return request + _STATES.pack(_ESTABLISHED) + attribute(_BYTECODE, _of_ports(ports))
 
 
 def _of_ports(ports: Sequence[int]) -> bytes:
-    """Return a filter for inet_diag_bc_run(), net/ipv4/inet_diag.c: sockets whose local port is one of *ports*.
+    """Return a filter for inet_diag_bc_run(), net/ipv4/inet_diag.c, that accepts sockets with a local port in *ports*.
 
-    Each operation has two jumps, in bytes from where it stands; to jump behind the end, past it by 4, rejects.
+    Each operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
     """
     test, jump = 2 * _OPERATION.size, _OPERATION.size
     code = b""
@@ -102,7 +97,7 @@ def _of_ports(ports: Sequence[int]) -> bytes:
 
 
 def exact_request(four_tuple: FourTuple) -> bytes:
-    """Return what asks for the one socket."""
+    """Return a request for one socket."""
     request = _REQUEST.pack(AF_INET6 if four_tuple.is_ipv6 else AF_INET, _TCP, _EXT_INFO, _ESTABLISHED)
     # struct pads the addresses with zeros.
     request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
@@ -110,15 +105,12 @@ def exact_request(four_tuple: FourTuple) -> bytes:
 
 
 def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
-    """Return what has the kernel close that one socket, by ``SOCK_DESTROY``.
-
-    Without its cookie the kernel would take the socket that listens for one that is gone.
-    """
+    """Return a ``SOCK_DESTROY`` request. Without *cookie* the kernel would close the listener if the socket is gone."""
     return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
 
 
 def details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
-    """Return what an inet_diag_msg says of a socket that samples leave out; None without TCP information."""
+    """Return the details in an inet_diag_msg that samples omit; None if it has no TCP information."""
     if len(body) < _MESSAGE_BYTES:
         return None
     info = dict(attributes(body, _MESSAGE_BYTES)).get(_INFO, b"")
@@ -138,31 +130,27 @@ _Path = tuple[int, ...]
 
 
 class _Layout(NamedTuple):
-    """Where things stand in messages of one length and family, the netlink header included."""
+    """Offsets in messages of one length and family, netlink header included."""
 
     headers: struct.Struct
-    """Reads the header of every attribute,"""
     expected: tuple[int, ...]
-    """which are these."""
     values: struct.Struct | None
-    """Reads what a subflow has, in the order of the message; None for a plain TCP socket."""
+    """Reads the values of a subflow, in message order; None for a plain TCP socket."""
     in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    """Puts that into the order in which :class:`Decoder` takes it."""
 
 
 class Decoder:
-    """Turns datagrams of answers into subflows, keeping the four-tuples of those it saw."""
+    """Turns answer datagrams into subflows, and caches their four-tuples."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, tuple[_Layout, ...]] = {}
-        """By length and family of the message."""
         self._known: dict[int, tuple[bytes, FourTuple]] = {}
-        """Ports and addresses on the wire and as an object, by cookie."""
+        """Four-tuples, in wire format and as an object, by cookie."""
         self._seen: dict[int, tuple[bytes, FourTuple]] = {}
-        """The same, of the sweep that is under way."""
+        """The same for the current sweep."""
 
     def begin_sweep(self) -> None:
-        """All sockets follow: what is not met until :meth:`end_sweep` is forgotten there."""
+        """Begin a sweep of all sockets; :meth:`end_sweep` forgets those not seen by then."""
         self._seen = {}
 
     def end_sweep(self) -> None:
@@ -171,9 +159,9 @@ class Decoder:
     def decode(
         self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
     ) -> tuple[int, bytes] | None:
-        """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe, as of *read*.
+        """Append the subflows in a datagram's messages of type *kind* with *sequence* to *found*, with time *read*.
 
-        Return type and payload of the first message with *sequence* that is something else; else None.
+        Return type and payload of the first message with *sequence* and another type; otherwise None.
         """
         offset, end = 0, len(data)
         known, seen, layouts = self._known, self._seen, self._layouts
@@ -268,7 +256,6 @@ class Decoder:
         return entry
 
     def _learn(self, message: bytes, family: int) -> _Layout | None:
-        """Return the layout of *message*, and keep it; None for one that is not as the kernel writes them."""
         layout = _layout(message, family)
         if layout is not None:
             if len(self._layouts) >= _MAX_KINDS:
@@ -305,12 +292,11 @@ def _layout(message: bytes, family: int) -> _Layout | None:
 
 
 def _count(code: str) -> int:
-    """Return how many values a struct format has."""
     return len(struct.unpack(f"={code}", bytes(struct.calcsize(f"={code}"))))
 
 
 def _reader(picks: list[tuple[int, str]], length: int) -> struct.Struct:
-    """Return what reads *length* bytes at each of the offsets, in order: offset and code."""
+    """Return a struct of *length* bytes that reads each of *picks*: offset and format code, in ascending order."""
     codes, position = [], 0
     for offset, code in picks:
         codes.append(f"{offset - position}x {code}")
@@ -319,8 +305,7 @@ def _reader(picks: list[tuple[int, str]], length: int) -> struct.Struct:
 
 
 def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
-    """Return where the attributes between two offsets have their contents, and how many bytes, by their types from the
-    outermost on; None where they do not fill it exactly, or a type comes twice."""
+    """Return offset and length of each attribute's payload by its types; None if one is malformed or occurs twice."""
     found: dict[_Path, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)

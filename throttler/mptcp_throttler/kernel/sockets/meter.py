@@ -1,7 +1,7 @@
-"""What sockets carried until they closed, by BPF: no dump shows a socket that closed since the last one.
+"""Byte counters of closed sockets, by BPF: a dump does not show sockets that closed since the last one.
 
-A program of the kind *sock_ops* asks for a call when a connection accepted on the proxy's ports changes its state, and
-puts the counters of one that closes into a map, from which they are taken out.
+A *sock_ops* program runs when a connection accepted on the proxy's ports changes its state. It puts the counters of a
+closing connection into a map, which this module drains.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 NAME = "mptcp_thr_meter"
 _COOKIE, _CLOSED = struct.Struct("=Q"), struct.Struct("=QQI4s16sII")
-"""Key and value of the map: struct closed of ``programs/mptcp_thr_meter.c``."""
+"""Key and value of the map: struct closed in ``programs/mptcp_thr_meter.c``."""
 
 
 class BpfSocketMeter:
-    """The counters of sockets that were accepted on *listen_ports* and have closed since."""
+    """Counters of sockets accepted on *listen_ports* and closed since this object was created."""
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
-        """Raises KernelError where the kernel, or what may be done in it, does not allow it."""
+        """Raises KernelError if kernel or privileges do not suffice."""
         self._bpf = Bpf()
         try:
             self._map = self._bpf.hash_map(NAME, _COOKIE.size, _CLOSED.size, MAX_ENTRIES)
@@ -41,12 +41,12 @@ class BpfSocketMeter:
         for key, value in self._bpf.drain(self._map):
             acked, received, family, remote4, remote6, remote_port, local_port = _CLOSED.unpack(value)
             remote = remote4 if family == socket.AF_INET else unmap(remote6)
-            # In network byte order, in the lower or, on some kernels, the upper half of the word.
+            # Network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
             yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
 
     def check(self) -> list[str]:
-        """Put right what somebody did to the program; return it in words. Raises KernelError."""
+        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         return self._bpf.put_right(self._program)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class BpfSocketMeter:
 
 
 def open_socket_meter(listen_ports: Iterable[int]) -> BpfSocketMeter | None:
-    """Return the meter, or None, saying why, where this host does not have what it needs."""
+    """Return the meter; log the reason and return None if this host does not support it."""
     try:
         return BpfSocketMeter(listen_ports)
     except KernelError as error:

@@ -1,33 +1,32 @@
 """Limits on single subflows' sockets, by BPF: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT (tcp(7)).
 
-No program holds a descriptor of a subflow's socket, and what is set on an MPTCP socket goes to all its subflows. A BPF
-program of the kind *sock_ops* may set options on a single one: it is called at every round trip of the connections to
-the proxy's ports, looks the socket up by its cookie in a map of ours, and sets what is there. A limit is in force a
-round trip after it was asked for, and on a socket with nothing in flight with its next data.
+No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
+*sock_ops* program can set options on one subflow. The kernel calls it on every round trip of connections to the proxy's
+ports; it looks up the socket's cookie in our map and sets the limits found. A limit applies one round trip later, or
+with the next data if nothing is in flight.
 
-Only sockets that were accepted in this network namespace while such a program ran ask for the call, for good; an older
-connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows which can). The program goes with the
-process; the limits stay on the sockets until they are lifted or closed.
+A socket requests these calls, permanently, if such a program runs in this network namespace when it is accepted. Older
+connections cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows which can). The program ends with the
+process; the limits stay until they are lifted or the sockets close.
 
-A second program, an iterator, does the same on all sockets at once, for what must be in force on sockets that send
-nothing, too: what is taken back, and a rate of 0, with which a subflow rests. It takes Linux 5.16 and CAP_PERFMON.
+A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
+subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
-A send buffer only grows, from Linux 6.1 on, which says how large it is. The kernel takes it over into the connection's
-buffer, the sum of its subflows', at once (subflow_write_space, net/mptcp/subflow.c). Half of it may be at most
-net.core.wmem_max; where that leaves too little, none is set.
+Send buffers only grow, and only on Linux 6.1 or later, which reports the present size. The kernel immediately adds them
+to the connection's buffer (subflow_write_space, net/mptcp/subflow.c). net.core.wmem_max limits half a send buffer; if
+that is too small, none is set.
 
-TCP_USER_TIMEOUT (tcp(7)), which an MPTCP socket refuses, is set while a subflow retransmits: the data of a client that
-vanished would wait for a quarter of an hour. Not while it is idle: there the option takes the place of the number of
-unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c); and not while the client's window is closed: Squid ends
-a download that is paused.
+An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
+data of a vanished client would wait for 15 minutes. It is not set on an idle subflow, where it would replace the number
+of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c), nor while the client's window is closed: Squid ends
+a paused download.
 
-A subflow whose client address is in a prefix of a second map, the longest first, gets its first options as it is
-accepted: before anybody has measured anything, little of the connection waits on a subflow that will have a cap, and
-its first segments are few and in the cap's HTB class (SO_PRIORITY, tc-htb(8)). The program takes the class off once the
-socket has sent some segments, when there is an entry if there is to be one, and the small bound once it has sent much
-without a limit: a subflow that nobody decides about would be slower for good. A join under a cap so low that it is to
-rest has a rate of 0 from its acceptance on, for the scheduler would give it 32 kB at a time at first; never the first
-subflow, for nothing else would carry what it does not. Plain TCP is left alone.
+A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
+sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
+(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments, by when the entry, if any, exists. It raises
+the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a verdict would stay slow. Under a
+very low cap a join rests (rate 0) from its acceptance, because the scheduler would give it 32 kB at a time at first.
+The first subflow never rests, because no other would carry its data. Plain TCP is not changed.
 """
 
 from __future__ import annotations
@@ -48,28 +47,25 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketL
 log = logging.getLogger(__name__)
 
 NAME, BIRTHS, ALL_SOCKETS = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all"
-"""The first program, which has the name of its map, the map of first options, and the second program."""
+"""The first program (and its map), the map of initial options, and the iterator."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20
-"""Bytes. Less than that was no help, and the socket could not have more after the cap either."""
+"""Bytes. A smaller buffer does not help, and the socket could not get a larger one after the cap either."""
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
 _PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
-"""Key and value of either map: struct limit of ``programs/limits.h``, struct prefix and birth of
+"""Keys and values of the maps: struct limit in ``programs/limits.h``; structs prefix and birth in
 ``programs/mptcp_throttler.c``."""
 _IPPROTO_TCP, _TCP_CONGESTION = 6, 13
 USER_TIMEOUT = 300.0
-"""Seconds for which data may go unacknowledged until a subflow is closed."""
+"""Seconds without acknowledgment of data after which the kernel closes a subflow."""
 
 
 class BpfSocketPacing:
     """The SocketPacing port by a sock_ops program."""
 
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
-        """*user_timeout* is in seconds. Not *for_accepted*: nothing is done to sockets that are accepted from here on.
-
-        Raises KernelError where the kernel, or what may be done in it, does not allow it.
-        """
+        """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
         self._most = largest_send_buffer()
         self.has_buffers = self._most >= MIN_SEND_BUFFER
         if not self.has_buffers:
@@ -86,7 +82,7 @@ class BpfSocketPacing:
             try:
                 self._program = bpf.attach_sock_ops(NAME, self._constants, self._maps)
             except KernelError as error:
-                # Linux before 5.19 does not tell a subflow from plain TCP.
+                # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
                 self._constants = replace(self._constants, births=False)
                 self._program = bpf.attach_sock_ops(NAME, self._constants, self._maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
@@ -117,10 +113,7 @@ class BpfSocketPacing:
         return problems
 
     def limit_at_once(self) -> bool:
-        """Set what the map has on all sockets now, and take the classes off them with which they were accepted.
-
-        Return False where this host cannot. It takes some milliseconds.
-        """
+        """Apply the map to all sockets and clear their initial classes, in a few ms; return False if unsupported."""
         try:
             self._bpf.iterate(self._open_iterator())
         except KernelError as error:
@@ -129,10 +122,7 @@ class BpfSocketPacing:
         return True
 
     def can_rest(self) -> bool:
-        """Tell whether a socket that rests can be made to send again: it takes the iterator, and BBR.
-
-        The kernel loads that where it is a module.
-        """
+        """Tell whether a resting socket can be made to send again: needs the iterator and BBR (the kernel loads it)."""
         try:
             self._open_iterator()
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -152,14 +142,14 @@ class BpfSocketPacing:
 
 
 def largest_send_buffer() -> int:
-    """Return how many bytes a send buffer may have: twice net.core.wmem_max, which not every namespace shows."""
+    """Return the largest send buffer in bytes: twice net.core.wmem_max, which not every namespace shows."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, (1 << 30) - 1)
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
-    """Return what the map has for *limit*; no send buffer is larger than *most*."""
+    """Return the map value of *limit*; *most* limits the send buffer, bytes."""
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
@@ -169,7 +159,7 @@ def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
 
 
 def _prefix(network: Network) -> bytes:
-    """Return the key of a prefix; IPv4 is mapped into IPv6."""
+    """Return the map key; IPv4 is mapped into IPv6."""
     if isinstance(network, IPv6Network):
         return _PREFIX.pack(network.prefixlen, network.network_address.packed)
     return _PREFIX.pack(96 + network.prefixlen, mapped(network.network_address.packed))
@@ -180,7 +170,7 @@ def _options(birth: Birth) -> bytes:
 
 
 def open_socket_pacing(ownership: Ownership) -> BpfSocketPacing | None:
-    """Return the port, or None, saying why, where this host does not have what it needs."""
+    """Return the port; log the reason and return None if this host does not support it."""
     try:
         return BpfSocketPacing(ownership)
     except KernelError as error:

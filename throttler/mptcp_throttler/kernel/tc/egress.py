@@ -1,11 +1,10 @@
 """Traffic control: our HTB tree on every egress interface. tc-htb(8).
 
-What stood at the root before, and the interface's largest GSO segment, are written to the state directory before they
-are replaced, by the interface's index, which it keeps when it is renamed; so a crashed daemon's successor or
-``cleanup`` can put them back.
+Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
+survives a rename. So ``cleanup`` or the successor of a crashed daemon can restore them.
 
-A start takes all interfaces or none. Later somebody may give one of them a root that cannot be replaced: that one is
-left out, and left alone, until it can be taken again. The others go on, for a cap that one class lacks has no entry.
+A start takes all interfaces or none. If somebody later gives one of them a root that cannot be replaced, that interface
+is left out until it can be taken again. The others go on, because a cap that lacks a class gets no entry.
 """
 
 from __future__ import annotations
@@ -31,22 +30,20 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The TrafficControl port on real interfaces, all of the namespace it is opened in."""
+    """The EgressTrafficControl port on interfaces of the network namespace in which it is opened."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
-        """Our root is there, so that there is something to put back."""
         self.left_out: dict[str, str] = {}
-        """Interfaces that could not be taken again while others could, and why."""
         self.settled = True
         self._interfaces = tuple(interfaces)
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
         self._notes: dict[str, dict[str, Any]] | None = None
-        """What the state file is to have, by the interfaces' indices; None until it was read."""
+        """Wanted content of the state file, by interface index; None before the first read."""
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
-        """The limit on GSO segments, bytes, for what there was before; None until somebody says."""
+        """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
         self._tree: HtbTree
 
     @asynccontextmanager
@@ -58,13 +55,13 @@ class HtbTrafficControl:
     async def prepare(self) -> None:
         links = self._links()
         if not links and self.prepared:
-            return  # until one returns
+            return  # wait for an interface to return
         if not links:
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         if self.prepared:
             refused = await self._take_each(links)
             if len(refused) == len(links):
-                # Classes would be made nowhere, and count as made.
+                # Otherwise classes would count as made without any interface.
                 self.left_out = {}
                 raise KernelError("; ".join(refused.values()))
             self._leave_out(refused)
@@ -77,7 +74,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_all(self, links: Sequence[Link]) -> None:
-        """Take *links*, or none of them: nobody else would put back what was there. Raises KernelError."""
+        """Take all *links* or none: after a failed start nothing else would restore them. Raises KernelError."""
         taken: list[Link] = []
         try:
             for link in links:
@@ -89,10 +86,9 @@ class HtbTrafficControl:
             raise
 
     async def _take_each(self, links: Sequence[Link]) -> dict[str, str]:
-        """Take *links*, each by itself; return why some cannot be taken, which are then as they were.
+        """Take each of *links*; return the reasons for those that cannot be taken, which stay as they were.
 
-        Raises KernelError, after the others were taken, where one has our root already: it is nobody else's, caps hold
-        there, and what the kernel refuses is tried again soon.
+        Raises KernelError, at the end, if one that fails has our root already: caps hold there, and a retry follows.
         """
         refused = {}
         failed = None
@@ -110,13 +106,13 @@ class HtbTrafficControl:
         return refused
 
     async def _take(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it takes the place of another. Raises KernelError with that there."""
+        """Put our root on *link*; return whether it replaced another. Raises KernelError with that one restored."""
         before = None
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             if not self._tree.is_ours(netlink, link):
                 before = [saved._asdict() for saved in root_qdisc.save(netlink, link.index, link.name)]
         if before is not None:
-            # Each time that an interface is made anew it has another index.
+            # An interface that is created again has another index.
             for index, noted in list(self._noted.items()):
                 if noted["name"] == link.name and find(int(index)) is None:
                     del self._noted[index]
@@ -134,7 +130,6 @@ class HtbTrafficControl:
         return before is not None
 
     def _leave_out(self, refused: dict[str, str]) -> None:
-        """Have *refused* left out and no others; what is new in that is said."""
         for name, why in refused.items():
             if self.left_out.get(name) != why:
                 log.error("%s; until it can be taken, %s is not shaped; the others are", why, name)
@@ -143,9 +138,9 @@ class HtbTrafficControl:
         self.left_out = refused
 
     def _put_back_others(self) -> None:
-        """Put back what a killed predecessor replaced on interfaces that are not ours any more.
+        """Restore interfaces that a killed predecessor changed and that are no longer ours.
 
-        Last of all, for a start that is refused leaves them capped. What fails stays noted for the stop.
+        Called last, so that a refused start leaves them capped. Failures stay noted, for the stop to retry.
         """
         ours = {link.index for link in self._links()}
         for index, noted in list(self._noted.items()):
@@ -178,13 +173,12 @@ class HtbTrafficControl:
         self.settled = True
 
     def _gso_wanted(self, link: Link) -> dict[str, int]:
-        """Return the limits that *link* is to have; those it has, until somebody says."""
+        """Return the wanted limits of *link*; its present ones before :meth:`want_gso`."""
         if self._gso is None:
             return link.gso
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
 
     def _gso_before(self, link: Link) -> dict[str, int]:
-        """Return the limits from before we came."""
         before: dict[str, int] = self._noted.get(str(link.index), {}).get("gso", link.gso)
         return before
 
@@ -205,7 +199,7 @@ class HtbTrafficControl:
             common = {minor: spec for minor, spec in before.items() if minor in found and spec.same_as(found[minor])}
         if common is None:
             return problems, None
-        # A class that is only on some interfaces shows with a rate that is not desired: it is repaired or removed.
+        # A class that only some interfaces have gets rate 0, which is never wanted, so it is repaired or removed.
         return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - common.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
@@ -231,10 +225,10 @@ class HtbTrafficControl:
         self._write_notes()
 
     def _restore_one(self, link: Link) -> None:
-        """Put back what was on *link* where our root is there now, and forget it. Raises KernelError."""
+        """Restore what *link* had before our root, and forget it. Raises KernelError."""
         noted = self._noted.get(str(link.index), {})
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # A restoration that failed half-way has removed our root already: the note says to go on.
+            # A restoration that failed midway has already removed our root; the note says to continue.
             if self._tree.is_ours(netlink, link) or noted.get("restoring"):
                 tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
                 if noted:
@@ -249,11 +243,10 @@ class HtbTrafficControl:
             self._write_notes()
 
     def _shaped(self) -> list[Link]:
-        """Return those of the interfaces that are there and not left out."""
         return [link for link in self._links() if link.name not in self.left_out]
 
     def _links(self) -> list[Link]:
-        """Return those of the interfaces that are there; one that is not is said once, until it returns."""
+        """Return the existing interfaces; warn once about a missing one, until it returns."""
         found = []
         for name in self._interfaces:
             link = find(name)
@@ -286,5 +279,5 @@ class HtbTrafficControl:
         return bool(self._noted) and read_state(self._state_file) is None
 
     def _write_notes(self) -> None:
-        # A note of nothing would outlive a start that was refused.
+        # An empty note would outlive a refused start.
         write_state(self._state_file, json.dumps(self._noted) if self._noted else None)

@@ -1,15 +1,13 @@
 """Our HTB tree on one interface. tc-htb(8), linux/pkt_sched.h.
 
-The tree is two levels deep: root qdisc, an inner class for the whole link, and below it the default class at
-full speed and one leaf class for each cap. A packet chooses its class by ``skb->priority`` alone, which
-netfilter sets to the class identifier; no tc filter is needed.
+The root qdisc has an inner class for the whole link. Below it are the default class at full speed and one leaf class
+per cap. ``skb->priority`` selects the class: netfilter sets it to the class identifier, so no tc filter is needed. The
+leaf qdisc is a pfifo on egress, where ``gso_max_size`` limits segments. For received packets it is a tbf(8), which does
+not delay them but splits merged segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of
+5 Mbit/s for 105 ms.
 
-The leaf's queue differs: on egress a pfifo, because what is queued there was built no larger than ``gso_max_size``
-allows; on what was received a tbf(8), which passes everything on at once but first cuts segments that the interface
-merged (GRO) and that are larger than the class's burst: one of 64 KB would occupy a cap of 5 Mbit/s for 105 ms.
-
-The root is made through pyroute2. Classes and their queues are written and read here: pyroute2 takes 0.3 ms for a class
-that it reads and a whole datagram of them at once, and a cap for each of 10,000 clients is as many classes.
+pyroute2 makes the root only. This module writes and reads classes and their queues: pyroute2 takes 0.3 ms to read a
+class, a whole datagram of them without a pause, and caps for 10,000 clients are 10,000 classes.
 """
 
 from __future__ import annotations
@@ -33,45 +31,45 @@ from mptcp_throttler.shaping.commands import FULL_SPEED, FULL_SPEED_BURST, FULL_
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, LINK_MINOR, MTU, ClassCounters, ClassSpec, Ownership
 
 TCMSG = struct.Struct("=BxxxiIII")
-"""struct tcmsg: family, interface, handle, parent, information."""
+"""struct tcmsg: family, interface, handle, parent, info."""
 _RTM_DELTCLASS = 41
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _HTB_OPTIONS = struct.Struct("=8xI8xIIIIII")
-"""struct tc_htb_opt: of the two struct tc_ratespec the rate only."""
+"""struct tc_htb_opt; only the rate of each struct tc_ratespec."""
 _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
 _TBF_LIMIT = struct.Struct("=24xI")
 """struct tc_tbf_qopt, after two struct tc_ratespec."""
 _TICK_SECONDS = 64e-9
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
 _BASIC, _QUEUE = struct.Struct("=QI"), struct.Struct("=8xI")
-"""struct gnet_stats_basic; of struct gnet_stats_queue the drops."""
+"""struct gnet_stats_basic; the drops of struct gnet_stats_queue."""
 _ETHERNET = 1
-"""TC_LINKLAYER_ETHERNET: without it the kernel would look for a table of rates."""
+"""TC_LINKLAYER_ETHERNET: without it the kernel requires a rate table."""
 _RATE = struct.Struct("=BBHhHI")
 """struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate."""
 _MAX_RATE_32 = 0xFFFFFFFF
 _UNCAPPED = ClassSpec(0, FULL_SPEED, FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, 0)
 _Request = tuple[str, int, int, bytes]
-"""What it does in words, flags, type, payload."""
+"""Description, flags, type, payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The queueing discipline at the leaves: how to ask for it, and what its options say."""
+    """The leaf qdisc: how to encode and decode its options."""
 
     kind: str
     options: Callable[[ClassSpec], bytes]
     packets: Callable[[bytes], int]
-    """The queue's length, from the options of the kernel's answer."""
+    """Returns the queue length in packets, from the options in the kernel's answer."""
     default: tuple[str, bytes]
-    """Kind and options of what the class of everything else gets."""
+    """Kind and options of the default class's qdisc."""
     default_needed: bool
-    """The kernel has to have it; else that class keeps the pfifo which HTB gives it."""
+    """Whether the kernel must support it; otherwise the default class keeps HTB's own pfifo."""
 
 
 class HtbTree:
-    """The tree's operations. All raise :class:`KernelError` for what the kernel refuses."""
+    """The tree's operations. All raise KernelError if the kernel refuses."""
 
     def __init__(self, ipr: Any, ownership: Ownership, leaf: Leaf) -> None:
         """*ipr* is an open AsyncIPRoute."""
@@ -81,11 +79,11 @@ class HtbTree:
         self._leaf = leaf
 
     def is_ours(self, netlink: NetlinkSocket, link: Link) -> bool:
-        """Tell whether our root qdisc is on *link*."""
+        """Tell whether *link* has our root qdisc."""
         return root_qdisc.root_handle(netlink, link.index) == ("htb", self._root)
 
     async def make_root(self, link: Link) -> None:
-        """Put our root with its two fixed classes on *link*, or adopt it."""
+        """Install or adopt our root with its two fixed classes on *link*."""
         what = f"put HTB at the root of {link.name}"
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             fresh = not self.is_ours(netlink, link)
@@ -95,7 +93,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
-        # Both classes every time: a daemon may have been killed before it came to them, or somebody changed them.
+        # Always set both classes: a daemon may have been killed before it made them, or somebody changed them.
         for minor, parent in self._fixed():
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
@@ -106,13 +104,13 @@ class HtbTree:
             await _request([(what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
-        """Make classes on all *links*, or change them; where some are refused, the others are made nevertheless."""
+        """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
         await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
 
     def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
         what = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
         yield self._class(what, link, spec, self._root | LINK_MINOR)
-        # The handle is that of the class with the numbers swapped: replacing it again then only changes its limit.
+        # With a fixed handle (the class's, numbers swapped) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, self._leaf.options(spec)
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf.kind, options)
         yield what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue
@@ -131,7 +129,7 @@ class HtbTree:
         return what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
-        """Remove classes of all *links*; those that are gone are fine."""
+        """Remove classes from all *links*; ignore missing ones."""
 
         def request(minor: int, link: Link) -> _Request:
             what = f"remove class {self._major:x}:{minor:x} from {link.name}"
@@ -140,11 +138,11 @@ class HtbTree:
         await _request((request(minor, link) for minor in minors for link in links), ignore=(errno.ENOENT,))
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
-        """Return in words what of :meth:`make_root` is not on *link* any more, and our leaf classes by minor number."""
+        """Return deviations from :meth:`make_root` on *link*, as texts, and our leaf classes by minor number."""
         limits: dict[int, int] = {}
         ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # The interface counts for classes only; qdiscs come of all.
+            # The kernel applies the interface to class dumps only: a qdisc dump covers all interfaces.
             async for body in in_turns(netlink.dump(RTM_GETQDISC, _of(link), "list qdiscs")):
                 handle, parent, kind, options = _read(body, link, _TCA_OPTIONS)
                 if parent == TC_H_ROOT:
@@ -163,22 +161,20 @@ class HtbTree:
         problems = [] if ours else [f"our root qdisc is not on {link.name}"]
         for minor, parent in self._fixed():
             found = specs.pop(minor, None)
-            # The kernel gives the root as parent of a class that hangs on the root qdisc.
+            # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
             hangs = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
             if ours and not (found and hangs and (found.rate, found.ceil) == (FULL_SPEED, FULL_SPEED)):
                 problems.append(f"class {self._major:x}:{minor:x} of {link.name} is not as we made it")
         return problems, specs
 
     def _fixed(self) -> tuple[tuple[int, int], ...]:
-        """Return minor number and parent of the two classes that are always there."""
         return (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    """Make requests; where some are refused, raise the first such KernelError afterwards."""
-    failures: list[KernelError] = []  # the first alone: see ``runtime.garbage``
+    failures: list[KernelError] = []  # the first only: see ``runtime.garbage``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        # The kernel takes up to a millisecond for a class where there are ten thousand.
+        # With 10,000 classes the kernel takes up to 1 ms for each.
         async for what, flags, kind, payload in in_turns(requests):
             try:
                 netlink.request(kind, flags, payload, what, ignore)
@@ -189,7 +185,7 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
 
 
 def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, ClassCounters]:
-    """Return the counters of our classes by minor number, those of all *interfaces* added up. Raises KernelError."""
+    """Return the counters of our classes by minor number, summed over *interfaces*. Raises KernelError."""
     found: dict[int, ClassCounters] = {}
     for link in filter(None, map(find, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
@@ -206,12 +202,11 @@ def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, Clas
 
 
 def _of(link: Link) -> bytes:
-    """Return the payload of a dump for one interface."""
     return TCMSG.pack(0, link.index, 0, 0, 0)
 
 
 def _read(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
-    """Return handle, parent, kind and the attribute *number* of a qdisc or class; all empty for another interface's."""
+    """Return handle, parent, kind and attribute *number* of a qdisc or class; all empty if it is not on *link*."""
     _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
     if owner != link.index:
         return 0, 0, "", b""
@@ -220,10 +215,9 @@ def _read(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
 
 
 def _spec(minor: int, options: bytes, queue_packets: int) -> ClassSpec:
-    """Return the class that the *options* of an HTB class describe."""
     fields = dict(attributes(options))
     rate, ceil, buffer, cbuffer, quantum, _level, _priority = _HTB_OPTIONS.unpack_from(fields[_HTB_PARMS])
-    # 32 bits are not enough for 34 Gbit/s.
+    # A 32-bit rate, in bytes/s, ends at 34 Gbit/s.
     rate = int.from_bytes(fields.get(_HTB_RATE64, b""), "little") or rate
     ceil = int.from_bytes(fields.get(_HTB_CEIL64, b""), "little") or ceil
     burst, cburst = round(buffer * _TICK_SECONDS * rate), round(cbuffer * _TICK_SECONDS * ceil)
@@ -235,13 +229,12 @@ def _rate(rate: int) -> bytes:
 
 
 def _message(index: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
-    """Return the payload of the message that makes or changes a class or qdisc of interface *index*."""
     name = attribute(_TCA_KIND, kind.encode() + b"\0")
     return TCMSG.pack(0, index, handle, parent, 0) + name + (attribute(_TCA_OPTIONS, options) if options else b"")
 
 
 def _tbf(burst: int, limit: int) -> bytes:
-    """Return the options of a tbf that shapes nothing, with sizes in bytes."""
+    """Return the options of a tbf that does not shape. Sizes are in bytes."""
     rate = TBF_RATE // 8
     parameters = _rate(rate) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
     options = attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))

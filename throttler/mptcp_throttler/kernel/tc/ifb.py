@@ -1,8 +1,8 @@
-"""Shaping what was received: an IFB device of ours with our HTB tree. ip-link(8), drivers/net/ifb.c.
+"""Shaping of received packets: our IFB device with our HTB tree. ip-link(8), drivers/net/ifb.c.
 
-nftables sends the packets of capped subflows here (``NftTable.upload``), each with its class as priority; the device
-shapes them and puts them back where they came in. One device serves all interfaces. It is known by its name: whoever
-finds it after a crash takes it over, classes included.
+nftables redirects packets of capped subflows here (``NftTable.upload``), with the class as priority. The device shapes
+them and reinjects them where they came in. One device serves all interfaces. After a crash the successor adopts it by
+its name, with its classes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class IfbTrafficControl:
-    """The TrafficControl port on the IFB device of the namespace it is opened in."""
+    """The TrafficControl port on the IFB device of the network namespace in which it is opened."""
 
     settled = True
     left_out: Mapping[str, str] = MappingProxyType({})
-    """There is no other one that could go on."""
+    """Always empty: no other interface could go on."""
 
     def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
@@ -58,7 +58,7 @@ class IfbTrafficControl:
         await self._tree.make_root(link)
 
     async def settle(self) -> None:
-        """There is nothing but root and classes."""
+        """Do nothing: there are no settings other than root and classes."""
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
         link = self._link()
@@ -89,7 +89,7 @@ class IfbTrafficControl:
 
     @staticmethod
     def _link() -> Link | None:
-        """Return the device, None where it is not there. Raises KernelError where something else has the name."""
+        """Return the device, or None. Raises KernelError if another interface has its name."""
         link = find(UPLOAD_DEVICE)
         if link is not None and link.kind != "ifb":
             raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device: it is in the way of rules for uploads")

@@ -1,8 +1,8 @@
-"""The host's interfaces as the kernel describes them, and by which one it sends to a client. rtnetlink(7), if_link.h.
+"""The host's interfaces, and the interface of the route to a client. rtnetlink(7), if_link.h.
 
-Read by name in one question, not by a dump: a netlink socket carries one dump at a time, and two of our tasks that ask
-at the same moment would meet as EBUSY. pyroute2 does not know the GSO limit for IPv4. Setting ``gso_max_size`` to a
-small value sets that for IPv4 as well; both in one message are taken as they are.
+Look-ups are by name, not by a dump: a netlink socket carries one dump at a time, so two concurrent tasks would get
+EBUSY. pyroute2 does not know the GSO limit for IPv4. A small ``gso_max_size`` also changes the IPv4 limit, unless the
+same message sets both.
 """
 
 from __future__ import annotations
@@ -24,42 +24,39 @@ _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_LINK_NETNSID = 3, 5, 10, 18, 37
 _IFLA_INFO_KIND = 1
 _UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
-"""Kinds whose packets are those of the interface below, which sees them, too. What tunnels carry is wrapped there, and
-the interface that a veth(4) names is its other end."""
+"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets, and the interface that a veth(4)
+names is its peer."""
 _RTM_GETADDR = 22
 _IFADDRMSG = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 _RTM_GETROUTE = 26
 _ROUTE = struct.Struct("=BBB5xI")
-"""struct rtmsg: family, bits of destination and of source, …, flags."""
+"""struct rtmsg: family, prefix lengths of destination and source, …, flags."""
 _RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
 LARGEST = 65536
-"""Bytes: what a kernel allows that does not say."""
+"""Bytes: the limit of a kernel that does not report one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An interface that is there."""
+    """An existing interface."""
 
     name: str
     index: int
     gso: dict[str, int] = field(default_factory=dict)
-    """The limits on GSO segments in bytes, by name; older kernels have gso_max_size only."""
+    """GSO limits in bytes, by name; older kernels have gso_max_size only."""
     kind: str = ""
-    """Of a virtual interface, as in ``ip link add … type KIND``."""
+    """Kind of a virtual interface, as in ``ip link add … type KIND``."""
     up: bool = True
     below: int = 0
-    """Index of the interface on which this one stands, in this network namespace; 0 where it stands on none."""
+    """Index of the interface below in this network namespace, or 0."""
     master: int = 0
-    """Index of the bridge, bond or the like of which this one is a port; 0 where there is none."""
+    """Index of the bridge, bond etc. that has this interface as a port, or 0."""
 
 
 def find(which: str | int) -> Link | None:
-    """Return the interface of this name, or index, in this network namespace; None where there is none.
-
-    By another of its names (altname) it is found under that. Raises KernelError.
-    """
+    """Return the interface with this index, name or altname (then its name here), or None. Raises KernelError."""
     question = _IFINFOMSG.pack(0, 0, which if isinstance(which, int) else 0, 0, 0)
     if isinstance(which, str):
         question += attribute(_IFLA_IFNAME, which.encode() + b"\0")
@@ -71,20 +68,19 @@ def find(which: str | int) -> Link | None:
 
 
 def stands_on() -> dict[str, set[str]]:
-    """Return for each interface of this network namespace those on which it stands. Raises KernelError."""
+    """Return :func:`below` for all interfaces of this network namespace. Raises KernelError."""
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         return below(_link(each) for each in netlink.dump(_RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0), "list links"))
 
 
 def networks() -> list[IPv4Network | IPv6Network]:
-    """Return the networks on which this network namespace has addresses, without those of loopback and of the link
-    only. Raises KernelError."""
+    """Return the networks of this network namespace's addresses, except loopback and link-local. Raises KernelError."""
     found: list[IPv4Network | IPv6Network] = []
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         for each in netlink.dump(_RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0), "list addresses"):
             _family, bits, _flags, _scope, _index = _IFADDRMSG.unpack_from(each)
             fields = dict(attributes(each, _IFADDRMSG.size))
-            # Of a point-to-point link IFA_ADDRESS is the other end's.
+            # On a point-to-point link IFA_ADDRESS is the peer's address.
             address = ip_address(fields.get(_IFA_ADDRESS) or fields[_IFA_LOCAL])
             if not address.is_loopback and not address.is_link_local:
                 found.append(ip_network((address, bits), strict=False))
@@ -92,7 +88,7 @@ def networks() -> list[IPv4Network | IPv6Network]:
 
 
 def below(links: Iterable[Link]) -> dict[str, set[str]]:
-    """Return for each of *links* those that pass its packets on as they are: what is below it, or its ports."""
+    """Return, for each of *links*, the interfaces that its packets also pass unchanged: the one below, or its ports."""
     there = {link.index: link for link in links}
     found: dict[str, set[str]] = {link.name: set() for link in there.values()}
     for link in there.values():
@@ -114,7 +110,7 @@ def _link(answer: bytes) -> Link:
         gso or {"gso_max_size": LARGEST},
         _text(about.get(_IFLA_INFO_KIND, b"")),
         bool(flags & _IFF_UP),
-        # An index of another network namespace says nothing here.
+        # An index from another network namespace has no meaning here.
         0 if _IFLA_LINK_NETNSID in fields else _number(fields.get(_IFLA_LINK, b"")),
         _number(fields.get(_IFLA_MASTER, b"")),
     )
@@ -129,7 +125,7 @@ def _text(value: bytes) -> str:
 
 
 def set_gso(link: Link, sizes: dict[str, int]) -> None:
-    """Set the limits on GSO segments, in bytes, by name. Raises KernelError."""
+    """Set GSO limits, in bytes, by name. Raises KernelError."""
     payload = _IFINFOMSG.pack(0, 0, link.index, 0, 0)
     payload += b"".join(attribute(_GSO_LIMITS[name], struct.pack("=I", size)) for name, size in sizes.items())
     what = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -138,10 +134,10 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 
 
 class Routes:
-    """By which of *interfaces* packets leave, in the namespace that this is made in. A question costs some 20 µs.
+    """Looks up egress interfaces, in about 20 µs, in the network namespace in which it is created.
 
-    For subflows whose packets did not show it: those older than the daemon, and those of which nothing was captured.
-    The local address does not tell, for a host may use one address on several interfaces.
+    For subflows without captured packets, such as those older than the daemon. A local address may be on several
+    interfaces, so it does not determine one.
     """
 
     def __init__(self, interfaces: tuple[str, ...]) -> None:
@@ -152,10 +148,7 @@ class Routes:
         self._netlink.close()
 
     def interface(self, four_tuple: FourTuple) -> str | None:
-        """Return the interface by which the subflow's packets leave; None where that is none of ours.
-
-        Where there is but one, all are taken to leave by it.
-        """
+        """Return the subflow's egress interface, None if it is not ours. A single interface needs no look-up."""
         if len(self._interfaces) == 1:
             return self._interfaces[0]
         bits = 8 * len(four_tuple.remote)

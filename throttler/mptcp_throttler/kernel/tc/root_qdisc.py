@@ -1,9 +1,8 @@
-"""Save the queueing discipline that an interface has, and put it back as it was. tc(8), rtnetlink(7).
+"""Save an interface's root qdisc, and restore it exactly. tc(8), rtnetlink(7).
 
-What is saved is what the kernel dumps: kind and options of the root qdisc, of its classes and of the qdiscs
-below them, byte for byte. Sending the same bytes back makes the same tree for the kinds in :data:`RESTORABLE`;
-for any other kind, and for a tree with filters, :func:`save` refuses, so that nothing is replaced which cannot
-be put back. A qdisc that the kernel attached by itself has handle 0: removing ours brings it back.
+The saved data is the kernel's dump, byte for byte: kind and options of the root qdisc, its classes and the qdiscs below
+them. For the kinds in :data:`RESTORABLE` these bytes recreate the tree. :func:`save` refuses other kinds and trees with
+filters, which could not be restored. A default qdisc has handle 0: it returns when ours is removed.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ TCA_HTB_INIT = 2
 RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
-"""Not red and netem: their probability and delay tables are not dumped."""
+"""Without red and netem: the kernel does not dump their probability and delay tables."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
-"""Kinds whose classes are made one by one; prio, mq and tbf make theirs themselves."""
+"""Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
 _TCMSG = struct.Struct("=BxxxiIII")
 
 
 class Saved(NamedTuple):
-    """One dumped qdisc or class: netlink message type, handles, and the attributes that make it again, in base64."""
+    """A dumped qdisc or class: netlink message type, handles, and the attributes that recreate it, in base64."""
 
     message: int
     handle: int
@@ -42,7 +41,7 @@ class Saved(NamedTuple):
 
 
 def root_handle(netlink: NetlinkSocket, index: int) -> tuple[str, int] | None:
-    """Return kind and handle of the root qdisc of interface *index*; None where it has none that shows."""
+    """Return kind and handle of the root qdisc of interface *index*; None if the kernel shows none."""
     for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index):
         if saved.parent == TC_H_ROOT:
             return saved.kind, saved.handle
@@ -50,10 +49,7 @@ def root_handle(netlink: NetlinkSocket, index: int) -> tuple[str, int] | None:
 
 
 def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
-    """Return what makes the present root of *interface* again; empty for the kernel's own default.
-
-    Raises :class:`KernelError` where the tree could not be put back exactly.
-    """
+    """Return the root tree of *interface*; empty for the default qdisc. Raises KernelError if it is not restorable."""
     qdiscs = [
         saved
         for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index)
@@ -81,10 +77,7 @@ def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
 
 
 def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved]) -> None:
-    """Replace the root of *interface* by *tree*, or by the kernel's default where *tree* is empty.
-
-    Raises :class:`KernelError` naming the object that the kernel refused.
-    """
+    """Replace the root of *interface* with *tree*, or with the default qdisc if that is empty. Raises KernelError."""
     header = _TCMSG.pack(0, index, 0, TC_H_ROOT, 0)
     netlink.request(RTM_DELQDISC, 0, header, f"remove the root qdisc of {interface}", ignore=[2, 22])
     for saved in tree:
@@ -113,7 +106,7 @@ def _dump(netlink: NetlinkSocket, get: int, new: int, index: int) -> list[Saved]
 
 
 def _htb_version_as_asked_for(options: bytes) -> bytes:
-    """HTB shows its version as major << 16 | minor and, asked to make a qdisc, takes the major number only."""
+    """Fix the version: HTB dumps it as major << 16 | minor, but accepts only the major number for a new qdisc."""
     fixed = b""
     for number, payload in attributes(options):
         if number == TCA_HTB_INIT:
@@ -127,8 +120,8 @@ def _filters(netlink: NetlinkSocket, index: int, parent: int) -> bool:
 
 
 def _parents_first(objects: list[Saved]) -> list[Saved]:
-    """Order qdiscs and classes so that each comes after what it hangs on: a class on its qdisc or an outer class, a
-    qdisc on the class that it is the leaf of. A class hangs on the qdisc of its own major number in any case."""
+    """Order qdiscs and classes so that each comes after its parents. For a class they include the qdisc with its major
+    number."""
     ordered: list[Saved] = []
     waiting = list(objects)
     while waiting:

@@ -1,4 +1,4 @@
-"""The answer to ``clients``: who uses what. One pass over the connections, and rows for those alone that are shown."""
+"""The answer to ``clients``: who uses what. One pass over the connections; rows only for the clients that are shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_throttler.views.words import address_text
 
 
 class _Client:
-    """One address from which connections were opened; or of a budget, one that has none now."""
+    """One address that opened connections, or that only has a budget account."""
 
     __slots__ = (
         "address", "addresses", "capped", "connections", "received", "received_rate", "sent", "sent_rate", "subflows",
@@ -27,7 +27,6 @@ class _Client:
     def __init__(self, address: bytes) -> None:
         self.address = address
         self.addresses = {address}
-        """Those of its subflows."""
         self.connections = self.subflows = self.capped = 0
         self.sent = self.received = self.sent_rate = self.received_rate = 0
 
@@ -57,12 +56,12 @@ _SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 
 
 def clients(snapshot: Snapshot, answer: Answer, request: Request) -> ClientsAnswer:
-    """Return *answer*, what every answer has, with the first clients in the order of *request*."""
+    """Return the common *answer* plus the first clients in the order of *request*."""
     found: dict[bytes, _Client] = {}
     is_dry = snapshot.policy.dry_run
     for connection in list(snapshot.connections.values()):
         address = connection.client
-        if not address:  # its last subflow has ended, and it has not yet
+        if not address:  # its last subflow has ended, but the connection has not yet
             continue
         client = found.get(address)
         if client is None:
@@ -83,7 +82,7 @@ def clients(snapshot: Snapshot, answer: Answer, request: Request) -> ClientsAnsw
 
 
 def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> list[_Client]:
-    """Return those first who have used most of a budget of their own, with a connection or without; then the others."""
+    """Return first the clients that used most of their own budget, connected or not; then the others."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
     _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts(), snapshot.now, most)
@@ -99,7 +98,7 @@ def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> 
 
 
 def _accounts(snapshot: Snapshot, shown: list[_Client]) -> dict[int, list[AccountAnswer]]:
-    """Return the accounts of those that are shown, by the identity of each, the fullest first."""
+    """Return the accounts of *shown*, by the identity of each client, the fullest first."""
     owners = {address_text(address) or "": client for client in shown for address in client.addresses}
     found: dict[int, list[AccountAnswer]] = {}
     rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys())

@@ -1,7 +1,7 @@
-"""Answers that show subflows: ``status`` all of them, ``connections`` a page of those that are asked for with how their
-sockets are doing, ``client`` what the owner of one connection may see, and ``budgets`` what is left to one address.
+"""Answers that show subflows.
 
-Nothing is decided or sampled for ``status``: it is read from what the daemon has stored.
+``status`` shows all, from what the daemon has stored; ``connections`` a page of them with the state of their sockets;
+``client`` what the owner of one connection may see; ``budgets`` what is left to one address.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def status_connections(snapshot: Snapshot) -> Iterator[StatusConnection]:
 
 
 def classes(snapshot: Snapshot) -> list[ClassAnswer]:
-    """Return the classes that are in the kernel."""
+    """Return the classes in the kernel."""
     return [class_answer(planner, minor) for planner in snapshot.planners for minor in sorted(planner.classes.actual)]
 
 
@@ -68,15 +68,12 @@ def class_answer(planner: Planner, minor: int) -> ClassAnswer:
 
 
 class _SubflowAnswers:
-    """Builds what answers say of subflows."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._download, self._upload = snapshot.planners
         self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
 
     def of(self, connection: Connection, samples: Samples) -> list[SubflowAnswer]:
-        """Return the subflows of *connection*."""
         down, up = by_direction(self._snapshot.verdicts(connection.token))
         found: list[SubflowAnswer] = []
         ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
@@ -109,7 +106,7 @@ class _SubflowAnswers:
         return found
 
 
-_own_end = lru_cache(256)(end_text)  # of twenty thousand subflows there are a few
+_own_end = lru_cache(256)(end_text)  # twenty thousand subflows share a few
 
 
 def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> CapAnswer:
@@ -130,7 +127,7 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
 
 
 def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
-    """Return the connections that meet every condition of *request*, sorted as it says."""
+    """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
     found = []
     for connection in list(snapshot.connections.values()):
@@ -176,7 +173,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDe
         four_tuples = [each.four_tuple for each in connection.subflows]
         carried = [_carried(snapshot, each, samples) for each in four_tuples]
         rates = [traffic.rates(each) for each in four_tuples]
-        # What it carries now; if that is nothing, what it has carried.
+        # By current rates; if all are zero, by bytes carried so far.
         weights = [(each.sent or 0) + (each.received or 0) for each in rates]
         weights = weights if sum(weights) else [sum(each) for each in carried]
         total = sum(weights)
@@ -213,7 +210,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDe
 
 
 def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tuple[int, int]:
-    """Return the bytes that a subflow sent and received: as its socket says, otherwise by its last sample."""
+    """Return the bytes sent and received: by the socket, otherwise by the last sample."""
     sample = samples.get(four_tuple)
     if sample is not None:
         return sample.bytes_acked, sample.bytes_received
@@ -224,10 +221,8 @@ def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tup
 
 
 def own_connection(snapshot: Snapshot, request: Request) -> Connection | None:
-    """Return the one connection that *request* means; None if there is none, or there are several.
-
-    By its token if it has one: the subflow may have ended since, and its ends be another connection's.
-    """
+    """Return the one connection that *request* means; None if there is none, or several. A token takes precedence: the
+    subflow may have ended, and another connection may have its endpoint now."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
         return snapshot.connections.get(token)
@@ -240,7 +235,7 @@ def own_connection(snapshot: Snapshot, request: Request) -> Connection | None:
 
 
 def own_subflows(snapshot: Snapshot, connection: Connection) -> list[OwnSubflow]:
-    """Return the active subflows of *connection*, as its owner may see them. What a dry run would cap is no cap."""
+    """Return the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
     capping = () if snapshot.policy.dry_run else snapshot.verdicts(connection.token)
     down, up = by_direction(each for each in capping if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in snapshot.verdicts(connection.token)}
@@ -266,7 +261,7 @@ def own_subflows(snapshot: Snapshot, connection: Connection) -> list[OwnSubflow]
 
 
 def connection_budgets(snapshot: Snapshot, connection: Connection) -> list[OwnBudget]:
-    """Return the accounts that meter *connection*."""
+    """Return the accounts of the budgets that meter *connection*."""
     metering = _metering(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, clients)
@@ -274,11 +269,9 @@ def connection_budgets(snapshot: Snapshot, connection: Connection) -> list[OwnBu
 
 
 def client_budgets(snapshot: Snapshot, address: bytes) -> list[OwnBudget]:
-    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first.
-
-    Whether or not it has a connection: an operating system asks what is left when it joins a network, before it has
-    opened anything. So what would meter a subflow from there counts as well.
-    """
+    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. It needs no
+    connection: an operating system asks what is left when it joins a network, before it opens any. So budgets that
+    would meter a subflow from *address* count as well."""
     policy, text = snapshot.policy, address_text(address) or ""
     decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
     names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)
@@ -292,7 +285,7 @@ def client_budgets(snapshot: Snapshot, address: bytes) -> list[OwnBudget]:
 
 
 def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:
-    """Return the budgets that would meter the first or the second subflow from *address*, whatever its interface."""
+    """Return the budgets that would meter the first or second subflow from *address*, on any interface."""
     local, now = bytes(len(address)), snapshot.now
     subflows = tuple(
         Subflow(FourTuple(local, 0, address, port), not port, None, None, False, None, now) for port in (0, 1)
@@ -302,7 +295,6 @@ def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:
 
 
 def _metering(verdicts: Iterable[Verdict]) -> set[str]:
-    """Return the names of the budgets that meter the subflows of *verdicts*."""
     return {each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None}
 
 

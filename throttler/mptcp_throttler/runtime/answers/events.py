@@ -15,11 +15,11 @@ from mptcp_throttler.views.words import address_text, end_text
 
 
 def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
-    """Yield the events that are asked for: the first after a number, or without one the latest."""
+    """Yield the requested events: the first after a number; without one, the latest."""
     ring = snapshot.engine.events.ring
     after, limit = request.get("after"), request.get("limit")
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
-    # The client's address of each connection that there is, or of which an event tells.
+    # The client's address of each connection that exists or that an event names.
     clients = {token: each.client for token, each in snapshot.connections.items()}
     for event in ring.after(0):
         if event.token is not None and event.four_tuple is not None:

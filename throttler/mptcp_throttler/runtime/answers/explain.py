@@ -1,4 +1,4 @@
-"""The answer to ``explain``: why each subflow has the cap that it has, or none; what would change that, and when."""
+"""The answer to ``explain``: why each subflow has its cap or none, what would change that, and when."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50
-"""That are explained: those of a client that began last."""
+"""Maximum of explained connections; of a client's, the latest."""
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")
-"""In their order."""
+"""In the engine's order."""
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
@@ -36,7 +36,7 @@ def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
     if token is not None:
         found = [connections[token]] if token in connections else []
     elif endpoint is not None:
-        # Once each, though several of its subflows may have it, to several addresses of this host.
+        # Once each, although several subflows to different addresses of this host may have the endpoint.
         found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
         found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
@@ -44,7 +44,7 @@ def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
 
 
 def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[ExplainedConnection]:
-    """Explain the first of *connections*."""
+    """Explain *connections*, :data:`MAX_CONNECTIONS` at most."""
     policy = ExplainedPolicy(snapshot.policy)
     directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
     found: list[ExplainedConnection] = []
@@ -68,15 +68,12 @@ def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[Exp
 
 
 class _Explained:
-    """One connection."""
-
     def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
         self.steps = [
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.steps(connection)
         ]
-        """The verdicts of the policy, then what each stage makes of them."""
         self._expected = decisions.expected(connection)
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
         self._whole_since = ring.whole_since
@@ -124,7 +121,7 @@ class _Explained:
         return tried.failed
 
     def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
-        """Yield what each stage added to the reason, or put in its place."""
+        """Yield what each stage added to the reason, or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self.steps]
         for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
@@ -133,12 +130,11 @@ class _Explained:
                 yield {"stage": stage, "what": added, "since": since}
 
     def _since(self, stage: StageName, verdict: Verdict, tried: Sequence[Tried]) -> float | None:
-        """Return when the stage last did something to the subflow; None if that is not known. *verdict* is its.
+        """Return when the stage last acted on the subflow, by its *verdict*; None if unknown.
 
-        What there is no event of began with the subflow, with the policy, with the budget's period, or when hours last
-        opened its rule or closed one before that: of steering there are events of backup flags alone, and it began with
-        the last subflow among which data are spread. That an event began it which is no longer kept cannot be ruled
-        out.
+        Without an event, this is the latest of: the subflow's begin, the policy's, the budget period's, and when hours
+        last opened its rule or closed an earlier one. Steering has events of backup flags only: it counts from the last
+        subflow among which data are spread. None if an event that is no longer kept may have begun it.
         """
         if stage not in _EVENTS:
             return None
@@ -179,7 +175,7 @@ class _Explained:
 
 
 def _says(verdict: Verdict, event: Happened) -> bool:
-    """Tell whether what an event said of a budget is what is said now: its step, and until when its period lasts."""
+    """Tell whether *event* says of the budget what *verdict* says now: the same step, the same end of its period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
     reasons = verdict.reason, "" if verdict.beside is None else verdict.beside.reason
     return any(sentence.removesuffix(CUT) in each for each in reasons)

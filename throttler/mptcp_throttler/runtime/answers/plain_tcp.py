@@ -1,7 +1,7 @@
-"""Who uses the proxy by plain TCP: sockets of its ports that are no subflow which the throttler knows.
+"""Who uses the proxy by plain TCP: sockets on its ports that are no subflow known to the throttler.
 
-It follows Multipath TCP alone, so the kernel's lists of TCP sockets are read, in the child that answers. A connection
-of Multipath TCP that the throttler has met within the last milliseconds may be among them for one answer.
+The throttler tracks only MPTCP, so the answering child reads the kernel's lists of TCP sockets. An MPTCP connection
+from the last milliseconds may appear in one answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def plain_tcp(snapshot: Snapshot, most: int) -> PlainTcp | None:
-    """Return how many connections there are, and *most* clients, those with most of them first; None: unknown."""
+    """Return the number of connections and the *most* busiest clients, by connections; None if unknown."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
     clients: Counter[bytes] = Counter()
@@ -37,7 +37,7 @@ def plain_tcp(snapshot: Snapshot, most: int) -> PlainTcp | None:
             log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
             return None
     for address in [each for each in clients if ip_address(each).is_loopback]:
-        del clients[address]  # this host's own: who asks for Squid's figures, say
+        del clients[address]  # this host's own, such as queries for Squid's figures
     return {
         "connections": clients.total(),
         "total": len(clients),

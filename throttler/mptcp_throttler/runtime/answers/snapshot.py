@@ -1,8 +1,8 @@
-"""What the daemon knew at the moment when it was asked: what every answer is made from, in a child.
+"""What the daemon knew when it was asked: the source of every answer, in a child.
 
-A child is a copy of the daemon: what it changes is its own. It must not use the daemon's sockets, because it would read
-what is meant for the daemon; so it asks the kernel by sockets of its own. What the kernel refuses is missing from the
-answer, and logged.
+A child is a copy of the daemon: its changes are its own. It must not use the daemon's sockets, because it would read
+data meant for the daemon; so it queries the kernel through its own. What the kernel refuses is logged, and missing from
+the answer.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The parts of the daemon, none of which goes on."""
+    """The parts of the daemon, all at rest."""
 
     now: float
     """Seconds since the epoch."""
     started: float
     pid: int
-    """The daemon's."""
     settings: Settings
     kernel: KernelAccess
     engine: Engine
@@ -68,11 +67,10 @@ class Snapshot:
 
     @property
     def connections(self) -> Mapping[int, Connection]:
-        """By token."""
         return self.engine.tracker.connections
 
     def tunnel(self, connection: Connection) -> TunnelName:
-        """Return what answers say of a tunnel, nothing of another connection."""
+        """Return the tunnel's part of an answer; empty for other connections."""
         return {"tunnel": self.engine.tunnels.table.names.get(connection.token, "")} if connection.is_tunnel else {}
 
     @property
@@ -81,23 +79,19 @@ class Snapshot:
         return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
-        """Return what was decided about a connection."""
+        """Return the verdicts on a connection."""
         return self.engine.decisions.verdicts.get(token, ())
 
     def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
-        """Yield the connections with a subflow of which *endpoint*, address and port, is the client's end, and that.
-
-        Clients behind one NAT have the same endpoint if they go to different addresses or ports of this host.
-        """
+        """Yield each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
+        NAT have the same endpoint if they connect to different addresses or ports of this host."""
         for connection in self.connections.values():
             for subflow in connection.subflows:
                 if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
                     yield connection, subflow
 
-    # Of the kernel
-
     def latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
-        """Return the samples of the last sweep, or new ones if that is old."""
+        """Return the samples of the last sweep, or new ones if it is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
             try:
@@ -131,7 +125,7 @@ class Snapshot:
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
-    """Return the verdicts on what is sent to the client, and on what comes from it, by subflow."""
+    """Return the verdicts on downloads and on uploads, each by subflow."""
     down: dict[FourTuple, Verdict] = {}
     up: dict[FourTuple, Verdict] = {}
     for verdict in verdicts:

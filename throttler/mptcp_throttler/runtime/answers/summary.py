@@ -1,6 +1,6 @@
-"""The answers to ``head`` and ``summary``: of a size that does not depend on how many connections there are.
+"""The answers to ``head`` and ``summary``. Neither their size nor their cost depends on the number of connections.
 
-Their cost does not either: the daemon keeps count with each decision, and only caps in a transition are looked at here.
+The daemon keeps count with each decision; only caps in transition are looked at here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.words import paths_in_words, rules_in_words
 
 MAX_CLASSES: Final = 256
-"""Classes that are listed; a cap for each client may be more."""
+"""Maximum of listed classes; caps per client may be more."""
 MAX_BUDGETS: Final = 100
-"""Accounts that are listed; more if the policy has more budgets, one of each."""
+"""Maximum of listed accounts; more if the policy has more budgets, one of each."""
 MAX_TUNNEL_PATHS: Final = 1000
 
 
 def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
-    """Return *answer*, what every answer has, with what the daemon is and does."""
+    """Return the common *answer* plus what the daemon is and does."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **answer,
@@ -59,7 +59,7 @@ def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
 
 
 def counters(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what the parts of the daemon count."""
+    """Return the counters of the daemon's parts."""
     engine = snapshot.engine
     download, upload = engine.downloads, engine.uploads
     return {
@@ -78,7 +78,7 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
-    """Return *answer*, what every answer has, with aggregates."""
+    """Return the common *answer* plus aggregates."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
@@ -147,10 +147,8 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
 
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTotals]:
-    """Yield each rule of the policy with a cap on each of its paths, and whatever else caps or has capped.
-
-    The limits are those of the classes that there are; of a cap that nobody has, those that it would have.
-    """
+    """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
+    Limits are those of existing classes; for a cap that no subflow has, those that it would have."""
     rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
@@ -183,10 +181,10 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTo
 
 
 def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
-    """Yield what the cap of *rule*, if it has one, may be counted by."""
+    """Yield the keys by which the cap of *rule*, if any, may be counted."""
     if rule.throttle is None:
         return
-    # A rule that names no paths is for every subflow, those on no path included.
+    # A rule without paths is for every subflow, including those on no path.
     for path in rule.paths if rule.paths is not None else (*policy.paths, None):
         for direction in rule.direction:
             yield CapKey(rule.name, path, direction)

@@ -1,8 +1,7 @@
-"""The answer to ``what_if``: which live subflows another policy would cap, and which it would treat otherwise.
+"""The answer to ``what_if``: which live subflows another policy would cap or treat otherwise.
 
-How a subflow is treated is what the policy has done to it: its cap, its part in a steering mode, the budget that meters
-it, and whether any of that is a dry run. What a path does at the moment, such as a fail-over of steering, is not the
-policy's doing, and makes no difference here.
+It compares only what a policy does to a subflow: its cap, its part in a steering mode, the budget that meters it, and
+whether any of that is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
 """
 
 from __future__ import annotations
@@ -25,32 +24,31 @@ from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
 MAX_LISTED: Final = 200
-"""Subflows that would be treated otherwise, and so many that would be capped as they are."""
+"""Subflows listed as changed, and as many listed as capped unchanged."""
 MAX_SECONDS: Final = 2.5
-"""The console waits for 3."""
+"""The console waits for 3 s."""
 NICE: Final = 0
-"""The proxy's."""
+"""That of the proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Treatment:
-    """What a policy does to one subflow in one direction. Two that are equal make no difference to it."""
+    """What a policy does to one subflow in one direction. Equal ones make no difference to the subflow."""
 
     cap: tuple[str, Throttle] | None = None
-    """The rule, and what it lets through; that of a budget or of load-balancing too."""
+    """The rule and its limits; also a cap of a budget or of load balancing."""
     steering: str = ""
-    """In words."""
     budget: Budget | None = None
-    """That meters it, used up or not."""
+    """The one that meters it, used up or not."""
     dry_run: bool = False
-    """None of it is done. Never set if nothing would be."""
+    """None of it is done. Set only if something would be."""
 
     @property
     def capped(self) -> bool:
         return self.cap is not None and not self.dry_run
 
     def words(self, other: _Treatment) -> str:
-        """Return it in words, and nothing of budgets if *other* has the same."""
+        """Return it in words, without the budget if *other* has the same."""
         parts = ["not capped"]
         if self.cap is not None:
             rule, cap = self.cap[0], cap_in_words(self.cap[1])
@@ -63,13 +61,11 @@ class _Treatment:
 
 
 def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
-    """Decide about every connection by the policy of *text*: in this child, whose copy of the daemon nobody needs.
-
-    It is the longest question, and whoever may look may ask it: it gets the processor after the proxy, and has an end.
-    Raises RequestError if it was not done by then.
-    """
+    """Decide about every connection by the policy of *text*, in this child, whose copy of the daemon is disposable.
+    This is the longest query, and every reader of the status may send it. So it runs after the proxy, for a limited
+    time. Raises RequestError if that is too short."""
     end = time.monotonic() + MAX_SECONDS
-    # A daemon that was started with a lower priority keeps it: raising it takes a capability.
+    # A daemon that was started at a lower priority keeps it: raising it takes a capability.
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
         policy, _ = accept_policy(text, "policy", snapshot.settings)
@@ -77,7 +73,7 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
         # mypy: the keys that may be left out are left out.
         return {**answer, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     dry_run_now = snapshot.policy.dry_run
-    # Without the path manager in user space no subflow of a connection that is there becomes backup; new ones do.
+    # Without the path manager in user space, no subflow of an existing connection becomes backup; new ones do.
     later = "" if snapshot.path_manager.in_force or policy.dry_run else ", from the next connection on"
     changes: list[Difference] = []
     unchanged: list[Difference] = []
@@ -116,7 +112,7 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
 def _decided(
     snapshot: Snapshot, policy: Policy, end: float
 ) -> Iterator[tuple[Connection, tuple[Verdict, ...], tuple[Verdict, ...]]]:
-    """Yield each connection, its verdicts, and those that it would have by *policy*. Raises RequestError at *end*."""
+    """Yield each connection, its verdicts now, and those by *policy*. Raises RequestError at *end*."""
     decisions, connections = snapshot.engine.decisions, snapshot.connections
     decisions.set_policy(policy)
     for number, (token, connection) in enumerate(connections.items()):
@@ -130,7 +126,7 @@ def _decided(
 def _difference(
     connection: Connection, verdict: Verdict, old: _Treatment, new: _Treatment, decided: bool
 ) -> Difference:
-    """*verdict*: that of the other policy if it has *decided*, otherwise the one of now."""
+    """*verdict* is the other policy's if that has *decided*, otherwise the current one."""
     return {
         "token": f"{connection.token:08x}",
         "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
@@ -157,10 +153,8 @@ def _treatments(
 
 
 def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]:
-    """Return the part of each steered subflow, in words: by order, what is not on the first path there is backup.
-
-    *later* is said of what a backup flag does.
-    """
+    """Return the part of each steered subflow, in words. By order, subflows not on the first existing path are backup.
+    *later* is appended if the part needs a backup flag."""
     rule, path_of = steered(verdicts)
     if rule is None or rule.steer is None:
         return {}

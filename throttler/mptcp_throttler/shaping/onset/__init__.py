@@ -1,1 +1,1 @@
-"""How caps begin on subflows that are sending, and what their sockets are given meanwhile and after."""
+"""The soft onset of caps on sending subflows, and the limits of their sockets during and after it."""

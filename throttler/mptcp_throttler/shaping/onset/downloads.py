@@ -1,17 +1,17 @@
-"""The onset of soft caps on downloads: which limits each socket has, from samples of them. Pure.
+"""The onset of soft caps on downloads: the limits of each socket, computed from samples. Pure.
 
-Each subflow that the planner moves goes this way, of which :class:`State` has the words:
+A subflow that the planner moves goes through these states (:class:`State`):
 
-1. *pending*: it came to a cap, or its cap changed, and its socket is to be sampled;
-2. *transition*: it sends more than its cap, and goes there in the phases drain, ramp, settle (``rate_transition``); at
-   the last one the planner is told, and its entry is made. One that sends little comes to step 3 at once; so does one
-   that began under its cap, which has its entry already, and on which little may wait for a while;
-3. *settled*: its pacing rate is held at the cap, or of a shared cap at the level that all its users have (``share``);
-4. *releasing*: it left the cap. What is set on its socket is lifted, which a socket with nothing in flight takes with
-   its next data: it is looked at again, ever more seldom, until it has.
+1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
+2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``). At
+   settle the planner makes its entry. A subflow that sends little skips this state. So does one that began under its
+   cap: it has its entry already, and little unsent data may wait on it for a while;
+3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
+4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies that only with its
+   next data, so it is checked again, at growing intervals, until it has.
 
-What passes by the class is charged to the cap, and transitions share an allowance (``overshoot``). A socket is known by
-its cookie: a client that uses a port again has another socket under the same four-tuple, which begins anew.
+Bytes that bypass the class are charged to the cap, and transitions share an allowance (``overshoot``). The cookie
+identifies a socket: if a client reuses a port, the new socket has the same four-tuple and starts anew.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 STEP_SECONDS = 0.02
 """Between two samples of a subflow in transition."""
 SETTLED_SHARE = 0.05
-"""A new level that differs by a smaller share is not set."""
+"""Smaller relative changes of the level are not set."""
 MAX_UNSAMPLED_SECONDS = 3.0
-"""A subflow whose socket could not be sampled for so long is capped as it is."""
+"""After so long without a sample, a subflow is capped as it is."""
 SHORT_SECONDS = 3.0
-"""For how long next to nothing may wait on a subflow that began under its cap. A longer download is better off as after
-a transition: the scheduler leaves the other paths alone while this one would be free sooner, so that with little here
-little waits there, too, and a path with a longer RTT may run dry."""
+"""How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more: the
+scheduler ignores the other paths while this one would be free sooner, so little waits there too, and a path with a
+longer RTT may run dry."""
 OVERHEAD_BYTES = 400
-"""Of a subflow that begins and ends: the IP packets of handshakes and ends, which carry no data and pass no class."""
+"""Of a subflow's begin and end: IP packets without data, which pass no class."""
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Until a released socket is looked at again. Ten thousand idle ones then cost half a percent of a processor."""
+"""Until a released socket is checked again. 10,000 idle ones then cost 0.5% of a processor."""
 SLICE = 128
-"""Sockets looked through at a time: less than a millisecond."""
+"""Sockets processed at a time: less than 1 ms."""
 
 
 @dataclass(slots=True)
 class SocketChanges:
-    """What is to be done to sockets, by cookie."""
+    """Limits to set on sockets, by cookie."""
 
     wanted: dict[int, SocketLimit] = field(default_factory=dict)
     forgotten: list[int] = field(default_factory=list)
-    """Sockets on which nothing is to be set any more."""
+    """Sockets that need no limit any longer."""
     planned: bool = False
     """The plan changed."""
     at_once: bool = False
-    """Some are to be in force before the sockets send again, for these come to rest or have rested."""
+    """Some must be in force before the sockets send again, because these begin or end to rest."""
 
 
 class State(enum.Enum):
-    """Where a subflow is on its way to its cap, and back."""
+    """States of a subflow; see the module."""
 
     PENDING = "pending"
     TRANSITION = "transition"
@@ -74,62 +74,58 @@ class State(enum.Enum):
 class _Socket:
     state: State
     since: float
-    """When it came to that state."""
     cookie: int = 0
-    """0 until it was sampled."""
+    """0 until the first sample."""
     limit: SocketLimit = NO_LIMIT
     rests: bool = False
-    """It has 0 in place of that rate."""
+    """Its rate is 0 instead of the limit's."""
     limited: bool = False
-    """It was seen with a limit; else it has taken it back once more bytes are acknowledged."""
+    """A sample showed a limit. Without that, more acknowledged bytes prove that a lifted limit is gone."""
     transition: RateTransition | None = None
     sent: int = 0
-    """Bytes: at the last step of its transition; while it is released, those acked at the first look, -1 before."""
+    """Bytes: sent at the last step of its transition; while releasing, acked at the first check, -1 before that."""
     charged: bool = False
-    """What it sends in its transition is charged to the cap, which held for others before."""
+    """Its transition is charged to the cap, which was in force for others before."""
     demand: Demand = field(default_factory=Demand)
 
 
 def _sent(sample: KernelSubflow) -> int:
-    """Return how many bytes have left, retransmissions aside."""
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
 def _at_rest(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* for a subflow that rests. Until the scheduler's average has come to 0 it assigns some more: a
-    segment at a time."""
+    """Return *limit* at rest. The scheduler still assigns single segments until its average has come down to 0."""
     return replace(limit, rate=0, not_sent=1)
 
 
 class DownloadOnsets:
-    """One planner's. Times are monotonic seconds."""
+    """The download onsets of one planner. Times are monotonic seconds."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}
-        """Those pending and in transition."""
+        """Pending and in transition."""
         self._first_looks: dict[FourTuple, float] = {}
-        """Those releasing, in the order in which they are to be looked at, and when; the others come later."""
+        """Releasing subflows and the time of their next check, earliest first; here and in the next table."""
         self._later_looks: dict[FourTuple, float] = {}
         self._short: dict[FourTuple, float] = {}
-        """Subflows that began under their caps, and until when they are taken for short; the oldest first."""
+        """Subflows that began under their caps, and until when they count as short; oldest first."""
         self._buffers = SendBuffers()
         self._overshoot = OvershootCompensation()
         self._changes = SocketChanges()
-        """Not taken yet."""
         self._now = 0.0
         planner.soft_caps = True
 
     def follow(self, now: float) -> SocketChanges:
-        """Take some of the planner's moves; return what is to be done to sockets, as the methods below do."""
+        """Process some of the planner's moves; return the changes to sockets."""
         self._now = now
         self._end_of_short()
         for cap, share in self._overshoot.changed(now):
             self._changes.planned |= self._planner.lower(cap, share)
         for four_tuple in self._planner.take_moved():
             if self._planner.drains(four_tuple):
-                self._settle(four_tuple)  # it is held to the end of what was assigned to it
+                self._settle(four_tuple)  # its limit stays until the data assigned to it is sent
             elif self._planner.soft_cap(four_tuple) is not None:
                 self._await_sample(four_tuple)
                 self._rest(four_tuple)
@@ -140,7 +136,7 @@ class DownloadOnsets:
         return self._taken()
 
     def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> SocketChanges:
-        """Take over limits that a killed daemon left on sockets: those that no cap explains are lifted."""
+        """Take over limits that a killed daemon left on sockets; lift those without a cap."""
         self._now = now
         for subflow in subflows:
             if subflow.tcp.max_pacing_rate is not None:
@@ -152,7 +148,7 @@ class DownloadOnsets:
         return self._taken()
 
     def end(self) -> Mapping[int, SocketLimit]:
-        """Follow nobody any more; return what sockets are to have that cannot be without any limit, by cookie."""
+        """Stop; return by cookie the limits of sockets that must keep one (their send buffer)."""
         self._planner.soft_caps = False
         return {
             known.cookie: replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
@@ -165,7 +161,7 @@ class DownloadOnsets:
         return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
 
     def watches_any(self) -> bool:
-        """Tell whether :meth:`watched` has any, without making the list."""
+        """Tell whether :meth:`watched` is not empty, without making the list."""
         return next(self._planner.shared_soft_caps(), None) is not None
 
     def urgent(self) -> Collection[FourTuple]:
@@ -176,7 +172,7 @@ class DownloadOnsets:
         return found
 
     def missed(self, now: float) -> SocketChanges:
-        """Go on without samples: no subflow stays uncapped because its socket cannot be sampled."""
+        """Go on without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
         for four_tuple in self._planner.overdue(SLICE):
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=False)
         for four_tuple in list(self._urgent):
@@ -185,7 +181,7 @@ class DownloadOnsets:
         return self._taken()
 
     def refused(self) -> None:
-        """The kernel took no limits: what waits for a transition is capped as it is."""
+        """Cap pending subflows as they are: the kernel refused the limits."""
         for four_tuple in [*self._urgent, *self._planner.pending()]:
             self._complete(four_tuple)
         self._taken()
@@ -193,10 +189,8 @@ class DownloadOnsets:
     def observe(
         self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
     ) -> Iterator[SocketChanges]:
-        """Take the samples of those *asked* for, of which those without a socket are missing from *sockets*.
-
-        Yields what is to be done in slices, so that the caller can do something else in between.
-        """
+        """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket. Yield the
+        changes in slices, so that the caller can do something else in between."""
         self._now = now
         for number, _ in enumerate(self._steps(asked, sockets, now), 1):
             if not number % SLICE:
@@ -206,7 +200,7 @@ class DownloadOnsets:
     def _steps(
         self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
     ) -> Generator[None]:
-        """Take the samples; yield after each subflow. What changes a cap between two slices forgets its level."""
+        """Process the samples; yield after each subflow. A cap that changes between two slices loses its level."""
         caps, pending = dict[int, LiveCap](), list[FourTuple]()
         for four_tuple in asked:
             cap = self._take(four_tuple, sockets.get(four_tuple), now)
@@ -234,7 +228,7 @@ class DownloadOnsets:
                 yield
 
     def _take(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
-        """Note the demand of a subflow, and go on with its transition; return its cap, if the level of that counts."""
+        """Note the demand of a subflow and continue its transition; return its cap if the cap's level matters."""
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_of_tunnel:
             sample = None  # it has no socket: its cap begins at once
@@ -248,7 +242,7 @@ class DownloadOnsets:
             return None
         pending = known is not None and known.state is State.PENDING
         if known is not None and pending and sample is not None and sample.read < known.since:
-            return None  # it came to the cap since then, and is looked up soon
+            return None  # the sample is older than its cap; the next one follows soon
         if sample is None:
             self._complete(four_tuple)
             if known is not None:
@@ -268,7 +262,7 @@ class DownloadOnsets:
         return cap if known.state is State.PENDING or len(cap.users) > 1 else None
 
     def _take_uncapped(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow | None) -> None:
-        """Go on with one that has no cap: it comes to rest, is released, or may be forgotten."""
+        """Continue a subflow without a cap: let it rest, release it, or forget it."""
         if known.state not in (State.PENDING, State.RELEASING):
             return
         if sample is None or known.cookie not in (0, sample.cookie):
@@ -294,7 +288,6 @@ class DownloadOnsets:
                 self._later_looks[four_tuple] = self._now + LATER_LOOK_SECONDS
 
     def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
-        """Have a pending subflow settle, at once or after a transition."""
         member, known = self._planner.member(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
         if member is None or cap is None or known is None or known.cookie != sample.cookie:
@@ -302,7 +295,7 @@ class DownloadOnsets:
         if known.state is not State.PENDING:
             return
         target = cap.ceil if cap.level is None else cap.level.rate
-        # A daemon that was killed left it at rest.
+        # A killed daemon left it at rest.
         self._changes.at_once |= sample.tcp.max_pacing_rate == 0
         known.transition = None
         if four_tuple in cap.pending and needs_transition(sample.tcp, target):
@@ -312,7 +305,7 @@ class DownloadOnsets:
         if member.young:
             member.young = False
             self._short[four_tuple] = now + SHORT_SECONDS
-            # What it sent before its entry was there; since then the class let some of it pass.
+            # Bytes sent before its entry existed: all bytes less those that the class passed since.
             escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, sample.read - known.since))
             self._overshoot.charge(cap, (0.0 if member.in_class else escaped) + OVERHEAD_BYTES, now)
         backlogged = known.transition is not None or known.demand.rate is None
@@ -327,7 +320,6 @@ class DownloadOnsets:
         self._complete(four_tuple)
 
     def _go_on(self, four_tuple: FourTuple, known: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
-        """Make a step of a transition."""
         transition = known.transition
         assert transition is not None
         if not transition.capped:
@@ -347,7 +339,6 @@ class DownloadOnsets:
             self._rest(four_tuple)
 
     def _share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
-        """Give a settled subflow the level of its cap."""
         known = self._sockets.get(four_tuple)
         if known is None or known.state is not State.SETTLED or cap.level is None:
             return
@@ -358,8 +349,6 @@ class DownloadOnsets:
         )
         if given or before is None or abs(level - before) > SETTLED_SHARE * before:
             self._limit(known, self._held(four_tuple, level))
-
-    # From one state to another
 
     def _await_sample(self, four_tuple: FourTuple) -> None:
         known = self._sockets.get(four_tuple)
@@ -372,7 +361,7 @@ class DownloadOnsets:
         self._urgent[four_tuple] = None
 
     def _settle(self, four_tuple: FourTuple) -> None:
-        """It stays as it is; of one that was not sampled nothing is known."""
+        """Keep its limits as they are; forget a subflow never sampled."""
         self._urgent.pop(four_tuple, None)
         known = self._sockets.get(four_tuple)
         if known is not None and known.state in (State.PENDING, State.TRANSITION):
@@ -381,14 +370,13 @@ class DownloadOnsets:
                 del self._sockets[four_tuple]
 
     def _complete(self, four_tuple: FourTuple) -> None:
-        """Its cap begins."""
         if (member := self._planner.member(four_tuple)) is not None:
             member.young = False
         self._settle(four_tuple)
         self._changes.planned |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift what is set on its socket, or what it began with, for which it has to be sampled first."""
+        """Lift the limits of its socket, or those it began with; for these it must be sampled first."""
         known = self._sockets.get(four_tuple)
         self._short.pop(four_tuple, None)
         if known is not None and known.cookie:
@@ -404,21 +392,17 @@ class DownloadOnsets:
             self._await_sample(four_tuple)
 
     def _drop(self, four_tuple: FourTuple, known: _Socket) -> None:
-        """Its socket is gone, or has taken back what was set."""
         for table in (self._sockets, self._urgent, self._first_looks, self._later_looks):
             table.pop(four_tuple, None)
         if known.cookie:
             self._buffers.gone(known.cookie)
             self._changes.forgotten.append(known.cookie)
 
-    # Within
-
     def _taken(self) -> SocketChanges:
         changes, self._changes = self._changes, SocketChanges()
         return changes
 
     def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
-        """Return the limits of a subflow under its cap."""
         return held(rate) if four_tuple in self._short else SocketLimit(rate)
 
     def _end_of_short(self) -> None:
@@ -436,7 +420,6 @@ class DownloadOnsets:
             self._changes.wanted[known.cookie] = _at_rest(limit) if known.rests else limit
 
     def _rest(self, four_tuple: FourTuple) -> None:
-        """Have a socket rest, or come back, as the planner says."""
         known, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
         if known is None or known.rests is rests or known.limit.rate is None:
             return

@@ -1,18 +1,17 @@
-"""What the socket of each user of a cap is given: its part of the rate, and a larger send buffer. Pure.
+"""Each user's share of a cap: its part of the rate, and a larger send buffer. Pure.
 
-The parts are by max-min fairness, as HTB's leaf queue would give.
-The pacing rate of every user of a cap is set to one *level*. Were it the whole cap, the MPTCP scheduler would take each
-subflow for that fast and give all of them too much; a plain n-th part would leave unused what idle ones do not take.
+The parts follow max-min fairness, as in HTB's leaf queue: the pacing rate of every user of a cap is one *level*. At the
+rate of the whole cap, the MPTCP scheduler would take each subflow for that fast and assign too much to all of them; a
+plain n-th part would waste what idle users do not take.
 
-A part belongs to a subflow that makes progress: to one whose data arrive. Data wait for a phone that vanished too, for
-as long as TCP goes on trying, a quarter of an hour; its part is given up when nothing arrived for a while.
+A subflow loses its part after a while without progress: data also wait for a vanished phone, as long as TCP retries
+(a quarter of an hour).
 
-A larger *send buffer* is for low caps. What a subflow with one was assigned, in pieces of 64 KB, takes half a second to
-leave. Until then the connection keeps whatever the other paths sent meanwhile: its send buffer, small where congestion
-windows are small, is full before that, and the other paths wait. The connection's buffer is the sum of its subflows',
-so that a larger one on the capped subflow is enough (docs/soft-start.md). The kernel no longer fits the buffer of such
-a socket to its window, not even after the cap. So it gets the most then that the kernel would have given it, and counts
-until it is gone: their number is bounded. Sockets are known by their cookies.
+A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave. Until then the connection
+keeps all data that the other paths send: its buffer, small if congestion windows are small, fills up, and the other
+paths wait. It is the sum of the subflows' buffers, so a larger one on the capped subflow is enough
+(docs/soft-start.md). The kernel no longer fits such a buffer to the window, even after the cap. So the socket then gets
+the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes. Cookies identify sockets.
 """
 
 from __future__ import annotations
@@ -25,44 +24,40 @@ from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
 SHARE_SECONDS = 0.5
-"""Between two samples of those that share a cap."""
+"""Between two samples of the users of a shared cap."""
 COUNT_SECONDS = 0.25
-"""Over which the rate of a subflow is counted, at least."""
+"""Minimum interval over which the rate of a subflow is counted."""
 SILENT_SECONDS = 0.5
-"""Without a byte that arrives, after which a subflow is taken for vanished: with samples every half a second it has
-given its part up within one."""
+"""Without a delivered byte until a subflow loses its part; with a sample every 0.5 s, that is within 1 s."""
 SILENT_ROUND_TRIPS = 2
 SILENT_TURNS = 2
-"""The same where that takes longer: in round trips, and in the times that the cap takes to send a segment of each."""
+"""The same in round trips and in turns of the cap (``turn_seconds``), if these take longer."""
 HEADROOM = 1.1
-"""A subflow that takes less than its level may want more any moment, and HTB holds the cap in any case."""
+"""A subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
 
 LOW_RATE = 5_000_000
 """Bits/s. From here on one assignment leaves within 0.1 s, and the kernel's own buffer is enough."""
 BESIDE_RATE = 96_000_000
-"""Bits/s that the buffer lets the other paths send while one assignment leaves. The kernel counts more than the data:
-beside a path of 30 Mbit/s, 64 were not always enough."""
+"""Bits/s that the buffer lets the other paths send while one assignment leaves. The kernel counts overhead too: beside
+a path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20
-"""Of one socket: what the kernel itself gives one at the most (net.ipv4.tcp_wmem, its default)."""
+"""Per socket: the kernel's own maximum (net.ipv4.tcp_wmem, default)."""
 STEP = 0.75
-"""A buffer of at least that share of what is needed is not made larger."""
+"""A buffer of at least this share of the needed size does not grow."""
 MAX_SOCKETS = 128
-"""How many may have one: 512 MB, if all of them were full."""
+"""Sockets with a larger buffer: 512 MB if all are full."""
 MAX_IDLE_SOCKETS = MAX_SOCKETS // 2
-"""How many there may be when one gets it that has no data waiting: thousands of connections that hardly send leave the
-rest to downloads."""
+"""The same for a socket without waiting data: thousands of nearly idle connections leave the rest to downloads."""
 
 
 def send_buffer(rate: int) -> int:
-    """Return how large the send buffer of a socket is to be that is capped at *rate* bits/s; 0: as it is."""
+    """Return the send buffer that a socket capped at *rate* bits/s needs, bytes; 0 for the kernel's own."""
     return 0 if rate >= LOW_RATE else min(MAX_BYTES, BESIDE_RATE * ASSIGNMENT_BYTES // max(1, rate))
 
 
 def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
-    """Return the level, bits/s, of a cap of *ceil* bits/s. O(n log n) for n users.
-
-    *demands* has an item for each user: the bits/s that it takes while nothing waits, or None while it is backlogged.
-    """
+    """Return the level, bits/s, of a cap of *ceil* bits/s, in O(n log n). *demands* has one item per user: the bits/s
+    that it takes, or None while it is backlogged."""
     satisfied, backlogged = [], 0
     for demand in demands:
         if demand is None:
@@ -80,27 +75,25 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 
 def is_due(last: Level | None, users: int, now: float) -> bool:
-    """Tell whether the level of a cap with so many *users* is to be computed anew: with many not for every new one."""
+    """Tell whether the level of a cap with so many *users* must be recomputed; with many, not for every new one."""
     return last is None or now - last.computed >= SHARE_SECONDS / 2 or abs(users - last.users) * 10 > last.users
 
 
 @dataclass(slots=True)
 class Demand:
-    """What one subflow demands of a shared cap, from samples of its socket."""
+    """The demand of one subflow on a shared cap, from samples of its socket."""
 
     rate: int | None = 0
-    """Bits/s that it takes while nothing waits, or nothing arrives; None while it is backlogged."""
+    """Bits/s that it takes; None while it is backlogged and makes progress."""
     waits: bool = False
     """It has data that did not arrive yet."""
     acked: int = 0
-    """Bytes, when last counted."""
     counted: float | None = None
     delivered: int = 0
     progressed: float = 0.0
-    """When it was last seen that more had been delivered."""
 
     def count(self, sample: KernelSubflow, now: float, turn: float) -> None:
-        """Take a sample; *turn*: seconds in which the cap sends a segment of each subflow that waits."""
+        """Process a sample; *turn* is from :func:`turn_seconds`."""
         tcp = sample.tcp
         if self.counted is None or sample.delivered != self.delivered:
             self.delivered, self.progressed = sample.delivered, now
@@ -117,28 +110,25 @@ class Demand:
 
 
 def turn_seconds(ceil: int, waiting: int, segment: int) -> float:
-    """Return how long a cap of *ceil* bits/s takes to send a segment, bytes, of each of so many that wait."""
+    """Return how long a cap of *ceil* bits/s takes to send one segment of so many bytes of each *waiting* subflow."""
     return 8 * segment * waiting / ceil
 
 
 class SendBuffers:
-    """Who has a larger send buffer."""
+    """The sockets with a larger send buffer."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
 
     def of(self, cookie: int) -> int | None:
-        """Return how large a socket's buffer is to be at least; None where it was given none."""
+        """Return the minimum size of a socket's buffer; None if it was given none."""
         return self._bytes.get(cookie)
 
     def grant(self, cookie: int, rate: int, *, backlogged: bool) -> bool:
-        """Give a socket that is capped at *rate* bits/s the buffer that it needs, if there is room.
-
-        Return whether it is larger than before.
-        """
+        """Give a socket capped at *rate* bits/s its buffer, if any is left; return whether the buffer grew."""
         wanted, before = send_buffer(rate), self._bytes.get(cookie)
         if before is not None and not wanted:
-            wanted = MAX_BYTES  # the cap is higher now, and the kernel gives it no more by itself
+            wanted = MAX_BYTES  # the cap is higher now, but the kernel no longer enlarges the buffer
         if before is None:
             refused = not wanted or len(self._bytes) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:
@@ -148,12 +138,12 @@ class SendBuffers:
         return not refused
 
     def uncapped(self, cookie: int) -> int | None:
-        """Return how large the buffer of a socket is to be whose cap has gone; None where it was given none."""
+        """Return the final buffer of a socket that lost its cap; None if it was given none."""
         if cookie not in self._bytes:
             return None
         self._bytes[cookie] = MAX_BYTES
         return MAX_BYTES
 
     def gone(self, cookie: int) -> None:
-        """The socket is closed; unknown ones are fine."""
+        """Forget a closed socket, which may be unknown."""
         self._bytes.pop(cookie, None)

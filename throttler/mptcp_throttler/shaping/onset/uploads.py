@@ -1,15 +1,14 @@
-"""Caps on uploads begin in a ramp: the class falls from the rate that comes in to the cap, as the client follows. Pure.
+"""The soft onset of upload caps: the class falls in a ramp from the incoming rate to the cap, as the client follows.
 
-The scheduler that hands data to the subflows is the client's. What it has handed over leaves at the rate of the class
-alone, and only by that does it learn of the cap: so the class has to fall slower than what waits at the client drains
-and its estimate of the rate follows (docs/soft-start.md). How far the client is behind shows in the data sequence
-numbers: what comes over the other paths lies ahead of what comes over this one by what they send while this one drains.
-Of that *lag* the fall depends:
+Pure. The client's scheduler assigns data to the subflows, and learns of the cap only because assigned data leave at the
+rate of the class. So the class must fall more slowly than the client's queue drains and its rate estimate follows
+(docs/soft-start.md). The data sequence numbers show how far the client is behind: data on the other paths are ahead of
+data on this one by what those send while this one drains. The fall depends on that *lag*:
 
-- without any it is as fast as ``FALL``, where rates are low by no more than ``FALL_PER_ASSIGNMENT`` while an assignment
-  of the scheduler's leaves;
-- with ``LAG_SECONDS`` or ``LAG_BYTES`` of it, beside what one assignment takes to leave, the rate is held until some
-  has drained.
+- without a lag, the rate falls by ``FALL``, but at low rates by no more than ``FALL_PER_ASSIGNMENT`` while one
+  assignment leaves;
+- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate stays until some
+  of it has drained.
 """
 
 from __future__ import annotations
@@ -25,57 +24,50 @@ from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
 MEASURE_SECONDS = 0.1
-"""Over which the rate is taken from which a ramp begins."""
+"""Over which the initial rate of a ramp is measured."""
 STEP_SECONDS = 0.05
 FALL = 0.8
-"""Natural logarithm of the rate, per second: a second takes it to 0.45."""
+"""Of the natural logarithm of the rate, per second: in 1 s the rate falls to 0.45."""
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
-"""The same where the others are fast: a client keeps some 3.5 MB (Linux: a send buffer of 4 MB for each subflow at the
-most, of which a part is for its book-keeping), the rest waits or is under way."""
+"""The same if the other paths are fast: a client keeps some 3.5 MB (Linux: at most 4 MB send buffer per subflow, less
+book-keeping); the rest waits or is in flight."""
 STEADY_LAG = 0.25
-"""Up to this share of it the fall is not slowed down."""
+"""Up to this share of the limit, the lag does not slow the fall."""
 MAX_RAMP_SECONDS = 15.0
-"""By then the cap is in force whatever the client does. Until then a lag counts for less and less: held all the time, a
-ramp falls to a 55th by then."""
+"""The cap is in force by then in any case: the lag counts less and less. A ramp held all the time falls to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3
-"""Of the lag at the beginning, which may be a difference between the paths' delays, so much is left out of account."""
+"""So much of the initial lag is ignored, because it may be a difference between the delays of the paths."""
 MAX_STEP_SECONDS = 0.2
-"""A ramp that was not stepped for longer goes on as if it had been so long."""
+"""Longer pauses between two steps of a ramp count as this."""
 SLICE = 128
-"""Subflows looked through at a time."""
 MAX_UNSAMPLED_SECONDS = 3.0
-"""A subflow whose rate could not be measured for so long is capped at once."""
+"""After so long without a measured rate, a subflow is capped at once."""
 _SEQUENCES = 1 << 64
 
 
 @dataclass(slots=True)
 class _Ramp:
-    """One subflow on its way: its rate is measured, then it falls to the cap."""
+    """One subflow: first its rate is measured, then it falls to the cap. Rates in bits/s."""
 
     began: float
-    """When it came to the cap; when it was first sampled; when it began to fall."""
+    """Begin of the present step: got the cap, then first sample, then fall."""
     received: int | None = None
-    """Bytes at its first sample."""
     falls: bool = False
     start: int = 0
-    """Bits/s."""
     siblings: Collection[FourTuple] = ()
-    """The connection's other subflows."""
     rate: float = 0.0
-    """Bits/s that it has now."""
     stepped: float = 0.0
     base_lag: float | None = None
     """Seconds, at the first sample."""
     lag: float = 0.0
-    """Seconds beyond that."""
+    """Seconds beyond ``base_lag``."""
     others: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes that each of the others had received at the last sample,"""
+    """Bytes received on each sibling, as of ``sampled``."""
     sampled: float = 0.0
-    """and when that was."""
     others_rate: float = 0.0
-    """The most that they brought together between two samples, bits/s."""
+    """Highest joint rate of the siblings between two samples."""
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
@@ -86,7 +78,7 @@ class UploadOnsets:
     """The ramps of one planner. Times are monotonic seconds."""
 
     def __init__(self, planner: Planner, subflows: Callable[[int], Collection[FourTuple]]) -> None:
-        """*subflows* returns those of the connection with a token."""
+        """*subflows* returns the subflows of the connection with the given token."""
         self._planner = planner
         self._subflows = subflows
         self._ramps: dict[FourTuple, _Ramp] = {}
@@ -94,19 +86,19 @@ class UploadOnsets:
 
     @property
     def busy(self) -> bool:
-        """A step is due soon."""
+        """Whether a step is due soon."""
         return bool(self._ramps or self._planner.has_moved)
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows whose rate is being measured, and those that fall with their siblings."""
+        """Return the subflows in a ramp, and the siblings of those that fall."""
         wanted: dict[FourTuple, None] = {}
         for four_tuple, ramp in self._ramps.items():
-            # Next to each other, so that they are sampled at the same time.
+            # Siblings are adjacent, so that they are sampled at the same time.
             wanted.update(dict.fromkeys((four_tuple, *ramp.siblings)))
         return list(wanted)
 
     def observe(self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
-        """Take the samples of those *asked* for, of which those without a socket are missing from *sockets*."""
+        """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket."""
         for four_tuple in asked:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
             if ramp is None:
@@ -117,7 +109,7 @@ class UploadOnsets:
             elif ramp.falls:
                 _see_lag(ramp, sample, sockets)
             elif ramp.received is None:
-                if sample.read >= ramp.began:  # else a sweep read it before it came to the cap; it is looked up soon
+                if sample.read >= ramp.began:  # otherwise older than the cap; the next sample follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
             elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - ramp.received)
@@ -125,7 +117,7 @@ class UploadOnsets:
                 ramp.fall_from(round(8 * octets / passed), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
-        """Take the planner's moves and go on with all ramps, a slice at a time; yield whether the plan changed."""
+        """Process the planner's moves and step all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_moved():
             if self._planner.is_pending(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
@@ -145,7 +137,7 @@ class UploadOnsets:
             yield changed
 
     def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
-        """Return how many bits/s a subflow still has; None where it is down at its cap, or left it."""
+        """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * GENTLE_FALL or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
@@ -153,15 +145,13 @@ class UploadOnsets:
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
         ramp.rate *= math.exp(-passed * fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
         ramp.stepped = now
-        # Together they go down to the cap.
+        # All interim rates together fall to the cap.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim)) else None
 
 
 def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> float:
-    """Return by how much the logarithm of *rate* may fall in a second, with a *lag* in seconds behind *others*.
-
-    Rates are in bits/s. With an *impatience* of 1 the lag does not count.
-    """
+    """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds behind *others*. Rates are
+    in bits/s. At an *impatience* of 1 the lag does not count."""
     assignment = 8 * ASSIGNMENT_BYTES / rate
     most = min(LAG_SECONDS, 8 * LAG_BYTES / others) if others else LAG_SECONDS
     slowing = (most + assignment - lag) / (most * (1 - STEADY_LAG))
@@ -169,7 +159,7 @@ def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> flo
 
 
 def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
-    """Take how far what came over a subflow is behind what came over its siblings."""
+    """Measure how far the data of a subflow are behind those of its siblings."""
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:
         return
@@ -177,14 +167,14 @@ def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, Ker
     read = max(times)
     passed = read - ramp.sampled
     if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):
-        return  # a sweep read them one long after the other; what came in so short a time may be a burst
+        return  # read too far apart (by a sweep), or so close to the last sample that the rate may be a burst
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
     if ramp.others and passed > 0:
         ramp.others_rate = max(ramp.others_rate, 8 * octets / passed)
     ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
-    # What waits while the others stand still is as much as before: the rate is their best.
+    # The siblings' highest rate, because their queue does not shrink while they stand still.
     lead = max(ahead(each.data_sequence, sample.data_sequence) for each in others)
     lag = 8 * max(0, lead) / ramp.others_rate
     if ramp.base_lag is None:

@@ -1,5 +1,4 @@
-"""The steering modes, those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest means that works. A new one is a
-module here and a place in ``MODES``."""
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest means that works; ``MODES`` lists them."""
 
 from __future__ import annotations
 
@@ -13,4 +12,4 @@ from mptcp_throttler.steering.modes.waterfall import Waterfall
 
 MODES: Final[tuple[type[Mode], ...]] = (ActiveStandby, Waterfall, LoadBalancing, SmallestDelay)
 BY_NAME: Final = {mode.names[0]: mode for mode in MODES} | {name: mode for mode in MODES for name in mode.names[1:]}
-"""What 3GPP calls them, and then what operators do besides."""
+"""By 3GPP's names first, then by other names."""

@@ -1,10 +1,9 @@
 """*active-standby*: the standby path is used while the active one is unusable. Pure.
 
-The standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler takes a backup subflow as soon as no other
-is usable. By itself it would leave it at the first sign of life from the active path, which then has all that it lost
-to send again, and nothing would arrive for seconds. So a path on which data have been outstanding for ``LOST_AFTER``,
-and none arrived, is lost: it is backup and the next one is regular, until nothing has been outstanding on it for
-``BACK_AFTER``.
+The standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup subflow when no other is
+usable. It would return at the first sign of life from the active path, which must then retransmit all its losses, so
+that nothing would arrive for seconds. So a path is lost when outstanding data do not arrive for ``LOST_AFTER``. It is
+backup and the next path regular until nothing is outstanding on it for ``BACK_AFTER``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mptcp_throttler.steering.mode import Action, Mode, PathLoad
 
 
 class ActiveStandby(Mode):
-    """Also the base of modes that use paths in an order."""
+    """Uses one path at a time; base of modes that use paths in order."""
 
     names: ClassVar[tuple[str, ...]] = ("active-standby",)
     meaning = "active-standby: the standby path is used while the active one is unusable"
@@ -35,13 +34,13 @@ class ActiveStandby(Mode):
     }
     sets_backup = True
     first, reserve = "active", "standby"
-    """What reasons call the first path, and those that are not open."""
+    """Names in reasons for the first path, and for paths that are not open."""
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         super().__init__(paths, given)
         self._order = tuple(paths)
         self._open: tuple[str, ...] = ()
-        """The paths whose subflows are regular, in their order."""
+        """Paths with regular subflows, in order."""
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
@@ -56,13 +55,13 @@ class ActiveStandby(Mode):
         return len(self._open) < 2 and not any(path.lost for path in self._paths.values())
 
     def decide(self, now: float) -> None:
-        """Open the first path that is not lost; of the others those that were open, as far as the mode keeps them."""
+        """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
         present = [name for name, path in self._paths.items() if path.present]
         for name, path in self._paths.items():
             if path.lost:
                 path.lost = not path.well_again
             elif path.silent == now:
-                # Without another one there is nothing to decide.
+                # With no other path there is nothing to decide.
                 path.lost = any(not self._paths[other].lost for other in present if other != name)
         usable = [name for name in present if not self._paths[name].lost] or present
         before = self._open
@@ -70,7 +69,7 @@ class ActiveStandby(Mode):
         self.follow(now, usable, before)
 
     def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
-        """Open or close further paths of those *usable*; those *before* were open."""
+        """Open or close further *usable* paths; the paths *before* were open."""
         del now, usable, before
         self._open = self._open[:1]
 
@@ -86,7 +85,7 @@ class ActiveStandby(Mode):
         return self.overflow(path)
 
     def overflow(self, path: str) -> Action:
-        """Return what is to become of a *path* that is open beside those before it, all of which work."""
+        """Return the action for an open *path* after others that all work."""
         del path
         return Action(False, None, "the ones before are full")
 

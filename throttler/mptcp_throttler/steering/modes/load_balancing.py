@@ -1,11 +1,11 @@
 """*load-balancing*: bytes are shared by weight. Pure.
 
-Where data wait, the path with the least of its share sets the measure, and the others are capped to theirs of it. Where
-nothing waits on a path without a cap, the paths carry what there is to send, and the sum of that is the measure: every
-path is capped to a little more than its share of it. The kernel's scheduler gives idle paths data in proportion to
-their pacing rates, which follow the caps. What the last ``KEPT_SECONDS`` lack is made good by shifting the measure a
-little. A path that gives next to nothing takes no part: it would slow the others down. One that is lost takes none at
-once, and again when the window of the measure has nothing of that time.
+The caps are shares of a measure. If data wait, the path that carries least for its weight sets the measure and the
+others are capped. If nothing waits on an uncapped path, the measure is the sum of what the paths carry, and every path
+is capped a little above its share. The kernel's scheduler gives idle paths data in proportion to their pacing rates,
+which follow the caps. A small correction makes up for what the last ``KEPT_SECONDS`` lack. A path that gives next to
+nothing takes no part, because it would slow the others down. A lost path drops out at once, and returns when the
+window of the measure no longer includes the loss.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from mptcp_common.fields import Name, between
 from mptcp_throttler.steering.mode import KEPT_SECONDS, MIN_CAP, MIN_WINDOW, Action, Mode, PathLoad
 
 WINDOW = 2.0
-"""Seconds over which rates are taken: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is not to change who
-sets the measure."""
+"""Seconds over which rates are taken. BBR's stop of 0.2 s every ten seconds (PROBE_RTT) must not change the measure."""
 STEP_SECONDS, FIRST_AFTER = 0.5, 0.6
 """Seconds between two changes of the caps, and from the first sample to the first cap."""
 HEADROOM = 1.03
-"""Above its share, so that a path which could carry more shows it."""
+"""Margin above a share, so that a path that could carry more shows it."""
 USED = 0.7
-"""Part of its cap: what a path carries that would carry more without."""
+"""A path that carries this fraction of its cap would carry more without it."""
 ROOM = 1.35
-"""Multiple of what all paths carry, while nothing waits, that is allowed for."""
+"""Measure while nothing waits, as a multiple of what all paths carry."""
 CORRECTION, MAX_CORRECTION = 1.0, 0.25
-"""Parts of a share."""
+"""Fractions of a share."""
 MIN_PART = 0.05
-"""A path that gives less than this part of its baseline takes no part."""
+"""A path below this fraction of its baseline takes no part."""
 SETTLED = 0.02
-"""Part of a cap. One that differs by less stays as it is."""
+"""A cap stays if the new one differs by at most this fraction."""
 MOST_WEIGHT: Final = 1000
 
 
 class LoadBalancing(Mode):
-    """Each path has its share of the bytes."""
+    """Gives each path its share of the bytes."""
 
     names = ("load-balancing",)
     meaning = "load-balancing: bytes are shared by weight"
@@ -64,7 +63,7 @@ class LoadBalancing(Mode):
         self._set_at = -inf
         self._began: float | None = None
         self._slack = False
-        """The paths carry what there is to send."""
+        """The paths carry all there is to send."""
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
@@ -106,7 +105,6 @@ class LoadBalancing(Mode):
         self._caps = self._balanced(part) if len(part) > 1 else {}
 
     def _balanced(self, part: Mapping[str, PathLoad]) -> dict[str, int]:
-        """Return the caps of the paths that take *part*."""
         weights = sum(self._weights[name] for name in part)
         share = {name: self._weights[name] / weights for name in part}
         least, measure = self._measure(part, share)
@@ -124,17 +122,16 @@ class LoadBalancing(Mode):
         return caps
 
     def _measure(self, part: Mapping[str, PathLoad], share: Mapping[str, float]) -> tuple[str | None, float]:
-        """Return the path that sets the measure and has no cap, None if all have one; and the rate of which every path
-        is allowed its share, bits/s."""
+        """Return the uncapped path that sets the measure, None if all are capped; and the measure, bits/s."""
         rate = {name: path.rate(WINDOW) for name, path in part.items()}
-        # One that its cap holds back would give more; it sets no measure for the others.
+        # A path held back by its cap could give more, so it does not set the measure.
         free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
         if self._slack:
             self._slack = not any(part[name].is_waited_for for name in free)
         else:
             self._slack = all(part[name].idles for name in free)
         if self._slack:
-            # The shorter window follows what becomes more, the longer one does not follow what pauses.
+            # The shorter window follows growth; the longer one ignores pauses.
             present = sum(path.rate(MIN_WINDOW) for path in part.values())
             return None, ROOM * max(present, sum(rate.values()))
         least = min(free or part, key=lambda name: rate[name] / share[name])

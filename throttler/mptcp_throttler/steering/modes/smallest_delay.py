@@ -6,7 +6,7 @@ from mptcp_throttler.steering.mode import Action, Mode
 
 
 class SmallestDelay(Mode):
-    """Nothing is done."""
+    """Does nothing."""
 
     names = ("smallest-delay",)
     meaning = "smallest-delay: the kernel's own scheduler, without interference"

@@ -1,11 +1,11 @@
-"""*waterfall*, 3GPP's priority-based: a path is used while those before it are full or gone. Pure.
+"""*waterfall*, 3GPP's priority-based: a path is used while all paths before it are full or gone. Pure.
 
-As with active-standby, a path that is lost is left. A path is opened (its subflows made regular) once those before it
-are full: all have had data waiting for ``FULL_AFTER``, of this connection or of all of its client's (``Crowd``). It is
-closed when for ``CLOSE_AFTER`` those before it could have carried all. What a lost path once gave does not count.
+Lost paths are treated as in active-standby. A path opens (its subflows become regular) when all paths before it had
+data waiting for ``FULL_AFTER``, of this connection or of its client's crowd. It closes when the paths before it could
+have carried everything for ``CLOSE_AFTER``; what a lost path once gave does not count.
 
-The kernel's scheduler would give most to the path with the shortest queue, so the last path that is open is capped to
-the overflow (:class:`Overflow`). Only where it has no cap, for the path itself gives no more, a further one is opened.
+The kernel's scheduler would give most to the path with the shortest queue, so the last open path is capped to the
+overflow (:class:`Overflow`). A further path opens only if that one has no cap, because the path itself gives no more.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from mptcp_throttler.steering.modes.active_standby import ActiveStandby
 FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
 """Seconds."""
 SPARE = 0.85
-"""Part of the baseline: what a path is trusted to carry."""
+"""Fraction of its baseline that a path is trusted to carry."""
 USED = 0.7
-"""Part of its cap: what a path carries that would carry more without."""
+"""A path that carries this fraction of its cap would carry more without it."""
 STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25
-"""Between two changes of the cap; the same while it never was too much."""
+"""Between two changes of the cap; the second until it was first too high."""
 FIRST_OVERFLOW = 0.5
-"""Cap of a path that is opened, as a part of what those before it give."""
+"""Cap of a newly opened path, as a fraction of what the paths before it give."""
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
-"""Of the cap: as long as it never was too much; the first step after it was; and the power to which each further step
-is raised, so that noise changes it little and a demand that stays is met within seconds."""
+"""Growth factor until the cap was first too high; first factor after that; exponent for each further factor. Noise
+changes the cap little, and lasting demand is met within seconds."""
 FALL = 0.7
-"""Part of its cap, or of its rate without one, to which the path falls at most within ``STEP_SECONDS``."""
+"""Lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``."""
 DRAINS, FAST_DRAINS = 0.05, 0.3
-"""Part of what the paths before it give: where what waits on them becomes less by more than that, the cap is enough;
-and while it grows fast."""
+"""The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
 LEFT = 0.97
-"""Part of what the paths before it give: the last one has what exceeds it."""
+"""The last path gets what exceeds this fraction of what the paths before it give."""
 
 
 class Overflow:
-    """The cap of the last path that is open.
+    """The cap of the last open path.
 
-    While those before it are full it grows: twofold until it was too much once, afterwards slowly at first, or at once
-    by what begins to wait. It stays while less and less waits. While they are not full, and carry less than they did,
-    it falls to what they leave. It goes when the path itself gives no more.
+    While the paths before it are full the cap grows: it doubles until it was first too high, then grows slowly at
+    first, or at once by the growth of the backlog. It stays while the backlog drains. It falls to what the others leave
+    when they are not full and carry less than before. It goes when the path itself gives no more.
     """
 
     __slots__ = ("_growth", "_set_at", "_unused", "_waiting", "cap")
@@ -57,18 +56,18 @@ class Overflow:
         self._growth = FAST_GROWTH
         self._set_at = float("-inf")
         self._waiting = 0
-        """Bytes that waited on the paths before it then."""
+        """Bytes waiting on the paths before it at ``_set_at``."""
         self._unused = False
-        """The path gave less than its cap then."""
+        """At ``_set_at`` the path gave less than its cap."""
 
     def begin(self, now: float, before: Sequence[PathLoad]) -> None:
-        """Cap a path that was just opened, for those *before* it are full."""
+        """Cap a newly opened path; the paths *before* it are full."""
         self.cap = max(MIN_CAP, round(FIRST_OVERFLOW * sum(each.baseline for each in before)))
         self._growth, self._set_at, self._unused = FAST_GROWTH, now, False
         self._waiting = sum(each.waiting for each in before)
 
     def adjust(self, now: float, path: PathLoad, before: Sequence[PathLoad]) -> None:
-        """Set the cap of *path* by how it and those *before* it do."""
+        """Set the cap of *path* by its load and that of the paths *before* it."""
         fast = self._growth == FAST_GROWTH
         seconds = now - self._set_at
         if seconds < (FAST_STEP_SECONDS if fast else STEP_SECONDS):
@@ -76,7 +75,7 @@ class Overflow:
         given, waiting = sum(each.baseline for each in before), sum(each.waiting for each in before)
         carried, rate = sum(each.rate(MIN_WINDOW) for each in before), path.rate(MIN_WINDOW)
         more_waits = 8 * (waiting - self._waiting) / seconds
-        # What comes from the origin is what all carry, and by how much more waits than before.
+        # The origin's rate is what all paths carry plus the growth of the backlog.
         needed = rate + carried + more_waits - LEFT * given
         unused_before, self._unused = self._unused, self.cap is not None and rate < USED * self.cap
         self._set_at, self._waiting = now, waiting
@@ -100,7 +99,7 @@ class Overflow:
 
 
 class Waterfall(ActiveStandby):
-    """A path is opened when those before it are full."""
+    """Opens a path when the paths before it are full."""
 
     names = ("priority-based", "waterfall")
     meaning = "waterfall, which 3GPP calls priority-based: a path is used while those before it are full or gone"
@@ -120,9 +119,9 @@ class Waterfall(ActiveStandby):
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         super().__init__(paths, given)
         self._since: float | None = None
-        """Since when all that are open have been full, or one less has been enough."""
+        """Since when all open paths are full, or one less is enough."""
         self._overflow = Overflow()
-        """Of the last path that is open, while those before it work."""
+        """Cap of the last open path, while those before it work."""
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
@@ -152,7 +151,7 @@ class Waterfall(ActiveStandby):
         fewer = opened[:-1]
         closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in opened)
-        # What the paths before once carried, in an upload, is nothing: by that alone none would be closed.
+        # During an upload the paths have no baseline, which would keep all of them open.
         trusted = max(MIN_CAP, SPARE * sum(path.baseline for path in fewer))
         if closed and all(path.full for path in opened) and self._overflow.cap is None:
             wanted, after = {*self._open, closed[0]}, FULL_AFTER
