@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -53,8 +54,8 @@ class AddressNames:
         self._complain = complain
         self._read: tuple[int, int, int] | None = None
         self._names: Mapping[str, str] = {}
-        self.version = 0
-        """Another one whenever names have changed."""
+        self.version = int(time.time())
+        """Another one whenever names have changed, also after a restart."""
 
     def look(self) -> None:
         """Read the file where it is not the one that was read."""

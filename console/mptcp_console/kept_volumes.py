@@ -38,11 +38,15 @@ class KeptVolumes:
 
     async def keep(self, saved: Callable[[], bytes]) -> None:
         """Write what *saved* returns once a minute, and at last, until cancelled."""
+        writing: asyncio.Future[None] | None = None
         try:
             while True:
                 await asyncio.sleep(SECONDS)
-                await asyncio.to_thread(self._write, saved())
+                writing = asyncio.ensure_future(asyncio.to_thread(self._write, saved()))
+                await asyncio.shield(writing)
         finally:
+            if writing is not None:
+                await writing
             self._write(saved())
 
     def _write(self, content: bytes) -> None:

@@ -17,6 +17,8 @@ from mptcp_console.rates import PathKey, path_bytes
 
 MOST_PATHS: Final = 50
 """That are told, those that carried most."""
+CONTINUOUS: Final = 90.0
+"""Seconds without a look, or a throttler, in which nothing is missed: what is saved is a minute old."""
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
 _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
     "day": lambda now: now.replace(**_MIDNIGHT),  # type: ignore[arg-type]
@@ -40,11 +42,13 @@ class Volumes:
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
+        self._last: float | None = None
+        """Of the last summary."""
         if not saved:
             return
         try:
             found = json.loads(saved)
-            self._pid, self._before = found["pid"], _counts(found["before"])
+            self._pid, self._before, self._last = found["pid"], _counts(found["before"]), float(found["last"])
             for name in _PERIODS:
                 one = found["periods"][name]
                 self._periods[name] = _Period(float(one["begin"]), float(one["since"]), _counts(one["octets"]))
@@ -59,28 +63,35 @@ class Volumes:
             name: {"begin": each.begin, "since": each.since, "octets": _rows(each.octets)}
             for name, each in self._periods.items()
         }
-        return json.dumps({"pid": self._pid, "before": _rows(self._before), "periods": periods}).encode()
+        return json.dumps(
+            {"pid": self._pid, "last": self._last, "before": _rows(self._before), "periods": periods}
+        ).encode()
 
     def take(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was carried within each period, as of *summary*."""
-        now, counts = float(summary["time"]), path_bytes(summary)
+        now, counts, last = float(summary["time"]), path_bytes(summary), self._last
         started = float(summary.get("started") or now)
-        is_new = summary.get("pid") != self._pid
+        is_new = summary.get("pid") != self._pid or (last is not None and started > last + CONTINUOUS)
         before = {} if is_new else self._before
         for name, begin_of in _PERIODS.items():
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
-            if period is None:
-                period = self._periods[name] = _Period(begin, max(begin, started))
-                if started < begin:
-                    # How much of what the throttler counted is of this period, nobody knows.
-                    period.since = now
+            if period is None or last is None or last < begin:
+                # What was counted since the last look is of this period if that is a moment ago, or the throttler began
+                # within it; how much of more than that, nobody knows.
+                seen = last is not None and min(now, started if is_new else now) - last <= CONTINUOUS
+                whole = is_new and started >= begin
+                since = begin if seen else started if whole else now
+                period = self._periods[name] = _Period(begin, since)
+                if not seen and not whole:
                     continue
-            elif period.begin != begin:
-                period = self._periods[name] = _Period(begin, begin if begin > period.begin else now)
+            else:
+                period.begin = begin  # by another clock, or another zone of the policy
+                if is_new and started - last > CONTINUOUS:
+                    period.since = max(period.since, started)
             for key, count in counts.items():
                 period.octets[key] = period.octets.get(key, 0) + max(0, count - before.get(key, 0))
-        self._pid, self._before = summary.get("pid"), counts
+        self._pid, self._before, self._last = summary.get("pid"), counts, now
         return {name: _answer(period) for name, period in self._periods.items()}
 
 

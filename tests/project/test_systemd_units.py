@@ -158,7 +158,9 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "SupplementaryGroups") == [THROTTLER_USER]
     assert values(CONSOLE, "CapabilityBoundingSet") == [""]
     assert values(CONSOLE, "AmbientCapabilities") == []
-    assert not re.search(r"^(ReadWritePaths|\w+Directory)=", CONSOLE.read_text(), re.MULTILINE)
+    assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
+        "StateDirectory=mptcp-console"
+    ], "what each path carried, and nothing else"
     # Its token is root's to write. What fails there the console says itself.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 

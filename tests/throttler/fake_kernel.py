@@ -258,12 +258,15 @@ class FakeNftables:
 
     def __init__(self) -> None:
         self.table = ""
+        self.refuses = False
 
     def run(self, commands: str, what: str) -> str:
         if commands.startswith("list"):
             if not self.table:
                 raise KernelError(f"{what}: no such table")
             return self.table
+        if self.refuses:
+            raise KernelError(f"{what}: refused")
         self.table = commands.partition("delete table")[2].partition("\n")[2]
         return ""
 

@@ -41,7 +41,7 @@ def test_what_the_throttler_counted_before_the_console_began_counts_within_its_d
 
 def test_days_and_months_begin_by_the_policys_clock_and_restarts_lose_nothing() -> None:
     volumes, started = Volumes(), at(2026, 10, 31, 12)
-    volumes.take(summary(at(2026, 10, 31, 23, 59), started, 1_000))
+    volumes.take(summary(at(2026, 10, 31, 23, 59, 45), started, 1_000))
     # In UTC it is still October.
     assert told(volumes.take(summary(at(2026, 11, 1, 0, 1), started, 1_300))) == (
         at(2026, 11, 1), 300, at(2026, 11, 1), 300,
@@ -51,6 +51,7 @@ def test_days_and_months_begin_by_the_policys_clock_and_restarts_lose_nothing() 
     assert told(volumes.take(summary(again + 6, again, 30, pid=2)))[1::2] == (340, 340), (
         "a count that shrank adds nothing"
     )
+    volumes.take(summary(at(2026, 11, 1, 23, 59, 45), again, 30, pid=2))
     assert told(volumes.take(summary(at(2026, 11, 2, 0, 1), again, 130, pid=2)))[1::2] == (100, 440)
 
 
@@ -80,6 +81,36 @@ def test_a_restart_of_the_console_goes_on(tmp_path: Path, capsys: pytest.Capture
         assert not kept.read().saved()
         assert "begin anew" in capsys.readouterr().err
     assert not KeptVolumes(None).read().saved()
+
+
+def test_what_nobody_can_divide_among_days_is_of_none() -> None:
+    """Defect: a console that was down over midnight gave today the bytes of two days."""
+    volumes, started = Volumes(), at(2026, 10, 3)
+    volumes.take(summary(at(2026, 10, 9, 12), started, 100))
+    now = at(2026, 10, 11, 10)
+    since, day, _, month = told(volumes.take(summary(now, started, 100_100)))
+    assert (since, day, month) == (now, 0, 100_100)
+
+
+def test_another_zone_of_the_policy_begins_no_month_anew() -> None:
+    volumes, started, now = Volumes(), at(2026, 10, 1), at(2026, 10, 20, 12)
+    volumes.take(summary(at(2026, 10, 1, 0, 0), started, 0))
+    volumes.take(summary(now, started, 1_000))
+    other = summary(now + 5, started, 1_007)
+    other["policy"] = {"time_zone": "America/New_York"}
+    assert told(volumes.take(other))[3] == 1_007
+
+
+def test_what_both_missed_is_said() -> None:
+    volumes, started = Volumes(), at(2026, 10, 14, 0, 0)
+    volumes.take(summary(at(2026, 10, 14, 9), started, 1_000))
+    later = at(2026, 10, 14, 12)
+    since, day, *_ = told(volumes.take(summary(later + 5, later, 5, pid=2)))
+    assert (since, day) == (later, 1_005)
+    again = Volumes(volumes.saved())
+    assert told(again.take(summary(later + 10_000, later + 9_000, 40, pid=2)))[1] == 1_045, (
+        "another one with its number"
+    )
 
 
 def test_they_are_written_at_the_end(tmp_path: Path) -> None:

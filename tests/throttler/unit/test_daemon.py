@@ -362,8 +362,12 @@ async def test_plain_tcp_is_in_the_class_while_a_rule_says_so(tmp_path: Path) ->
         assert kernel.nftables.table == made
         await scene.reload("dry_run: true\n" + capped)
         assert not kernel.nftables.table
+        kernel.nftables.refuses = True
         await scene.reload(capped)
-        assert kernel.nftables.table
+        assert not kernel.nftables.table
+        kernel.nftables.refuses = False
+        await scene.daemon._plain_tcp.verify()
+        assert kernel.nftables.table, "what was refused is tried again"
     assert not kernel.nftables.table
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from test_daemon import CAPPED, PATHS, Scene, running, scenario, until
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.shaping.birth import AS_USUAL
 from mptcp_throttler.storage import grants
 from mptcp_throttler.storage.budget_ledger import Ledger
 
@@ -38,15 +40,21 @@ async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
     grants.change(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
     async with running(tmp_path, CAPPED, kernel) as scene:
         await until(lambda: scene.engine.capped == 1)
+        births = kernel.pacing.births
+        assert births[ip_network("10.1.0.0/31")] == AS_USUAL, "new connections, too, begin without"
+        assert births[ip_network("10.1.0.0/16")] != AS_USUAL
         explained = scene.ask(query="explain", token="7")["connections"][0]["subflows"][0]
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
         assert "alice" in explained["reason"]
         now = int(time.time())
-        grants.change(path, lambda _: [Grant(CLIENT, now, now + 2, "bob"), Grant("10.1.0.2", now, now + 3600)])
+        fresh = Grant(CLIENT, now + 2, now + 4, "bob"), Grant("10.1.0.2", now, now + 7200)
+        grants.change(path, lambda _: fresh)
+        await until(lambda: scene.engine.capped == 1)
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
         told = [each["text"] for each in scene.ask(query="events")["events"] if each["kind"] == "grant"]
-        assert [each.partition(":")[0] for each in told[-1:]] == [f"client {CLIENT}"]
+        assert f"client {CLIENT}: caps again" in told, "in its time, though its beginning was to come"
+        assert "client 10.1.0.2: caps again" not in told, "a longer one goes on"
         assert any("bob" in each for each in told)
         path.write_text("[")
         await asyncio.sleep(1.2)
@@ -83,6 +91,9 @@ def test_the_command_grants_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
         [CLIENT, "2 hours"],
         [CLIENT, "400d"],
         [CLIENT, "+5 gb"],
+        [CLIENT, "+0 GB"],
+        [CLIENT, "2h", "--budget", "volume"],
+        [CLIENT, "2h", "--why", "two\nlines"],
         [CLIENT, "+5 GB", "--budget", "volum"],
         ["10.1.0.0/24", "+5 GB"],
         ["all", "2h"],

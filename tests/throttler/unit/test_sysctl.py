@@ -15,10 +15,13 @@ from mptcp_throttler.kernel import sysctl
         ("1", None),
         (
             "0",
-            "Multipath TCP is switched off (net.mptcp.enabled = 0): no rule caps plain TCP, which is all that a "
-            "listener opened now takes; one from before, and its connections, go on",
+            "Multipath TCP is switched off (net.mptcp.enabled = 0): a listener opened now takes plain TCP, of which "
+            "only plain_tcp: cap holds; one from before, and its connections, go on",
         ),
-        (None, "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no rule caps plain TCP"),
+        (
+            None,
+            "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds",
+        ),
     ],
 )
 def test_why_no_connection_is_multipath_tcp(

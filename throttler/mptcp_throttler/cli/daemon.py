@@ -67,7 +67,7 @@ def reload(options: argparse.Namespace) -> int:
     reloads = reload_outcome(path)
     errors = (reloads["last_refused"] or {}).get("errors", ())
     # In the journal the daemon has logged them already.
-    for line in () if journal.is_journal() else (*reloads["settings"], *errors):
+    for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
         complain("reload refused: the policy in force stays")

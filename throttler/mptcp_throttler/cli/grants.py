@@ -36,6 +36,10 @@ def grant(options: argparse.Namespace) -> int:
             return _list(path, policy)
         if not words:
             raise mistake("grant", options.client, 'says not what; write 2h, "+5 GB" or end')
+        if not options.why.isprintable():
+            raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
+        if options.budget is not None and not words.startswith("+"):
+            raise mistake("--budget", options.budget, "belongs to a volume; a time lifts all caps")
         client = _client(options.client, words.startswith("+"))
         if words == END:
             return _end(path, client)
@@ -85,7 +89,8 @@ def _time(path: Path, policy: Policy, client: str, words: str, options: argparse
         raise mistake("grant", words, str(error)) from None
     # A client has one lift at a time: the latest replaces the others.
     change(path, lambda before: [*(each for each in _present(before) if each.budget or each.client != client), fresh])
-    print(f"{client}: no caps until {_when(fresh.until, policy)}")
+    besides = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
+    print(f"{client}: no caps until {_when(fresh.until, policy)}{besides}")
     return DONE
 
 
@@ -120,9 +125,10 @@ def _volume(
     try:
         for budget in chosen:
             begin, end = period(budget, policy.time_zone, now)
-            ledger.credit(Account(budget.name, client, begin), octets)
             fresh = Grant(client, now, end, _asked_by(), options.why, budget.name, octets)
+            # First: a file that cannot be written leaves the volume as it is.
             change(path, lambda before, fresh=fresh: [*_present(before), fresh])  # type: ignore[misc]
+            ledger.credit(Account(budget.name, client, begin), octets)
             more = f"{approximate_size(octets)} more of {budget.title}"
             print(f"{client or 'all clients'}: {more} until {_when(end, policy)}")
     finally:

@@ -114,7 +114,8 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
 def connected_clients(tables: Iterable[str], ports: Collection[int]) -> set[bytes]:
     """Return the packed addresses of clients with a connection to one of *ports* in the kernel's *tables*."""
     found = (each for table in tables for each in sockets(table.splitlines(), ESTABLISHED))
-    return {unmap(each.remote) for each in found if each.local_port in ports}
+    clients = {unmap(each.remote) for each in found if each.local_port in ports}
+    return {each for each in clients if not ip_address(each).is_loopback}  # this host's own, monitoring for one
 
 
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:

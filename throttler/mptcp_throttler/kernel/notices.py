@@ -22,7 +22,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages
 from mptcp_throttler.kernel.tc.htb import TCMSG
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
-from mptcp_throttler.shaping.model import NFT_TABLE
+from mptcp_throttler.shaping.model import NFT_TABLE, PLAIN_TCP_TABLE
 
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
@@ -155,9 +155,9 @@ class NftablesNotices(_Listener):
                 yield KernelChange(what, f"process {number} ({name})" if name else process_of(port))
         elif kind >> 8 == _NFT >> 8 and port not in self._changed:
             table = dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE, b"").rstrip(b"\0").decode(errors="replace")
-            if table == NFT_TABLE and not self._is_ours(port):
+            if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
                 number = kind & 0xFF
-                self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {NFT_TABLE}"
+                self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
 
 
 def process_of(port: int) -> str:

@@ -103,12 +103,12 @@ def mptcp_missing() -> str | None:
     try:
         off = _read(ENABLED) == "0"
     except KernelError:
-        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): no rule caps plain TCP"
+        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds"
     if not off:
         return None
     return (
-        f"Multipath TCP is switched off ({ENABLED} = 0): no rule caps plain TCP, which is all that a listener opened "
-        "now takes; one from before, and its connections, go on"
+        f"Multipath TCP is switched off ({ENABLED} = 0): a listener opened now takes plain TCP, of which only "
+        "plain_tcp: cap holds; one from before, and its connections, go on"
     )
 
 

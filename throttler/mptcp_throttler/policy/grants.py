@@ -54,4 +54,7 @@ def parse_length(text: str) -> int:
 
 def parse_more(text: str) -> int:
     """Return the bytes of ``+5 GB``. Raises ValueError."""
-    return parse_volume(text.strip().removeprefix("+").strip())
+    octets = parse_volume(text.strip().removeprefix("+").strip())
+    if not octets:
+        raise ValueError(f'"{text}" is nothing; write e.g. "+5 GB"')
+    return octets

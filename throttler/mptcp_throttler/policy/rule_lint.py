@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from mptcp_throttler.policy.conditions import Condition, is_inside
+from mptcp_throttler.policy.conditions import Condition
 from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, PathMatch, Policy, Rule
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
@@ -174,12 +174,15 @@ def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
 
 
 def _is_within(inner: PathMatch, outer: PathMatch) -> bool:
+    if inner is outer:
+        return True
     for key in outer.model_fields_set:
         mine, theirs = getattr(outer, key), getattr(inner, key)
         if theirs is None:
             return False
         if key == "clients":
-            within = all(any(is_inside(each, wide) for wide in mine) for each in theirs)
+            wide = outer.prefixes
+            within = wide is not None and all(any(wide.around(each)) for each in theirs)
         else:
             within = set(theirs) <= set(mine) if isinstance(mine, list) else theirs == mine
         if not within:
@@ -258,7 +261,12 @@ def _apart(one: PathMatch, other: PathMatch) -> bool:
     for key in one.model_fields_set & other.model_fields_set:
         mine, theirs = getattr(one, key), getattr(other, key)
         if key == "clients":
-            apart = not any(is_inside(a, b) or is_inside(b, a) for a in mine for b in theirs)
+            here, there = one.prefixes, other.prefixes
+            apart = (
+                here is None
+                or there is None
+                or not (any(any(there.around(each)) for each in mine) or any(any(here.around(each)) for each in theirs))
+            )
         else:
             apart = set(mine).isdisjoint(theirs) if isinstance(mine, list) else mine != theirs
         if apart:

@@ -76,7 +76,7 @@ class Daemon:
         self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
         grants = settings.ledger.with_name(GRANTS), engine.grants, engine.tracker.connections, engine.events
-        self._grants = Grants(*grants, engine.decide)
+        self._grants = Grants(*grants, engine.follow_grants)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
         self._closed_sockets = closed_sockets = ClosedSockets(

@@ -32,7 +32,7 @@ from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.runtime.tunnels import Tunnels
-from mptcp_throttler.shaping.birth import births
+from mptcp_throttler.shaping.birth import births, with_exceptions
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.grants import GrantStage
@@ -138,10 +138,20 @@ class Engine:
                 log.error("%s", error)  # each connection that lacks such a class is logged later, too
         # First the classes into which sockets will be accepted.
         self.downloads.reconciler.wake()
+        await self._set_births()
+        self.follow()
+
+    async def _set_births(self) -> None:
         # Another policy may have come into force meanwhile, with other open rules.
         policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
-        await self.paced.set_births(births(policy, policy.open_rules(wall), class_of, rests=self.rest.possible))
-        self.follow()
+        found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
+
+    async def follow_grants(self, tokens: Collection[int]) -> None:
+        """Decide about the connections of *tokens*, and have new ones begin, by the grants that are in force now."""
+        await self._set_births()
+        if tokens:
+            self.decide(tokens)
 
     async def run(self) -> None:
         """Do the periodic work every second, forever."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 from mptcp_throttler.mptcp.model import Connection
@@ -29,7 +29,7 @@ class Grants(Component):
         stage: GrantStage,
         connections: Mapping[int, Connection],
         events: EventRecorder,
-        changed: Callable[[Collection[int]], None],
+        changed: Callable[[Collection[int]], Awaitable[None]],
     ) -> None:
         """*connections* is the tracker's live view by token; *changed* takes the tokens to decide again."""
         self._path, self._stage, self._connections = path, stage, connections
@@ -49,8 +49,8 @@ class Grants(Component):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._read()
-            if time.time() >= self._stage.next_end:
-                self._take(self._grants)
+            if time.time() >= self._stage.next_change:
+                await self._take(self._grants)
 
     async def _read(self) -> None:
         try:
@@ -67,20 +67,23 @@ class Grants(Component):
             self._known = True
             log.error("%s", error)
             return
-        for each in fresh:
-            if self._known and each not in self._grants:
-                self._tell(each, each.words())
-        self._known = True
-        self._take(fresh)
+        if not self._known:  # at the start; what is in force then is decided with all else
+            self._known, self._grants = True, fresh
+            self._stage.set_grants(fresh, time.time(), self._connections)
+            return
+        for each in set(fresh) - set(self._grants):
+            self._tell(each, each.words())
+        await self._take(fresh)
 
-    def _take(self, fresh: tuple[Grant, ...]) -> None:
+    async def _take(self, fresh: tuple[Grant, ...]) -> None:
         before, self._grants = self._stage.in_force, fresh
         tokens = self._stage.set_grants(fresh, time.time(), self._connections)
-        for each in before:
-            if each not in self._stage.in_force:
+        if before == self._stage.in_force:
+            return
+        for each in set(before) - set(self._stage.in_force):
+            if not self._stage.covers(each.network):  # a longer one, or one for more clients, may go on
                 self._tell(each, "caps again")
-        if tokens:
-            self._changed(tokens)
+        await self._changed(tokens)
 
     def _tell(self, grant: Grant, text: str) -> None:
         log.info("grant to %s: %s", grant.client or "all", text, extra=TOLD | about(client=grant.client or None))

@@ -32,9 +32,10 @@ class PlainTcp(Component):
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
         self._wanted = ""
-        self._made = ""
-        """The table as nftables lists it; empty without one."""
+        self._made: str | None = ""
+        """The table as nftables lists it, empty without one; None while that is not known."""
         self._repairs = 0
+        self._changing = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:
         if policy.enforced.caps_plain_tcp:
@@ -44,38 +45,46 @@ class PlainTcp(Component):
 
     async def commit(self, policy: Policy) -> None:
         caps = list(plain_tcp_caps(policy.enforced, self._planner))
-        self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
-        await self._make()
+        async with self._changing:
+            self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
+            await self._make()
 
     async def verify(self) -> None:
-        if self._wanted and await self._listed() != self._made:
-            log.warning("nftables table %s is not as it was made: made anew", PLAIN_TCP_TABLE)
-            self._repairs += 1
-            await self._make()
+        async with self._changing:
+            if self._made is None:  # what was to be made, or removed, was refused
+                await self._make()
+            elif self._wanted and await self._listed() != self._made:
+                log.warning("nftables table %s is not as it was made: made anew", PLAIN_TCP_TABLE)
+                self._repairs += 1
+                await self._make()
 
     @property
     def repairs(self) -> int:
         return self._repairs
 
     async def close(self) -> None:
-        self._wanted = ""
         try:
-            await self._make()
+            async with self._changing:
+                self._wanted = ""
+                await self._make()
         finally:
             if self._nft is not None:
                 self._nft.close()
 
     async def remove_what_was_left(self) -> bool:
         """Remove what a killed daemon left; return whether there was anything. Raises KernelError."""
-        self._made = await self._listed() if self._kernel.upload_missing() is None else ""
-        left = bool(self._made)
+        if self._kernel.upload_missing() is not None or not await self._listed():
+            return False
+        self._made = None
         await self._make()
-        return left
+        return True
 
     async def _make(self) -> None:
-        if self._wanted or self._made:
+        """Make the table, or remove it. Refused or interrupted, it is tried again by :meth:`verify` and the end."""
+        if self._wanted or self._made != "":
+            self._made = None
             await self._run(_REMOVE + self._wanted, "make" if self._wanted else "remove")
-        self._made = await self._listed() if self._wanted else ""
+            self._made = await self._listed() if self._wanted else ""
 
     async def _listed(self) -> str:
         try:

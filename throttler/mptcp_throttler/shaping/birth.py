@@ -79,6 +79,15 @@ def births(
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
 
+def with_exceptions(found: Mapping[Network, Birth], networks: Collection[Network]) -> dict[Network, Birth]:
+    """Return the birth settings *found* without any for clients in *networks*."""
+    if not found or not networks:
+        return dict(found)
+    inside = Prefixes((each, True) for each in networks)
+    kept = {each: AS_USUAL if any(inside.around(each)) else birth for each, birth in found.items()}
+    return kept | dict.fromkeys(networks, AS_USUAL)
+
+
 def of_clients(single: Mapping[bytes, bool]) -> dict[Network, Birth | None]:
     """Return the birth settings by client address, given whether each client has a *single* path."""
     return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}

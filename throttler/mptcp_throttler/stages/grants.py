@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Final
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.policy.grants import Grant
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.values import Prefixes
+from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.stages.stage import Outcome, Samples, Stage
 
@@ -27,14 +28,17 @@ class GrantStage(Stage):
         self._policy: Policy | None = None
         self._prefixes: Prefixes[Grant] = Prefixes(())
         self.in_force: tuple[Grant, ...] = ()
+        self.next_change = math.inf
+        """When the next grant begins or ends, seconds since the epoch."""
 
     def set_policy(self, policy: Policy) -> None:
         self._policy = policy
 
     def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
         """Take the *grants* valid at *now*, seconds since the epoch; return the connections to decide anew."""
-        holding = [each for each in grants if not each.budget and each.since <= now < each.until]
-        after = tuple(sorted(holding, key=lambda each: -each.until))
+        lifts = [each for each in grants if not each.budget and now < each.until]
+        after = tuple(sorted((each for each in lifts if each.since <= now), key=lambda each: -each.until))
+        self.next_change = min((each.until if each.since <= now else each.since for each in lifts), default=math.inf)
         changed = set(after) ^ set(self.in_force)
         self.in_force = after
         self._prefixes = Prefixes((each.network, each) for each in after)
@@ -47,9 +51,9 @@ class GrantStage(Stage):
             if any(concerned.holds(each.four_tuple.remote) for each in connection.subflows)
         ]
 
-    @property
-    def next_end(self) -> float:
-        return min((each.until for each in self.in_force), default=float("inf"))
+    def covers(self, network: Network) -> bool:
+        """Tell whether a grant in force is for all of *network*."""
+        return any(True for _ in self._prefixes.around(network))
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""

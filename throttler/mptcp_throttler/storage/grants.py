@@ -15,6 +15,8 @@ from mptcp_throttler.policy.grants import Grant
 
 NAME = "grants.json"
 MOST = 10_000
+_LATEST = 1 << 33
+"""Seconds since the epoch: beyond, some calendars have no dates."""
 
 
 class GrantsError(Exception):
@@ -29,6 +31,8 @@ def read(path: Path) -> tuple[Grant, ...]:
                 raise GrantsError(f"grants: {path} {why}")
             grants = msgspec.json.decode(file.read(), type=tuple[Grant, ...])
         for each in grants:
+            if not 0 <= each.since <= each.until <= _LATEST:
+                raise ValueError(f"{each.since} to {each.until} is no time")
             if not each.budget:
                 _ = each.network
     except FileNotFoundError:
