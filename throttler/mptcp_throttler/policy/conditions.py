@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from datetime import datetime, tzinfo
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -161,9 +161,7 @@ class FromClients(OfSubflow):
         return [clients_text(self._prefixes)]
 
     def covers(self, other: FromClients | None) -> bool:
-        return other is not None and all(
-            any(is_inside(inner, outer) for outer in self._prefixes) for inner in other._prefixes
-        )
+        return other is not None and all(any(self._found.around(inner)) for inner in other._prefixes)
 
 
 class OpenHours(Condition):
@@ -277,8 +275,3 @@ def clients_text(prefixes: list[Network]) -> str:
     named = ", ".join(str(each) for each in prefixes[:MOST_PREFIXES])
     more = len(prefixes) - MOST_PREFIXES
     return f"clients {named}{f' and {more} more' if more > 0 else ''}"
-
-
-def is_inside(inner: Network, outer: Network) -> bool:
-    # subnet_of() takes only a prefix of the same family.
-    return inner.version == outer.version and inner.subnet_of(cast("Any", outer))

@@ -22,7 +22,8 @@ from mptcp_common.problems import (
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.policy import rule_lint
-from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths, volume_as_budget
+from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
+from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")

@@ -7,7 +7,6 @@ the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, time
 from functools import cached_property
@@ -56,6 +55,7 @@ from mptcp_throttler.policy.values import (
     Zone,
     also,
     none_or,
+    volume_as_budget,
 )
 from mptcp_throttler.steering.mode import Mode
 from mptcp_throttler.steering.modes import BY_NAME, MODES
@@ -353,9 +353,6 @@ class Budget(Named):
         return self.named(name)
 
 
-_LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
-
-
 class _BudgetOrName:
     """Annotation of a rule's ``budget``: ``none`` (None), a name (text) or a budget."""
 
@@ -371,16 +368,6 @@ class _BudgetOrName:
         if " " in value.strip() and (message := volume_as_budget(value)):
             raise ValueError(message)
         return parse_name(value)
-
-
-def volume_as_budget(value: str) -> str | None:
-    """Return what to write instead of a volume (``20 GB``) as a budget; None if *value* is not a volume."""
-    if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
-        return None
-    steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
-    return (
-        f"{shown(value)} is a volume; write when it begins anew and what holds then: {{period: month, steps: {steps}}}"
-    )
 
 
 _mode = one_of(*BY_NAME)

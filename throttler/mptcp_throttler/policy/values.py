@@ -35,6 +35,7 @@ VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
 HIGHEST_VOLUME: Final = 10**18
 """Bytes: far more than a link carries, and small enough for all tools to print, plot and store."""
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
+_LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 _V4_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
@@ -95,6 +96,16 @@ def parse_volume(value: object) -> int:
             f"{shown(value)} is out of range; at most {HIGHEST_VOLUME // VOLUME_UNITS['TB']} TB is allowed"
         )
     return int(exact)
+
+
+def volume_as_budget(value: str) -> str | None:
+    """Return what to write instead of a volume (``20 GB``) as a budget; None if *value* is not a volume."""
+    if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
+        return None
+    steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
+    return (
+        f"{shown(value)} is a volume; write when it begins anew and what holds then: {{period: month, steps: {steps}}}"
+    )
 
 
 def _parse_reset_time(value: object) -> time:
