@@ -86,15 +86,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    spent: Counter[str] = Counter()
+    components: Counter[str] = Counter()
+    files: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if hasattr(report, "processor_seconds"):
-                spent[report.nodeid.split("/")[1]] += report.processor_seconds
-    if spent:
+                components[report.nodeid.split("/")[1]] += report.processor_seconds
+                files[report.nodeid.split("::")[0]] += report.processor_seconds
+    if components:
         terminalreporter.section("processor seconds, children included")
-        for component, seconds in spent.most_common():
-            terminalreporter.write_line(f"{seconds:8.1f} {component}")
+        for name, seconds in components.most_common() + files.most_common(40):
+            terminalreporter.write_line(f"{seconds:8.1f} {name}")
 
 
 def _require(*features: str) -> None:

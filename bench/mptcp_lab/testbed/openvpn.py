@@ -81,12 +81,14 @@ def over_udp(
     ready yet. Raises TestbedError.
     """
     more = [] if local is None else ["--local", local]
+    first, second = f"10.94.{number}.1", f"10.94.{number}.2"
+    common = ["openvpn", "--proto", "udp", "--lport", str(port)]
     with _pair(
         client,
         server,
         number,
-        ["openvpn", "--proto", "udp", "--remote", remote, str(port), "--lport", str(port), *more],
-        ["openvpn", "--proto", "udp", "--lport", str(port)],
+        [*common, "--tls-client", "--ifconfig", second, first, "--remote", remote, str(port), *more],
+        [*common, "--tls-server", "--ifconfig", first, second],
         wait,
     ) as pair:
         yield pair
@@ -112,8 +114,12 @@ def over_tcp(
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # Each packet leaves at once, as over UDP.
     common = ["--socket-flags", "TCP_NODELAY"]
-    client_argv = ["openvpn", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by, *common]
-    server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *common]
+    client_argv = ["openvpn", "--client", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by]
+    # Between two points (without --server) OpenVPN closes its listening socket when a client has connected, and the
+    # kernel then refuses a join.
+    pool = ["--topology", "subnet", "--server", f"10.94.{number}.0", "255.255.255.0"]
+    server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *pool]
+    client_argv, server_argv = [*client_argv, *common], [*server_argv, *common]
     if multipath:
         client_argv, server_argv = mptcp_command(client_argv), mptcp_command(server_argv)
     with _pair(client, server, number, client_argv, server_argv, wait) as pair:
@@ -127,9 +133,8 @@ def _pair(
     stem = client.directory / f"openvpn-{client.name}"
     if not stem.with_name(f"{stem.name}-server.fingerprint").exists():
         client.run(["sh", "-ec", _CERTIFICATE, "sh", str(stem)])
-    inside = [f"10.94.{number}.{host}" for host in (1, 2)]
-    there_argv = [*server_argv, "--tls-server", "--dh", "none", *_common(stem, "server", "client", number, *inside)]
-    here_argv = [*client_argv, "--tls-client", *_common(stem, "client", "server", number, *reversed(inside))]
+    there_argv = [*server_argv, "--dh", "none", *_common(stem, "server", "client", number)]
+    here_argv = [*client_argv, *_common(stem, "client", "server", number)]
     there = server.popen(there_argv, name="openvpn")
     with undone(there.stop):
         here = client.popen(here_argv, name="openvpn")
@@ -140,14 +145,14 @@ def _pair(
             yield pair
 
 
-def _common(stem: Path, end: str, other: str, number: int, here: str, there: str) -> list[str]:
+def _common(stem: Path, end: str, other: str, number: int) -> list[str]:
     def file(of: str, kind: str) -> Path:
         return stem.with_name(f"{stem.name}-{of}.{kind}")
 
     fingerprint = file(other, "fingerprint").read_text().strip()
     # Without a cipher OpenVPN would agree on new keys after each 64 MB, as it does for ciphers with small blocks.
     return [
-        "--dev", device_of(number), "--dev-type", "tun", "--tun-mtu", str(MTU), "--ifconfig", here, there,
+        "--dev", device_of(number), "--dev-type", "tun", "--tun-mtu", str(MTU),
         "--cert", str(file(end, "crt")), "--key", str(file(end, "key")), "--peer-fingerprint", fingerprint,
     "--data-ciphers", "none", "--auth", "none", "--disable-dco", "--connect-retry", "1", "--reneg-bytes", "0",
     ]  # fmt: skip
