@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,8 +66,14 @@ class Scene:
         text = b"".join(self.daemon._answer(json.dumps(request).encode()))
         shown: dict[str, Any] = json.loads(text)
         answer = ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]
-        TypeAdapter(answer).validate_json(text)
+        _adapter(answer).validate_json(text)
         return shown
+
+
+@cache
+def _adapter(answer: Any) -> TypeAdapter[Any]:
+    """Made once for each answer: it takes far longer than to check one."""
+    return TypeAdapter(answer)
 
 
 @asynccontextmanager
