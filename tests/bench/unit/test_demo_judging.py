@@ -117,7 +117,7 @@ def with_cap_after(seconds: float | None, links: tuple[float, float]) -> Measure
 def test_a_cap_is_late_as_long_as_the_file_lasts(
     after: float | None, links: tuple[float, float], complaint: str | None
 ) -> None:
-    """As docs/contributing.md has it: over filled links the file is over some 4 s after it began."""
+    """Over filled links the file is over some 4 s after it began."""
     outcome = judge(with_cap_after(after, links), {"eth0": links[0] * 1e6, "wlan0": links[1] * 1e6})
     if complaint is None:
         assert not outcome.complaints
