@@ -89,8 +89,10 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="one HTML page of all that was run")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
-    report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR")
-    report.add_argument(
+    report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR, or kept.html")
+    kept = report.add_mutually_exclusive_group()
+    kept.add_argument("--kept", action="store_true", help="in place of DIR: all that docs/results keeps")
+    kept.add_argument(
         "--docs",
         nargs="*",
         metavar="NAME",
@@ -226,6 +228,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
     if arguments.docs is not None:
         return _docs(arguments)
+    if arguments.kept:
+        return _kept(arguments)
     target = arguments.output or arguments.directory / "report.html"
     missing = write_report(arguments.directory, target)
     print(target)
@@ -241,6 +245,15 @@ def _docs(arguments: argparse.Namespace) -> int:
         doc_tables.keep(name, arguments.directory)
     for page in doc_tables.write_pages():
         print(page)
+    return 0
+
+
+def _kept(arguments: argparse.Namespace) -> int:
+    from .kept_report import write_kept_report
+
+    target = arguments.output or arguments.directory / "kept.html"
+    write_kept_report(target)
+    print(target)
     return 0
 
 

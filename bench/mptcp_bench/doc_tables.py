@@ -1,20 +1,26 @@
 """The tables in docs/ that are generated from results, so that a page cannot say what was not measured.
 
-``docs/results/NAME.json`` keeps of a result what pages show: provenance, verdicts and tables, without the single
-values. In a page a table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``,
-``claims`` or the key of a table. ``<!-- table: NAME.KEY: WORDS -->`` has only the rows with these words in them; a row
-whose first cell is empty has that of the row above. Beneath verdicts that today's judge would not make all of, the page
-says in what they differ (``earlier_rules``).
+``docs/results/NAME.json`` keeps provenance, verdicts and tables of a result, without the single values. All of it is
+on the page that ``mptcp-bench report --kept`` makes (``kept_report``); a page in docs/ shows what its reader needs.
+There a table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``, ``claims`` or the
+key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` has the first column and those that are
+named, and the rows that have one of the WORDS in them, cells joined by commas; first cells that are empty are those of
+the row above, and ``…`` among WORDS is anything. ``brief`` in place of ``table`` leaves out intervals, the aims' bounds
+and verdicts, and names the file in place of the command. ``<!-- verdicts: NAME, NAME -->`` has what the papers say and
+the verdicts, without the figures.
+Beneath verdicts that today's judge would not make all of, the page says in what they differ (``earlier_rules``).
 ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
+from typing import get_args
 
 from mptcp_lab.testbed.services import REPOSITORY
 
@@ -23,13 +29,18 @@ from .earlier_rules import earlier_rule
 from .paper import chapter as paper_chapter
 from .paper.results import PaperResult
 from .report import load
-from .result_file import ExperimentResult, JudgedAim, Result, ResultError, Table, judge
+from .result_file import ExperimentResult, JudgedAim, Judgement, Result, ResultError, Table, judge
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
 """Directory within."""
-BEGIN = re.compile(r"<!-- table: (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?:: (?P<words>.+?))? -->")
+BEGIN = re.compile(
+    r"<!-- (?:(?P<form>table|brief): (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?: \[(?P<columns>[^]]+)\])?(?:: (?P<words>.+?))?"
+    r"|verdicts: (?P<names>[\w-]+(?:, [\w-]+)*)) -->"
+)
 END = "<!-- end -->"
+MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
+INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
 """What ``provenance`` says of a working copy that is as it was committed."""
 VERDICTS = ("aims", "claims")
@@ -85,18 +96,10 @@ def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
 def pages(docs: Path = DOCS) -> dict[Path, str]:
     """Return every page as the results that are kept have it.
 
-    :raises ResultError: a page names a result or a table that there is not, or no page shows a result that is kept
+    :raises ResultError: a page names a result or a table that there is not
     """
     kept = read_kept(docs)
-    found, shown = {}, set()
-    for page in sorted(docs.glob("*.md")):
-        text = page.read_text()
-        shown |= {begin["name"] for begin in BEGIN.finditer(text)}
-        found[page] = generated(text, kept, page.name)
-    unused = ", ".join(sorted(kept.keys() - shown))
-    if unused:
-        raise ResultError(f"{docs / KEPT}: no page shows {unused}")
-    return found
+    return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
@@ -121,49 +124,108 @@ def _lines(text: str, kept: Mapping[str, ExperimentResult], page: str) -> Iterat
         yield line
         begin = BEGIN.fullmatch(line)
         if begin is None:
-            if line.startswith("<!-- table") or line == END:
-                raise ResultError(f"{page}:{number}: {line}: there should be <!-- table: NAME.KEY --> and {END} alone")
+            if line.startswith(MARK):
+                forms = "<!-- table: NAME.KEY -->, <!-- verdicts: NAME, NAME -->"
+                raise ResultError(f"{page}:{number}: {line}: there should be {forms} and {END} alone")
             continue
-        name = begin["name"]
-        if name not in kept:
-            raise ResultError(f"{page}:{number}: no result {name!r} is kept; there are {', '.join(kept) or 'none'}")
+        where = f"{page}:{number}"
         yield ""
-        yield from markdown(_table(kept[name], begin["key"], begin["words"] or "", f"{page}:{number}"))
-        yield ""
-        yield origin(kept[name])
-        if begin["key"] in VERDICTS and (rule := earlier_rule(name, kept[name])):
-            yield ""
-            yield f"Judged by an earlier rule: {rule}."
+        yield from _verdicts(begin, kept, where) if begin["names"] else _shown(begin, kept, where)
         yield ""
         for _, old in lines:
             if BEGIN.fullmatch(old):
-                raise ResultError(f"{page}:{number}: {line}: no {END} before the next table")
+                raise ResultError(f"{where}: {line}: no {END} before the next table")
             if old == END:
                 yield END
                 break
         else:
-            raise ResultError(f"{page}:{number}: {line}: no {END} behind it")
+            raise ResultError(f"{where}: {line}: no {END} behind it")
 
 
-def _table(found: ExperimentResult, key: str, words: str, where: str) -> Table:
+def _of(name: str, kept: Mapping[str, ExperimentResult], where: str) -> ExperimentResult:
+    if name not in kept:
+        raise ResultError(f"{where}: no result {name!r} is kept; there are {', '.join(kept) or 'none'}")
+    return kept[name]
+
+
+def _shown(begin: re.Match[str], kept: Mapping[str, ExperimentResult], where: str) -> Iterator[str]:
+    name = begin["name"]
+    found = _of(name, kept, where)
+    table = _rows(_table(found, begin["key"], where), begin["words"], where)
+    table = _columns(table, begin["columns"], where)
+    brief = begin["form"] == "brief"
+    yield from markdown(_brief(table, begin["key"]) if brief else table)
+    yield ""
+    yield f"`docs/{KEPT}/{name}.json`, {found.provenance.started[:10]}." if brief else origin(found)
+    if begin["key"] in VERDICTS and (rule := earlier_rule(name, found)):
+        yield ""
+        yield f"Judged by an earlier rule: {rule}."
+
+
+def _verdicts(begin: re.Match[str], kept: Mapping[str, ExperimentResult], where: str) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = []
+    days = set()
+    for name in begin["names"].split(", "):
+        found = _of(name, kept, where)
+        days.add(found.provenance.started[:10])
+        claims = _table(found, "claims", where).rows
+        rows += ((f"`{name}`" * (number == 0), says, verdict) for number, (says, _, verdict) in enumerate(claims))
+    yield from markdown(Table("verdicts", "", ("", "the paper says", "verdict"), tuple(rows)))
+    yield ""
+    of = Counter(verdict for *_, verdict in rows)
+    counts = ", ".join(f"{of[verdict]} × {verdict}" for verdict in get_args(Judgement) if of[verdict])
+    yield f"{len(rows)} claims: {counts}. Measured {' to '.join(sorted({min(days), max(days)}))}."
+
+
+def _table(found: ExperimentResult, key: str, where: str) -> Table:
     tables = {table.key: table for table in found.tables}
     if found.aims:
         tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
-    rows = tables[key].rows
-    if words:
-        rows = tuple(row for row in _labelled(rows) if any(words in cell for cell in row))
-    if not rows:
-        raise ResultError(f"{where}: no row of {found.experiment}.{key} has {words!r} in it")
-    return replace(tables[key], rows=rows)
+    return tables[key]
+
+
+def _rows(table: Table, words: str | None, where: str) -> Table:
+    """Return the rows of *table* that have one of the *words* in them; none of them may be without a row."""
+    if not words:
+        return table
+    rows = tuple(_labelled(table.rows))
+    wanted = {row for each in words.split("; ") for row in _with(each, rows, f"{where}: no row of {table.key}")}
+    return replace(table, rows=tuple(row for row in rows if row in wanted))
+
+
+def _with(words: str, rows: Iterable[tuple[str, ...]], complaint: str) -> list[tuple[str, ...]]:
+    wanted = re.compile(".*".join(map(re.escape, words.split("…"))))
+    if found := [row for row in rows if wanted.search(", ".join(row))]:
+        return found
+    raise ResultError(f"{complaint} has {words!r} in it")
+
+
+def _columns(table: Table, columns: str | None, where: str) -> Table:
+    if not columns:
+        return table
+    wanted = columns.split("; ")
+    if unknown := [each for each in wanted if each not in table.head]:
+        raise ResultError(f"{where}: {table.key} has no column {unknown[0]!r}; there are {'; '.join(table.head)}")
+    places = [0, *map(table.head.index, wanted)]
+    head, *rows = (tuple(row[place] for place in places) for row in (table.head, *table.rows))
+    return replace(table, head=head, rows=tuple(rows))
+
+
+def _brief(table: Table, key: str) -> Table:
+    """Return *table* without intervals, and without what is wanted where it is one of aims."""
+    head, *rows = (row[:2] if key == "aims" else row for row in (table.head, *table.rows))
+    rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]
+    return replace(table, head=head, rows=tuple(rows))
 
 
 def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    label = ""
-    for first, *others in rows:
-        label = first or label
-        yield (label, *others)
+    above: tuple[str, ...] = ()
+    for row in rows:
+        empty = next((place for place, cell in enumerate(row) if cell), len(row))
+        above = (*above[:empty], *row[empty:])
+        yield above
 
 
 def _row(aim: JudgedAim) -> tuple[str, ...]:

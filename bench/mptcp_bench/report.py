@@ -66,10 +66,11 @@ def read(directory: Path) -> list[FoundResult]:
         raise ResultError("\n".join(wrong))
     if not found:
         raise ResultError(f"{directory}: no NAME/{result_file.FILE} in it; mptcp-bench run NAME makes one")
-    return sorted(found, key=lambda each: _position(each.result.experiment))
+    return sorted(found, key=lambda each: position(each.result.experiment))
 
 
-def _position(name: str) -> int:
+def position(name: str) -> int:
+    """Return where the experiment *name* stands in the report: the paper's come first."""
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
@@ -93,12 +94,19 @@ def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
     return Chapter(
         result=found,
         label=found.experiment,
+        explanation=explanation(found.experiment),
         aims=found.aims,
         figures=tuple(figures),
         warnings=tuple(warnings),
         tables=found.tables,
         parameters=tuple((name, word(value)) for name, value in found.parameters.items()),
     )
+
+
+def explanation(name: str) -> tuple[str, ...]:
+    """Return how the experiment *name*, one of ours, is measured, in paragraphs; nothing for another one."""
+    text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
+    return tuple(" ".join(each.split()) for each in text.split("\n\n") if each)
 
 
 def missing(there: Iterable[str]) -> tuple[str, ...]:
@@ -109,6 +117,11 @@ def missing(there: Iterable[str]) -> tuple[str, ...]:
 
 def report(found: Sequence[FoundResult]) -> str:
     """Return the page for *found*, in that order."""
+    return page([chapter(each) for each in found])
+
+
+def page(shown: Sequence[Chapter]) -> str:
+    """Return the page of the chapters *shown*, in that order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -118,13 +131,13 @@ def report(found: Sequence[FoundResult]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    chapters = [(f"{each.result.experiment}-{n}", chapter(each)) for n, each in enumerate(found)]
+    chapters = [(f"{each.result.experiment}-{n}", each) for n, each in enumerate(shown)]
     claims = Counter(claim.verdict for _, each in chapters for claim in each.claims)
     aims = Counter(aim.verdict for _, each in chapters for aim in each.aims)
     return environment.get_template(TEMPLATE).render(
-        papers=[each for each in chapters if isinstance(each[1].result, PaperResult)],
-        ours=[each for each in chapters if not isinstance(each[1].result, PaperResult)],
-        missing=missing(each.result.experiment for each in found),
+        papers=[each for each in chapters if each[1].result.experiment in scenarios.NAMES],
+        ours=[each for each in chapters if each[1].result.experiment not in scenarios.NAMES],
+        missing=missing(each.result.experiment for each in shown),
         claims=[(verdict, claims[verdict]) for verdict in get_args(Judgement)],
         aims=[(verdict, aims[verdict]) for verdict in get_args(AimVerdict)],
     )
@@ -139,7 +152,7 @@ def write_report(directory: Path, target: Path) -> tuple[str, ...]:
     :raises OSError: *target* cannot be written
     """
     found = read(directory)
-    page = report(found)
+    text = report(found)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page)
+    target.write_text(text)
     return missing(each.result.experiment for each in found)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from .result_file import JudgedAim, JudgedClaim, Result, Scalar, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture, as SVG, and what it shows, for those who do not see it."""
+    """A picture and what it shows, for those who do not see it."""
 
-    svg: bytes
+    image: bytes
     alternative: str
+    form: Literal["svg+xml", "png"] = "svg+xml"
 
     @property
     def url(self) -> str:
         """A data URL: the page fetches nothing."""
-        return "data:image/svg+xml;base64," + b64encode(self.svg).decode()
+        return f"data:image/{self.form};base64," + b64encode(self.image).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Chapter:
     """``Figure 3``, or the name of the command."""
     done: str = ""
     """How much of what was planned."""
+    explanation: tuple[str, ...] = ()
+    """How it is measured, in paragraphs."""
     claims: tuple[JudgedClaim, ...] = ()
     aims: tuple[JudgedAim, ...] = ()
     figures: tuple[Figure, ...] = ()

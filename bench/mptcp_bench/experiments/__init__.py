@@ -6,6 +6,7 @@ be given options takes ``options`` too, and has ``OPTIONS``: what each is, by na
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class Experiment:
         found = import_module(f"{__name__}.{self.file}")
         part = self.module.partition(":")[2]
         return getattr(found, part) if part else found
+
+    @property
+    def explanation(self) -> str:
+        """How it is measured: what its module says of itself."""
+        return inspect.getdoc(import_module(f"{__name__}.{self.file}")) or ""
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
         """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for one that is unknown."""

@@ -3,7 +3,9 @@
 Downloads of large files by GET and through tunnels (CONNECT), small requests over kept connections as fast as the
 proxy answers and at half that rate, and idle and busy connections that are held; by TCP clients, and by Multipath TCP
 with one subflow and with two. Each proxy runs alone while it is measured, started anew; the order is drawn for each
-round. The main figure is the processor time of all processes of the proxy. docs/relay-cost.md has the results.
+round. The main figure is the processor time of all processes of the proxy, seconds for 10^9 bytes or µs for a request,
+as the median of the rounds and its 95 % bootstrap interval; */ direct* are rates, × the rate without a proxy. A proxy
+that shares its processors pays for the kernels of router and client, too; with ``processors=apart`` it has its own.
 
 The clients are ``native/relay_load.c``. Of Debian's load generators wrk has neither tunnels nor a rate, ab speaks
 HTTP/1.0, and h2load and hey keep no tunnel for further requests; none counts what an answer took from when it was due.

@@ -3,8 +3,7 @@
 For each number, in one testbed, with a crowd that is opened anew: the reload that caps every tunnel, how long the event
 loop is silent, ``status``, processor time with and without caps, the reaction of a join beside them (to a port of its
 own), memory, and SIGTERM when idle, in a reload and just after a start. Then, in a testbed with emulated paths, a
-download that is capped softly beside some of them. Each figure has its aim beside it; docs/measurements.md says how
-each is measured.
+download that is capped softly beside some of them. Each figure has its aim beside it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A download through OpenVPN, without cipher, over emulated paths: over each path 
 whose daemons start anew for each download, so that what they learn of the paths is in it; split 50/50; and over
 Multipath TCP. Variants take turns within a run. Of two congestion controls of what is sent through the tunnel each has
 a testbed of its own, side by side, where both together are far below what the machine carries. Further: a path that
-falls silent, paths that change, a call beside a download, and what a packet costs. docs/tunnel-measurements.md has the
-results.
+falls silent, paths that change, a call beside a download, and what a packet costs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many workers Squid has: what squid.conf says, and where it says nothing one for each processor. Pure.
 
 Squid takes one worker for everything by default, and one worker is one thread: it uses one processor, however many
-there are. Several listen on the same ports (docs/relay-cost.md has what that gives). They do not share what Squid keeps
+there are. Several listen on the same ports. They do not share what Squid keeps
 in a process alone, so where squid.conf has such a thing, one stays the default: it would mean something else with
 several.
 """

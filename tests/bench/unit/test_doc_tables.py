@@ -125,6 +125,51 @@ def test_a_row_without_a_label_has_that_of_the_row_above() -> None:
     assert "| | at once | 0.6 |" in generated(PAGE.replace("aims", "rates"), {"recovery": found}, "p.md")
 
 
+def test_all_first_cells_that_are_empty_are_those_of_the_row_above() -> None:
+    rows = (("20", "standby", "after s", "0.3"), ("", "", "before", "0"), ("", "balanced", "share", "0.7"))
+    found = replace(FOUND, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
+    text = generated(PAGE.replace("aims", "modes: standby, before; share"), {"recovery": found}, "p.md")
+    assert "| 20 | standby | before | 0 |\n| 20 | balanced | share | 0.7 |\n" in text
+    assert "after s" not in text
+
+
+def test_words_may_leave_out_what_stands_between_them() -> None:
+    text = generated(PAGE.replace("aims", "aims: nftables…0.7"), {"recovery": FOUND}, "p.md")
+    assert "seconds" in text
+    assert "gap" not in text
+
+
+def test_columns_are_chosen_by_name() -> None:
+    rows = (("a", "b", "c, d"), ("e", "f", "g"))
+    found = replace(FOUND, tables=(Table("rates", "", ("path", "up", "down, kB"), rows),))
+    text = generated(PAGE.replace("aims", "rates [down, kB; up]: e"), {"recovery": found}, "p.md")
+    assert "| path | down, kB | up |\n| --- | --- | --- |\n| e | g | f |\n\n" in text
+
+
+def test_a_brief_table_has_neither_intervals_nor_bounds() -> None:
+    rows = (("8 ± 2 ms", "4.7 (4.1 to 5.4)", "1.5 ± 0.2", "6 ms (≤ 8)"),)
+    found = replace(FOUND, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
+    text = generated(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), {"recovery": found}, "p.md")
+    assert "| 8 ± 2 ms | 4.7 | 1.5 | 6 ms (≤ 8) |\n\n`docs/results/recovery.json`, 2026-01-02.\n" in text
+    text = generated(PAGE.replace("table", "brief"), {"recovery": FOUND}, "p.md")
+    assert "| | measured |\n| --- | --- |\n| iptables: gap | 0.125 s |\n" in text
+    assert "missed" not in text
+
+
+def test_verdicts_are_shown_and_counted() -> None:
+    def claimed(*verdicts: str, day: str) -> ExperimentResult:
+        rows = tuple((f"claim {number}", "a figure", verdict) for number, verdict in enumerate(verdicts))
+        provenance = replace(PROVENANCE, started=f"{day}T00:00:00+00:00")
+        return replace(FOUND, tables=(Table("claims", "", ("", "", ""), rows),), provenance=provenance)
+
+    kept = {"a": claimed("holds", "fails", day="2026-01-03"), "b": claimed("holds", day="2026-01-02")}
+    text = generated(f"<!-- verdicts: a, b -->\n{END}\n", kept, "p.md")
+    assert "| `a` | claim 0 | holds |\n| | claim 1 | fails |\n| `b` | claim 0 | holds |\n" in text
+    assert "\n3 claims: 2 × holds, 1 × fails. Measured 2026-01-02 to 2026-01-03.\n" in text
+    assert "a figure" not in text
+    assert "Measured 2026-01-02.\n" in generated(f"<!-- verdicts: b -->\n{END}\n", kept, "p.md")
+
+
 def test_a_table_of_the_experiments_own() -> None:
     text = generated(PAGE.replace("aims", "rates"), {"recovery": FOUND}, "p.md")
     assert "| path | Mbit/s |\n| --- | --- |\n| eth0 | 5.0 |\n" in text
@@ -135,7 +180,12 @@ def test_a_table_of_the_experiments_own() -> None:
     [
         (PAGE.replace("recovery", "guard"), "p.md:3: no result 'guard' is kept; there are recovery"),
         (PAGE.replace("aims", "claims"), "p.md:3: recovery has no table 'claims'; there are rates, aims"),
-        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of recovery.aims has 'bird' in it"),
+        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of aims has 'bird' in it"),
+        (PAGE.replace("aims", "aims: gap; bird"), "p.md:3: no row of aims has 'bird' in it"),
+        (PAGE.replace("aims", "rates [bird]"), "p.md:3: rates has no column 'bird'; there are path; Mbit/s"),
+        (f"<!-- verdicts: bird -->\n{END}", "p.md:1: no result 'bird' is kept; there are recovery"),
+        (f"<!-- verdicts: recovery -->\n{END}", "p.md:1: recovery has no table 'claims'; there are rates, aims"),
+        (f"<!-- verdicts -->\n{END}", "p.md:1: <!-- verdicts -->: there should be "),
         (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> behind it"),
         (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> before the next table"),
         (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: there should be "),
@@ -177,10 +227,10 @@ def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
     assert write_pages(docs) == [docs / "p.md"]
 
 
-def test_a_result_that_no_page_shows_is_reported(tmp_path: Path) -> None:
+def test_a_result_need_not_be_on_a_page(tmp_path: Path) -> None:
+    """It is in the report: ``test_kept_report.py``."""
     result_file.write(FOUND, tmp_path / doc_tables.KEPT / "recovery.json")
-    with pytest.raises(ResultError, match=r"results: no page shows recovery$"):
-        pages(tmp_path)
+    assert pages(tmp_path) == {}
 
 
 @pytest.mark.usefixtures("undrawn")
