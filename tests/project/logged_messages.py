@@ -1,8 +1,8 @@
 """What the daemons can log as a warning or an error, from their source.
 
-A message is its text with :data:`HOLE` where something is filled in. The text is followed to where it is written: a local
-name, a constant, a parameter that callers in the same file give. Where nothing of it is written at the call, it is that of
-an exception of :data:`REFUSALS`, or of a function in :data:`FOUND_BY`; the texts of all of these count as well.
+A message is a text with :data:`HOLE` where something is filled in. The text is followed to its source: a local name, a
+constant, an argument of callers in the same file. A call that logs a text from elsewhere logs an exception of
+:data:`REFUSALS`, or what a function in :data:`FOUND_BY` returns; the texts of all of these are collected, too.
 """
 
 from __future__ import annotations
@@ -65,11 +65,7 @@ class Source:
         self.name = str(path.relative_to(REPOSITORY))
         self.tree = ast.parse(path.read_text())
         self.constants = dict(_constants(self.tree))
-        self._parts = {
-            part
-            for each in ast.walk(self.tree)
-            for part in _parts(each)
-        }
+        self._parts = {part for each in ast.walk(self.tree) for part in _parts(each)}
         self.functions: dict[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         for each in ast.walk(self.tree):
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -145,7 +141,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
             case ast.AnnAssign(ast.Name(name), _, ast.Constant(str(value))):
                 yield name, value
             case ast.Assign([ast.Name(name)], ast.JoinedStr(parts)):
-                yield name, "".join(part.value if isinstance(part, ast.Constant) else HOLE for part in parts)
+                yield name, "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in parts)
 
 
 @cache

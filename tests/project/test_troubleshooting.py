@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from logged_messages import HOLE, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
@@ -13,7 +12,7 @@ MOST = 14
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
-    """Return what the page has in code font as messages: in the first column of tables, and in the list of operations."""
+    """Return the page's messages: code font in the first column of tables, and in the list of operations."""
     section = PAGE.partition("\n## Messages in the journal\n")[2]
     operations, _, rest = section.partition("\n| reason |")
     cells = [operations, *(line.split("|")[1] for line in rest.splitlines() if line.startswith("| "))]
