@@ -58,6 +58,9 @@ FOUND_BY: Final = {
 """Functions whose texts are handed on, by where they are logged; each by the end of its file's name."""
 
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Source:
     """One file of Python."""
 
@@ -65,19 +68,26 @@ class Source:
         self.name = str(path.relative_to(REPOSITORY))
         self.tree = ast.parse(path.read_text())
         self.constants = dict(_constants(self.tree))
-        self._parts = {part for each in ast.walk(self.tree) for part in _parts(each)}
-        self.functions: dict[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef] = {}
-        for each in ast.walk(self.tree):
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                self.functions |= dict.fromkeys(ast.walk(each), each)  # the innermost comes last
+        self.functions: dict[ast.AST, Function] = {}
+        """By node, the innermost function that it is in."""
+        self.calls: list[ast.Call] = []
+        self._parts: set[ast.AST] = set()
+        self._look(self.tree, None)
+
+    def _look(self, node: ast.AST, function: Function | None) -> None:
+        if isinstance(node, Function):
+            function = node
+        if function is not None:
+            self.functions[node] = function
+        if isinstance(node, ast.Call):
+            self.calls.append(node)
+        self._parts.update(_parts(node))
+        for each in ast.iter_child_nodes(node):
+            self._look(each, function)
 
     def is_part(self, node: ast.AST) -> bool:
         """Whether *node* is a piece of a longer text, or a docstring."""
         return node in self._parts
-
-    @property
-    def calls(self) -> Iterator[ast.Call]:
-        return (each for each in ast.walk(self.tree) if isinstance(each, ast.Call))
 
     def place(self, node: ast.AST) -> str:
         function = self.functions.get(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from logged_messages import HOLE, REPOSITORY, messages
+from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
 MOST = 14
@@ -18,6 +18,20 @@ def patterns() -> dict[str, re.Pattern[str]]:
     cells = [operations, *(line.split("|")[1] for line in rest.splitlines() if line.startswith("| "))]
     texts = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
     return {text: re.compile(".*".join(map(re.escape, text.split(HOLE))), re.DOTALL) for text in texts if text != HOLE}
+
+
+def test_messages_of_each_daemon_are_found() -> None:
+    assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
+    known = messages()
+    for text in (
+        "… segments dropped by the capture buffer",  # of a format
+        "Squid does not listen on port …; why is said in …",  # of another method
+        "the keeper of the path manager is gone, without which a kill costs joins",  # of a list
+        "no address of parent …: …",  # of a local name
+        "…: …; the names from before are shown",  # of a callback
+        "ledger … is no regular file; remove it",  # of an exception
+    ):
+        assert text in known
 
 
 def test_every_warning_and_error_has_a_line() -> None:
