@@ -123,6 +123,8 @@ def test_commands_print_what_the_page_says(recipe: str, tmp_path: Path) -> None:
             assert expected or not said, f"{line}: the page does not show {said}"
             ran += 1
     assert ran
+    squid = (hosts[""].root / "etc/mptcp-proxy/squid.conf").read_text()
+    assert ("maxconn 4000" in squid and "client_ip_max_connections 5000" in squid) is ("sed -i" in RECIPES[recipe])
     units = {each.stem for each in (ROOT / "systemd").glob("*.service")} | {"prometheus"}
     for host in hosts.values():
         told = (host.root / "systemctl").read_text().split() if (host.root / "systemctl").exists() else []
