@@ -8,8 +8,6 @@ from metrics_page import PAGE, name, shown, written
 from monitoring import METRIC, alerts
 from scrapes import exposition, samples
 
-FAULTS = PAGE.with_name("faults.md")
-
 
 def test_the_tables_are_those_of_the_metrics_and_alerts() -> None:
     page = PAGE.read_text()
@@ -24,11 +22,3 @@ def test_the_tables_are_those_of_the_metrics_and_alerts() -> None:
 def test_every_metric_in_the_text_is_one_that_is_exported() -> None:
     known = {sample for sample, _ in samples(exposition(shown()))} | {name(metric) for metric in shown()}
     assert set(METRIC.findall(PAGE.read_text())) - {"mptcp_throttler", "mptcp_ext"} <= known
-
-
-def test_faults_are_shown_by_metrics_and_alerts_that_there_are() -> None:
-    known = {name(metric) for metric in shown()} | {rule["alert"] for rule in alerts()}
-    section = FAULTS.read_text().partition("\n## In the metrics\n")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(\w+)`", section))
-    assert len(named) > 10
-    assert named <= known

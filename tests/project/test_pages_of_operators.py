@@ -1,0 +1,70 @@
+"""What pages for operators say against the code: commands that can be typed, limits, exit statuses, units."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_common import exit_status
+from mptcp_throttler.mptcp.limits import TrackerLimits
+
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = sorted(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
+PAGES = ("operator", "troubleshooting", "recipes", "packages", "firewall")
+OPERATOR = (REPOSITORY / "docs/operator.md").read_text()
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield our commands in code blocks, after a prompt or not, and between backticks."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    typed = [re.sub(r"^(?:\w*\$|#) ", "", line) for block in blocks for line in block.splitlines()]
+    typed += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    for part in (part for line in typed for part in re.split(r"&&|;| \| | 2>", line)):
+        words = part.split(" #")[0].strip().removeprefix("sudo ")
+        if words.split(" ")[0] in COMMANDS and "…" not in words and " " in words:
+            yield words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_those_that_there_are(page: str) -> None:
+    found = set(commands((REPOSITORY / f"docs/{page}.md").read_text()))
+    assert found or page == "firewall"
+    for command in found:
+        program, *arguments = shlex.split(command)
+        parser = importlib.import_module(f"{program.replace('-', '_')}.cli")._parser()
+        if len(arguments) == 1:  # named, not typed
+            with pytest.raises(SystemExit, match=r"^0$"):
+                parser.parse_args([*arguments, "--help"])
+        else:
+            parser.parse_args(arguments)  # it ends the process by what it does not know
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_units_are_those_that_there_are(page: str) -> None:
+    units = {each.stem for each in (REPOSITORY / "systemd").glob("*.service")}
+    found = re.findall(r"systemctl [\w -]*?(mptcp-[\w-]+)", (REPOSITORY / f"docs/{page}.md").read_text())
+    assert set(found) <= units
+
+
+def test_limits_are_those_of_the_shipped_configuration() -> None:
+    squid = (REPOSITORY / "conf/squid.conf").read_text()
+    (many,) = re.findall(r"maxconn (\d+)$", squid, re.MULTILINE)
+    (most,) = re.findall(r"^client_ip_max_connections (\d+)", squid, re.MULTILINE)
+    row = f"| {many}, then 429; {int(most):,}, then closed | `maxconn`, `client_ip_max_connections` in `squid.conf` |"
+    assert row in OPERATOR
+    limits = (REPOSITORY / "conf/nftables/limit-new-connections.nft").read_text()
+    for count, burst in re.findall(r"@clients\d .* over (\d+)/second burst (\d+) packets", limits):
+        assert f"| {burst} at once, {count} a second," in OPERATOR
+    assert f"| {TrackerLimits().max_connections:,}; one client gets half" in OPERATOR
+    assert f"; {TrackerLimits().max_subflows_per_connection} while a rule steers by order |" in OPERATOR
+
+
+def test_exit_statuses_are_those_of_the_commands() -> None:
+    rows = {int(each) for each in re.findall(r"^\| (\d+) \|", OPERATOR, re.MULTILINE)}
+    assert rows == {exit_status.DONE, exit_status.FAILED, exit_status.USAGE, exit_status.CONFIGURATION}

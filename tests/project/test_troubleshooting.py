@@ -1,0 +1,45 @@
+"""docs/troubleshooting.md has a line for every warning and error of the daemons, and none that there is not."""
+
+from __future__ import annotations
+
+import re
+
+from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
+
+PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
+MOST = 14
+"""Messages that one text on the page may stand for."""
+
+
+def patterns() -> dict[str, re.Pattern[str]]:
+    """Return the page's messages: code font in the first column of tables, and in the list of operations."""
+    section = PAGE.partition("\n## Messages in the journal\n")[2]
+    operations, _, rest = section.partition("\n| reason |")
+    cells = [operations, *(line.split("|")[1] for line in rest.splitlines() if line.startswith("| "))]
+    texts = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+    return {text: re.compile(".*".join(map(re.escape, text.split(HOLE))), re.DOTALL) for text in texts if text != HOLE}
+
+
+def test_messages_of_each_daemon_are_found() -> None:
+    assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
+    known = messages()
+    for text in (
+        "… segments dropped by the capture buffer",  # of a format
+        "Squid does not listen on port …; why is said in …",  # of another method
+        "the keeper of the path manager is gone, without which a kill costs joins",  # of a list
+        "no address of parent …: …",  # of a local name
+        "…: …; the names from before are shown",  # of a callback
+        "ledger … is no regular file; remove it",  # of an exception
+    ):
+        assert text in known
+
+
+def test_every_warning_and_error_has_a_line() -> None:
+    known = patterns().values()
+    missing = {text: place for text, place in messages().items() if not any(each.match(text) for each in known)}
+    assert missing == {}
+
+
+def test_every_line_is_of_few_messages_that_there_are() -> None:
+    found = {text: sum(1 for each in messages() if pattern.match(each)) for text, pattern in patterns().items()}
+    assert {text: count for text, count in found.items() if not 0 < count <= MOST} == {}

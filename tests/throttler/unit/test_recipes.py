@@ -1,0 +1,202 @@
+"""docs/recipes.md: each recipe does what it says, by the real commands, on a host that is a directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mptcp_throttler.cli import main
+from mptcp_throttler.policy.budget import Account, Usage, period
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.storage.budget_ledger import Ledger
+
+ROOT: Final = Path(__file__).parents[3]
+PAGE: Final = (ROOT / "docs/recipes.md").read_text()
+INTRODUCTION, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+RECIPES: Final = dict(each.split("\n", 1) for each in SECTIONS)
+BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMPT: Final = re.compile(r"(old|new|)\$ (.*)")
+HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
+NEEDED: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
+"""Programs that commands take."""
+PROGRAMS: Final = {
+    "mptcp-throttler": f"""
+command=$1; shift
+case $command in check) set -- --policy HERE/etc/mptcp-throttler/policy.yaml ;; esac
+exec {sys.executable} -c 'import sys; from mptcp_throttler.cli import main; sys.exit(main())' \\
+    $command --config HERE/throttler.yaml "$@"
+""",
+    "mptcp-proxy": f"""
+exec {sys.executable} -c 'import sys; from mptcp_proxy.cli import main; sys.exit(main())' "$@" \\
+    --config HERE/etc/mptcp-proxy/squid.conf
+""",
+    "sudo": 'exec "$@"',
+    "systemctl": 'echo "$@" >>HERE/systemctl',
+    "sudoedit": "[ -f $1 ]",
+    "apt": "",
+    "nft": "",  # has a test of its own
+}
+"""What runs in place of commands; HERE is the host's root."""
+
+
+class Host:
+    """A directory with the files of an installed package."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("bin", "etc/mptcp-throttler", "etc/mptcp-console", "etc/prometheus", "var/lib/mptcp-throttler"):
+            (root / name).mkdir(parents=True)
+        (root / "etc/mptcp-console/token").write_text("0123456789abcdef" * 4)
+        (root / "etc/mptcp-throttler/throttler.yaml").write_text("interfaces: [wan0]\n")
+        (root / "etc/mptcp-throttler/policy.yaml").write_text(f"{HEAD}  - {{name: all, throttle: none}}\n")
+        Ledger(root / "var/lib/mptcp-throttler/ledger.sqlite").close()
+        (root / "etc/mptcp-proxy").mkdir()
+        shutil.copy(ROOT / "conf/squid.conf", root / "etc/mptcp-proxy")
+        (root / "throttler.yaml").write_text(
+            f"interfaces: [wan0]\npolicy: {root}/etc/mptcp-throttler/policy.yaml\n"
+            f"ledger: {root}/var/lib/mptcp-throttler/ledger.sqlite\n"
+        )
+        for name, text in PROGRAMS.items():
+            program = root / "bin" / name
+            program.write_text(f"#!/bin/sh\n{self.here(text.replace('HERE', str(root)))}\n")
+            program.chmod(0o755)
+
+    def here(self, text: str) -> str:
+        """Return *text* with the host's root for that of the file system."""
+        text = text.replace("/usr/share/doc/mptcp-steering-proxy/examples", str(ROOT / "conf"))
+        return re.sub(r"(?<=[\s\[])/etc/", f"{self.root}/etc/", text).replace("-C / ", f"-C {self.root} ")
+
+    def write(self, language: str, text: str) -> None:
+        """Write a file as the page shows it; its name is in the first line."""
+        named = re.match(r"# (\S+)\n", text)
+        etc = self.root / "etc"
+        if language == "yaml" and text.startswith("  - "):
+            (etc / "mptcp-throttler/policy.yaml").write_text(HEAD + text)
+        elif named is None:
+            assert language == "nft", text
+        elif named[1] == "policy.yaml":
+            (etc / "mptcp-throttler/policy.yaml").write_text(text)
+        elif named[1] == "squid.conf":
+            (etc / "mptcp-proxy/squid.conf").open("a").write(text)
+        else:
+            (self.root / named[1].lstrip("/")).write_text(self.here(text))
+
+    def run(self, command: str, directory: Path) -> str:
+        for program, needed in NEEDED.items():
+            if program in command and shutil.which(needed) is None:
+                pytest.skip(f"NOT TESTED: {needed} is not installed")
+        # That group comes with Prometheus.
+        text = f"set -eo pipefail\n{self.here(command.replace('-g prometheus ', ''))}"
+        path = f"{self.root}/bin:{os.environ['PATH']}"
+        ended = subprocess.run(
+            ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, f"{command}: {ended.stdout}"
+        return ended.stdout.rstrip("\n")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_commands_print_what_the_page_says(recipe: str, tmp_path: Path) -> None:
+    hosts = {name: Host(tmp_path / (name or "here")) for name in ("", "old", "new")}
+    (tmp_path / "client.yaml").write_text(CLIENT)
+    ran = 0
+    for language, block in BLOCK.findall(RECIPES[recipe]):
+        if not PROMPT.match(block):
+            hosts[""].write(language, block)
+            continue
+        for part in re.split(r"^(?=(?:old|new|)\$ )", block, flags=re.MULTILINE)[1:]:
+            line, _, expected = part.rstrip("\n").partition("\n")
+            prompt = PROMPT.fullmatch(line)
+            assert prompt
+            said = hosts[prompt[1]].run(prompt[2], tmp_path)
+            wanted = ".*".join(map(re.escape, expected.split("…")))
+            assert re.fullmatch(wanted, said, re.DOTALL) or not expected, f"{line}: {said}"
+            assert expected or not said, f"{line}: the page does not show {said}"
+            ran += 1
+    assert ran
+    squid = (hosts[""].root / "etc/mptcp-proxy/squid.conf").read_text()
+    assert ("maxconn 4000" in squid and "client_ip_max_connections 5000" in squid) is ("sed -i" in RECIPES[recipe])
+    units = {each.stem for each in (ROOT / "systemd").glob("*.service")} | {"prometheus"}
+    for host in hosts.values():
+        told = (host.root / "systemctl").read_text().split() if (host.root / "systemctl").exists() else []
+        assert {each for each in told if not each.startswith("-")} <= units | {"start", "stop", "reload", "enable"}
+
+
+def policies() -> dict[str, str]:
+    found = {
+        name: block if block.startswith("#") else HEAD + block
+        for name, text in RECIPES.items()
+        for language, block in BLOCK.findall(text)
+        if language == "yaml" and "rules:" in (block if block.startswith("#") else HEAD)
+    }
+    return found
+
+
+@pytest.mark.parametrize("recipe", policies())
+def test_policies_load_without_a_warning(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(policies()[recipe])
+    assert main(["check", "--policy", str(policy)]) == 0
+    said = capsys.readouterr()
+    assert (said.out.endswith("no errors\n"), said.err) == (True, "")
+
+
+def test_rules_of_recipes_may_stand_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = [block for text in RECIPES.values() for _, block in BLOCK.findall(text) if block.startswith("  - ")]
+    assert len(rules) == 4
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(HEAD + "".join(rules))
+    assert main(["check", "--policy", str(policy)]) == 0
+    assert "error" not in capsys.readouterr().err
+
+
+def test_a_move_takes_the_usage_along(tmp_path: Path) -> None:
+    old, new = Host(tmp_path / "old"), Host(tmp_path / "new")
+    text = RECIPES["Move to another host"]
+    old.write("yaml", next(block for _, block in BLOCK.findall(PAGE) if "20 GB" in block))
+    policy = load_policy((old.root / "etc/mptcp-throttler/policy.yaml").read_text(), "policy.yaml")
+    (budget,) = policy.budgets.values()
+    begin, _ = period(budget, policy.time_zone, int(time.time()))
+    ledger = Ledger(old.root / "var/lib/mptcp-throttler/ledger.sqlite")
+    ledger.write("boot", Usage({Account(budget.name, "", begin): 7_000_000_000}, {}, frozenset()))
+    ledger.close()
+    assert "7.00 GB" in old.run("mptcp-throttler quota show", tmp_path)
+    for name, command in re.findall(r"^(old|new)\$ (.*tar .*)$", text, re.MULTILINE):
+        {"old": old, "new": new}[name].run(command, tmp_path)
+    assert "7.00 GB" in new.run("mptcp-throttler quota show", tmp_path)
+
+
+def test_firewall_rules_load(tmp_path: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    if shutil.which("nft") is None or subprocess.run([*alone, "nft", "list", "tables"], check=False).returncode:
+        pytest.skip("NOT TESTED: no nft, or no namespaces for this user")
+    (forward,) = (block for language, block in BLOCK.findall(PAGE) if language == "nft")
+    (own,) = (block for language, block in BLOCK.findall((ROOT / "docs/firewall.md").read_text()) if language == "nft")
+    (insert,) = re.findall(r"^\$ sudo nft (.*)$", PAGE, re.MULTILINE)
+    (tmp_path / "rules.nft").write_text(f"{own}{forward}{insert}\n")
+    ended = subprocess.run([*alone, "nft", "-f", tmp_path / "rules.nft"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_dashboard_and_the_page_of_prometheus_are_where_the_recipe_says() -> None:
+    text = RECIPES["Grafana"]
+    for name in re.findall(r"/usr/share/doc/mptcp-steering-proxy/examples/([\w./-]+)", text):
+        assert (ROOT / "conf" / name).is_file()
+    job = re.search(r"job_name: (\S+)", text)
+    assert job
+    assert f'up{{job="{job[1]}"}}' in (ROOT / "conf/prometheus/alerts.yml").read_text()
+
+
+def test_recipes_are_ten_and_short() -> None:
+    assert len(RECIPES) == 10
+    lines = {name: sum(map(bool, text.splitlines())) for name, text in RECIPES.items()}
+    assert {name: count for name, count in lines.items() if count > 25} == {}
