@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from .result_file import Result
 
 _MEDIANS = "medians of three rounds met an aim or missed it, without a bound that says how sure they are"
+_PATHS = "when paths are opened and closed again, and what the first one carries, had no aims"
 EARLIER: Mapping[tuple[str, str], str] = {
     ("relay-squid-6", "81b3a92"): _MEDIANS,
     ("guard-up", "7291e3b"): "what passes above the cap was not compared with what the other path lacks",
-    ("starvation", "501e9af"): "caps that rest were held to their rate, and low-2000k to low-64k were not measured",
+    ("steering", "04e25da"): _PATHS,
+    ("outages", "4f093e3"): _PATHS,
+    ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
 }
 """By the name under which a result is kept and the commit that measured, its first seven digits."""
 
