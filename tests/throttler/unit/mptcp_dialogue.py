@@ -208,5 +208,5 @@ def kinds(events: Iterable[Event]) -> list[str]:
 
 
 def known(tracker: Tracker, host: Host) -> list[FourTuple]:
-    connection = tracker.get(host.token)
+    connection = tracker.connections.get(host.token)
     return [subflow.four_tuple for subflow in connection.subflows] if connection else []

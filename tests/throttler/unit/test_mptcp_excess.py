@@ -60,7 +60,7 @@ def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
             assert announced(tracker, paths[1].rst()) == []
             assert tracker.next_question(0.0) is not None
         else:
-            tracker._kernel.want_resync()
+            tracker.want_resync()
         assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.wants_resync
         now = host.time + 2 * SMALL.resync_grace

@@ -20,8 +20,8 @@ from mptcp_dialogue import (
 )
 from mptcp_invariants import SMALL, check_tables
 
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import EventKind, KernelEventKind
-from mptcp_throttler.mptcp.timed_table import TimedTable
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 
 
@@ -101,12 +101,11 @@ def test_timed_table_is_ordered_by_last_put() -> None:
 
 
 def test_timed_table_stays_in_order_when_times_do_not() -> None:
-    table: TimedTable[str, str] = TimedTable()
-    table.put("late", "late", 5.0)
-    table.put("early", "early", 3.0)
-    assert table.pop_oldest() == "late"
+    table: TimedTable[str, str] = TimedTable(2)
+    evicted = [table.put(key, key, time) for key, time in (("late", 5.0), ("early", 3.0), ("early", 3.0), ("new", 4.0))]
+    assert (evicted, "late" in table) == ([False, False, False, True], False)
     assert table.drop_until(4.0) == 0
-    assert table.drop_until(5.0) == 1
+    assert table.drop_until(5.0) == 2
 
 
 def test_counters_are_a_copy(tracker: Tracker) -> None:

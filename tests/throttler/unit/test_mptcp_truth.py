@@ -270,7 +270,7 @@ class Wire(RuleBasedStateMachine):
     def _all(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
 
-    @precondition(lambda self: len(self.tracker._table.questions) > 0)
+    @precondition(lambda self: len(self.tracker.table.questions) > 0)
     @rule()
     def questions_are_answered(self) -> None:
         self.events_are_read(100)

@@ -12,6 +12,7 @@ from hmac import compare_digest
 from typing import Final
 
 from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
 from mptcp_throttler.mptcp.options import (
     MpCapable,
@@ -22,7 +23,6 @@ from mptcp_throttler.mptcp.options import (
     MpPrio,
     MpTcprst,
 )
-from mptcp_throttler.mptcp.timed_table import TimedTable
 
 HANDSHAKE_SECONDS: Final = 10.0
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))

@@ -185,7 +185,7 @@ class Engine:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
-                fields = about(self.tracker.get(event.token), token=event.token, subflow=event.four_tuple)
+                fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self.decide({event.token for event in events})
