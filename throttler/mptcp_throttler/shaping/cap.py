@@ -84,7 +84,7 @@ class LiveCap:
     lowered: float | None = None
     """Share of its rate that the class has while it compensates an overshoot."""
     owed: float = 0.0
-    """Bits that bypassed its class, as of ``owed_at`` (``onset.overshoot``)."""
+    """Bits that bypassed its class, as of ``owed_at`` (``onset.rate_transition``)."""
     owed_at: float = 0.0
     allowance: float = 0.0
     """Bits that its transitions may still send."""

@@ -22,8 +22,15 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
-from mptcp_throttler.shaping.delta import DeltaTracker
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, Ownership, PlainTcpCap, Target
+from mptcp_throttler.shaping.model import (
+    DEFAULT_MINOR,
+    GENTLE_FALL,
+    ClassSpec,
+    DeltaTracker,
+    Ownership,
+    PlainTcpCap,
+    Target,
+)
 
 IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0

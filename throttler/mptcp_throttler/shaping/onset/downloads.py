@@ -10,7 +10,7 @@ A subflow that the planner moves goes through these states (:class:`State`):
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies that only with its
    next data, so it is checked again, at growing intervals, until it has.
 
-Bytes that bypass the class are charged to the cap, and transitions share an allowance (``overshoot``). The cookie
+Bytes that bypass the class are charged to the cap, and transitions share an allowance (``rate_transition``). The cookie
 identifies a socket: if a client reuses a port, the new socket has the same four-tuple and starts anew.
 """
 
@@ -25,8 +25,14 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
-from mptcp_throttler.shaping.onset.overshoot import OvershootCompensation, begin_allowance, spend_allowance
-from mptcp_throttler.shaping.onset.rate_transition import Phase, RateTransition, needs_transition
+from mptcp_throttler.shaping.onset.rate_transition import (
+    OvershootCompensation,
+    Phase,
+    RateTransition,
+    begin_allowance,
+    needs_transition,
+    spend_allowance,
+)
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
