@@ -35,7 +35,7 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
             assert subflow.connection is connection
     assert attached == size["subflows"]
     holders = Counter(each.holder for each in table.connections.values())
-    assert (table.shares.taken, table.shares.clients) == (holders.total(), len(holders))
+    assert (table.shares.taken, len(table.shares.held)) == (holders.total(), len(holders))
     lingering = Counter(each.holder for token, each in table.connections.items() if token in table.lingering)
     assert {client: len(theirs) for client, theirs in table.lingering.of_client.items()} == lingering
 

@@ -93,23 +93,20 @@ class Shares:
     def __init__(self, room: int) -> None:
         """*room*: the most connections of all clients together."""
         self._room = room
-        self._held: dict[bytes, int] = {}
+        self.held: dict[bytes, int] = {}
+        """Number of connections, by client."""
         self._clients: Counter[int] = Counter()
         """Number of clients, by how many connections they have."""
         self.taken = 0
 
-    @property
-    def clients(self) -> int:
-        return len(self._held)
-
     def has_room(self, address: bytes, without: int = 0) -> bool:
         """Return whether the client at *address* may have one more, if *without* of its own were gone."""
-        return self._held.get(client_of(address), 0) - without < self._room - self.taken + without
+        return self.held.get(client_of(address), 0) - without < self._room - self.taken + without
 
     def had_room(self, address: bytes) -> bool:
         """Return whether, in some order of arrival, one more of that client may have had room. The cost grows with the
         number of distinct counts among the clients: at most about 360 for 65,536 connections."""
-        before = self._held.get(client_of(address), 0)
+        before = self.held.get(client_of(address), 0)
         together = 0
         for held in sorted({*self._clients, before + 1}, reverse=True):
             together += held * (self._clients[held] + (held == before + 1) - (held == before))
@@ -128,19 +125,19 @@ class Shares:
         self._change(client, -1)
 
     def _change(self, client: bytes, by: int) -> None:
-        before = self._held.pop(client, 0)
+        before = self.held.pop(client, 0)
         after = before + by
         if before:
             self._clients[before] -= 1
             if not self._clients[before]:
                 del self._clients[before]
         if after:
-            self._held[client] = after
+            self.held[client] = after
             self._clients[after] += 1
         self.taken += by
 
     def words(self, address: bytes) -> str:
         """Return in words what the client at *address* has."""
         client = client_of(address)
-        held, left = self._held.get(client, 0), self._room - self.taken
+        held, left = self.held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.model import Direction, PathMatch
 from mptcp_throttler.shaping.model import (
     DEFAULT_MINOR,
     FIRST_MINOR,
@@ -25,7 +25,6 @@ from mptcp_throttler.shaping.model import (
     UPLOAD_DEVICE,
     ClassSpec,
     Ownership,
-    PlainTcpCap,
     Target,
 )
 
@@ -194,8 +193,9 @@ class NftTable:
         return (f"nft '{line}'" for line in lines)
 
 
-def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterator[str]:
-    """Yield the nft(8) commands that make the table of *caps*, if there are any."""
+def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownership) -> Iterator[str]:
+    """Yield the nft(8) commands that make the table of *caps* on plain TCP, if there are any. Plain TCP is known by the
+    lack of an MPTCP option: all packets of capped subflows have one."""
     if not caps:
         return
     table = f"inet {PLAIN_TCP_TABLE}"
@@ -203,13 +203,13 @@ def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterat
     keep = 0xFFFFFFFF ^ ownership.mark_mask
     yield f"add table {table}"
     yield f"add chain {table} postrouting {{ type filter hook postrouting priority mangle + 1; policy accept; }}"
-    for number, cap in enumerate(caps):
-        names = ", ".join(f'"{each}"' for each in cap.interfaces or ())
-        by = "" if cap.interfaces is None else f"oifname {{ {names} }} "
+    for number, (target, path) in enumerate(caps):
+        names = ", ".join(f'"{each}"' for each in path.interfaces or ())
+        by = "" if path.interfaces is None else f"oifname {{ {names} }} "
         for version, ip in ((4, "ip"), (6, "ip6")):
             to = f"meta nfproto ipv{version} "
-            if cap.clients is not None:
-                prefixes = ", ".join(str(each) for each in cap.clients if each.version == version)
+            if path.clients is not None:
+                prefixes = ", ".join(str(each) for each in path.clients if each.version == version)
                 if not prefixes:
                     continue
                 to = f"{ip} daddr @clients{number}v{version} "
@@ -217,8 +217,8 @@ def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterat
                 yield f"add set {table} clients{number}v{version} {{ {kind} elements = {{ {prefixes} }} }}"
             yield (
                 f"add rule {table} postrouting {by}tcp sport {{ {ports} }} {to}meta length > {SMALL_PACKET[version]} "
-                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{cap.target.mark:08x} "
-                f'meta priority set "{ownership.htb_major:x}:{cap.target.minor:x}"'
+                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{target.mark:08x} "
+                f'meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
             )
 
 

@@ -9,7 +9,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_throttler.policy.model import Direction, Policy, Throttle
-from mptcp_throttler.policy.values import Network
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -100,15 +99,6 @@ class Target:
     minor: int
     mark: int
     """Already shifted into the mark mask."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainTcpCap:
-    """A cap on the plain TCP of a path: packets without an MPTCP option. All packets of capped subflows have one."""
-
-    target: Target
-    clients: tuple[Network, ...] | None
-    interfaces: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
