@@ -174,7 +174,7 @@ def test_a_hundred_thousand_segments() -> None:
                 resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
-            asked = tracker.questions(time)
+            asked = tracker.questions.take(time)
             there = [rng.choice(paths).dumped(four_tuple=each) for each in asked if rng.random() < 0.5]
             events += tracker.answer(asked, {each.four_tuple: each for each in there}, time)
         subscriber.receive(events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from mptcp_dialogue import (
@@ -22,7 +22,7 @@ from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import EventKind, KernelEventKind
-from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
+from mptcp_throttler.mptcp.tracker import Tracker
 
 
 @pytest.fixture
@@ -108,12 +108,6 @@ def test_timed_table_stays_in_order_when_times_do_not() -> None:
     assert table.drop_until(5.0) == 2
 
 
-def test_counters_are_a_copy(tracker: Tracker) -> None:
-    before = tracker.counters
-    feed(tracker, Host().initial().syn())
-    assert (before.segments, tracker.counters.segments) == (0, 1)
-
-
 def test_snapshots_do_not_change(tracker: Tracker) -> None:
     path = Host().initial()
     feed(tracker, *path.established())
@@ -122,9 +116,3 @@ def test_snapshots_do_not_change(tracker: Tracker) -> None:
     feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
     assert known(tracker, path.host) == []
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(TrackerLimits)])
-def test_limits_must_be_positive(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be positive, not 0"):
-        TrackerLimits(**{name: 0})

@@ -24,10 +24,8 @@ from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
 EXPIRY_STEP: Final = 1_000
 """Entries of one table that one ``expire`` call checks or forgets: at most about 10 ms."""
-
 MAX_DUMP_SECONDS: Final = 120.0
 """A dump that takes longer has failed: the table no longer remembers endings for it."""
-
 MAX_LOCALS: Final = 256
 """Local addresses with ports kept for subflows to share: the proxy has few."""
 
@@ -293,9 +291,8 @@ class ConnectionTable:
         """Forget entries too old at *time*: at most :data:`EXPIRY_STEP` of each table per call."""
         limits, events = self.limits, list[Event]()
         for subflow in self._next_idle_checks():
-            if self.subflows.get(subflow.four_tuple) is not subflow:
-                continue
-            if subflow.last_seen > time - limits.idle_timeout / 2:
+            is_tracked = self.subflows.get(subflow.four_tuple) is subflow
+            if not is_tracked or subflow.last_seen > time - limits.idle_timeout / 2:
                 continue
             if subflow.four_tuple.local_port not in self.listen_ports:
                 self.questions.ask(subflow.four_tuple, time)  # no dump lists it, even while it is alive

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from mptcp_common.clients import client_of, client_text
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerLimits:
-    """Bounds of every table, and timeouts in seconds. Raises ValueError unless all are positive.
+    """Bounds of every table, and timeouts in seconds.
 
     ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
     looks as idle as a dead one. Each resync marks what the kernel still has as seen. The timeout ends what no resync
@@ -37,11 +37,6 @@ class TrackerLimits:
     resync_grace: float = 1.0
     """A dump may miss a subflow that became active less than this before it."""
 
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if getattr(self, item.name) <= 0:
-                raise ValueError(f"{item.name} must be positive, not {getattr(self, item.name)}")
-
 
 @dataclass(slots=True)
 class TrackerCounters:
@@ -53,7 +48,6 @@ class TrackerCounters:
     misdirected: int = 0
     """Segments that came in with the proxy's address, or went out with a client's: forged, or not ours."""
     malformed: int = 0
-    """MPTCP options that break their format."""
     fallbacks: int = 0
     """Connections that requested MPTCP and got plain TCP."""
     version_0: int = 0
@@ -73,7 +67,7 @@ class TrackerCounters:
     overflows: int = 0
     """Subflows not tracked because their connection has too many."""
     connections_refused: int = 0
-    """Connections reported for closing, because they exceed their client's share."""
+    """Reported for closing, because they exceed their client's share."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""
 

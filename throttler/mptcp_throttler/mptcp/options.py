@@ -60,21 +60,19 @@ class MpJoinSyn:
 
 @dataclass(frozen=True, slots=True)
 class MpJoinSynAck:
-    """A join's SYN/ACK (3.2, figure 6)."""
+    """A join's SYN/ACK (3.2, figure 6), with the leftmost 64 bits of the HMAC."""
 
     backup: bool
     address_id: int
     hmac: bytes
-    """Leftmost 64 bits."""
     nonce: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MpJoinAck:
-    """A join's third ACK (3.2, figure 7)."""
+    """A join's third ACK (3.2, figure 7), with the leftmost 160 bits of the HMAC."""
 
     hmac: bytes
-    """Leftmost 160 bits."""
 
 
 @dataclass(frozen=True, slots=True)

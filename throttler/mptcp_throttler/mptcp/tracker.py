@@ -24,7 +24,6 @@ identifier for the same subflow, or a subflow that a dump lists after its end or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -56,6 +55,7 @@ class Tracker:
     def __init__(self, listen_ports: Iterable[int], limits: TrackerLimits | None = None) -> None:
         self.table = ConnectionTable(limits or TrackerLimits(), frozenset(listen_ports))
         self.wire = WireObserver(self.table)
+        self.counters, self.questions = self.table.counters, self.table.questions
         self.connections: Mapping[int, Connection] = _Connections(self.table.connections)
         """The open connections by token: a live view of immutable snapshots."""
         self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
@@ -116,14 +116,6 @@ class Tracker:
             events += more
         return events
 
-    def questions(self, now: float) -> tuple[FourTuple, ...]:
-        """Return the few subflows to look up at *now* (:mod:`.questions`)."""
-        return self.table.questions.take(now)
-
-    def next_question(self, now: float) -> float | None:
-        """Return the seconds until :meth:`questions` may return some; None if none waits."""
-        return self.table.questions.pause(now)
-
     def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
         """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
         events: list[Event] = []
@@ -139,11 +131,6 @@ class Tracker:
         """Forget handshakes, idle subflows and connections without a subflow that are too old at *time*."""
         self.wire.expire(time)
         return self.table.expire(time)
-
-    @property
-    def counters(self) -> TrackerCounters:
-        """A copy of the counters."""
-        return replace(self.table.counters)
 
     @property
     def table_sizes(self) -> Mapping[str, int]:

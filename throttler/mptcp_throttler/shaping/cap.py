@@ -22,10 +22,9 @@ class PlanError(Exception):
 
 
 class Level(NamedTuple):
-    """The rate of each user of a shared cap (``onset.share``)."""
+    """The rate of each user of a shared cap (``onset.share``). Times: monotonic seconds."""
 
     computed: float
-    """Monotonic seconds."""
     users: int
     rate: int
     """Bits/s per user."""

@@ -23,7 +23,6 @@ window, not the stack's limit on data queued below it: the scheduler takes windo
 would assign a capped subflow three times what it can send, at the cost of the other path. Up it is long: no stack of
 ours waits, and BBR takes many losses for a policer and then keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
-PACKETS_PER_SUBFLOW = 1
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
 GENTLE_FALL = 0.7
@@ -67,9 +66,7 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Directi
         burst=burst(rate),
         cburst=burst(ceil),
         quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(
-            1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), PACKETS_PER_SUBFLOW * room)
-        ),
+        queue_packets=min(1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), room)),
     )
 
 
