@@ -106,8 +106,6 @@ class TimedTable(Generic[K, V]):
     the latest time seen so far if that is later than its own. At *most* so many entries, a new one evicts the oldest.
     """
 
-    __slots__ = ("_entries", "_latest", "_most")
-
     def __init__(self, most: float = math.inf) -> None:
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
         self._latest = -math.inf
@@ -153,8 +151,6 @@ class TimedTable(Generic[K, V]):
 
 class IdleConnections(TimedTable[int, ConnectionRecord]):
     """Connections without a subflow, which wait for a join: by token, oldest first."""
-
-    __slots__ = ("of_client",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,8 +2,7 @@
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Nor do they come
-earlier: the third ACK and the kernel's event about it are read within 0.1 ms of each other. Rules:
+Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Rules:
 
 - The proxy's SYN/ACK shows the interface by which the subflow leaves. Anybody can send the client's SYN.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.

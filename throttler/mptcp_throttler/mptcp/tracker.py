@@ -29,7 +29,7 @@ from typing import Final, TypeVar
 
 from mptcp_throttler.mptcp.connection_table import ConnectionRecord, ConnectionTable, KernelRecord, SubflowRecord
 from mptcp_throttler.mptcp.from_wire import WireObserver
-from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
+from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import (
     Connection,
     Event,
@@ -41,8 +41,6 @@ from mptcp_throttler.mptcp.model import (
     Segment,
     unmapped,
 )
-
-__all__ = ["Resync", "Tracker", "TrackerCounters", "TrackerLimits"]
 
 T = TypeVar("T")
 

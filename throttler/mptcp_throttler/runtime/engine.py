@@ -19,8 +19,9 @@ from functools import partial
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets
+from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
-from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
+from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
 from mptcp_throttler.runtime.cap_log import CapLog

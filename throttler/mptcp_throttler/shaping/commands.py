@@ -79,17 +79,12 @@ def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Itera
     """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
     for port in ownership.listen_ports:
         for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
-            name = f"{SET_PREFIX}-{version}-{port}"
-            yield (
-                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
-                f"-m length --length {small_packets(version)} -j CLASSIFY --set-class 0:0"
-            )
+            name, small = f"{SET_PREFIX}-{version}-{port}", small_packets(version)
+            match = f"-p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} -m length"
+            rule = f"{command} -t mangle -A POSTROUTING {match}"
+            yield f"{rule} --length {small} -j CLASSIFY --set-class 0:0"
             yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
-            yield (
-                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
-                f"-m length ! --length {small_packets(version)} "
-                f"-j SET --map-set {name} dst,dst,src --map-mark --map-prio"
-            )
+            yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
     for four_tuple, target in sorted(entries.items()):
         remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
         yield (

@@ -184,7 +184,7 @@ class DeltaTracker(Generic[K, V]):
         """Desired objects that are missing or differ."""
         self.deletes: set[K] = set()
         """Actual objects that are not desired."""
-        self.told: Callable[[Collection[K], bool], None] | None = None
+        self.told: Callable[[Collection[K], bool], None] = lambda keys, there: None
         """Called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
@@ -221,14 +221,11 @@ class DeltaTracker(Generic[K, V]):
         """Record that *done* are now in the kernel; the desired values may have changed meanwhile."""
         for key, value in done.items():
             self.actual[key] = value
-            if key not in self.desired:
-                self.deletes.add(key)
-            elif self._same(value, self.desired[key]):
-                self.upserts.pop(key, None)
+            if key in self.desired:
+                self.want(key, self.desired[key])
             else:
-                self.upserts[key] = self.desired[key]
-        if self.told is not None:
-            self.told(done.keys(), True)
+                self.deletes.add(key)
+        self.told(done.keys(), True)
 
     def deleted(self, done: Collection[K]) -> None:
         """Record that *done* are gone from the kernel."""
@@ -237,5 +234,4 @@ class DeltaTracker(Generic[K, V]):
             self.deletes.discard(key)
             if key in self.desired:
                 self.upserts[key] = self.desired[key]
-        if self.told is not None:
-            self.told(done, False)
+        self.told(done, False)

@@ -2,16 +2,12 @@
 
 The parts follow max-min fairness, as in HTB's leaf queue: the pacing rate of every user of a cap is one *level*. At the
 rate of the whole cap, the MPTCP scheduler would take each subflow for that fast and assign too much to all of them; a
-plain n-th part would waste what idle users do not take.
+plain n-th part would waste what idle users do not take. A subflow loses its part after a while without progress: data
+also wait for a vanished phone, as long as TCP retries (a quarter of an hour).
 
-A subflow loses its part after a while without progress: data also wait for a vanished phone, as long as TCP retries
-(a quarter of an hour).
-
-A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave. Until then the connection
-keeps all data that the other paths send: its buffer, small if congestion windows are small, fills up, and the other
-paths wait. It is the sum of the subflows' buffers, so a larger one on the capped subflow is enough
-(docs/soft-start.md). The kernel no longer fits such a buffer to the window, even after the cap. So the socket then gets
-the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes. Cookies identify sockets.
+A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave: until then the connection
+keeps all data that the other paths send (docs/soft-start.md). The kernel no longer fits such a buffer to the window,
+even after the cap. So the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations
