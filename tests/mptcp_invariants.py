@@ -17,7 +17,7 @@ SMALL = TrackerLimits(
 
 def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     """Every table is within its bound, and the tables agree with each other."""
-    table, size = tracker._table, tracker.table_sizes
+    table, size = tracker.table, tracker.table_sizes
     assert size["connections"] <= limits.max_connections
     assert size["handshakes"] <= limits.max_remembered
     assert size["refused"] <= limits.max_refused
@@ -35,10 +35,9 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
             assert subflow.connection is connection
     assert attached == size["subflows"]
     holders = Counter(each.holder for each in table.connections.values())
-    assert (table.shares.taken, table.shares.clients) == (holders.total(), len(holders))
+    assert (table.shares.taken, len(table.shares.held)) == (holders.total(), len(holders))
     lingering = Counter(each.holder for token, each in table.connections.items() if token in table.lingering)
-    assert all(table.lingering.number_of(client) == count for client, count in lingering.items())
-    assert table.lingering._of.keys() == lingering.keys()
+    assert {client: len(theirs) for client, theirs in table.lingering.of_client.items()} == lingering
 
 
 class Subscriber:

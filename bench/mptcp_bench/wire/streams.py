@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from mptcp_throttler.mptcp.keys import initial_data_sequence, token
-from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck
+from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
 from .packets import ACK, SYN, Packet
 
@@ -207,7 +206,7 @@ class Leg:
             if isinstance(option, MpCapable) and option.sender_key is not None and connection.asked:
                 connection.multipath = True
                 connection.learn_key(DOWN, option)
-                self._tokens[token(option.sender_key)] = connection
+                self._tokens[token_of_key(option.sender_key)] = connection
 
     def _follow(self, flow: _Flow, direction: int, packet: Packet) -> None:
         connection = flow.connection

@@ -8,8 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mptcp_bench.wire.packets import ACK, SYN, Packet
-from mptcp_throttler.mptcp.keys import initial_data_sequence, token
-from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinAck, MpJoinSyn, MpJoinSynAck, MptcpOption
+from mptcp_throttler.mptcp.options import (
+    Dss,
+    MpCapable,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MptcpOption,
+    initial_data_sequence,
+    token_of_key,
+)
 
 CLIENT, CLIENT_WIFI, PROXY, ORIGIN = (bytes([10, 77, net, 2]) for net in (1, 2, 8, 9))
 PROXY_PORT, ORIGIN_PORT = 3128, 80
@@ -72,7 +80,7 @@ class Talk:
 
     def join(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
         """A subflow joins the connection whose server has *key*."""
-        self.up(syn, 0, b"", MpJoinSyn(False, 2, token(key), bytes(4)), flags=SYN)
+        self.up(syn, 0, b"", MpJoinSyn(False, 2, token_of_key(key), bytes(4)), flags=SYN)
         self.down(syn_ack, 0, b"", MpJoinSynAck(False, 1, bytes(8), bytes(4)), flags=SYN | ACK)
         self.up(ack, 1, b"", MpJoinAck(bytes(20)))
         return self

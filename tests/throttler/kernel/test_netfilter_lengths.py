@@ -72,9 +72,9 @@ def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode,
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
-        first = NftablesNetfilter(NftTable.download(OWNERSHIP))
+        first = NftablesNetfilter(NftTable(OWNERSHIP))
         await first.prepare()
-        for line in NftTable.download(OWNERSHIP).table():
+        for line in NftTable(OWNERSHIP).table():
             host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
         await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
         assert classified(host, 0) == 2

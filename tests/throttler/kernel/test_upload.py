@@ -187,8 +187,8 @@ def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: 
         FourTuple(ip_address(proxy).packed, 3128, ip_address(client).packed, 4000): Target(0x10, 0x10000)
         for proxy, client in (("10.77.8.2", "10.77.1.2"), ("fd77:8::2", "fd77:1::2"))
     }
-    table = NftTable.upload(Ownership(), ["wan0"])
-    commands = [*upload_device(classes, Ownership()), *(f"nft '{each}'" for each in table.commands(entries))]
+    table = NftTable(Ownership(), ["wan0"])
+    commands = [*upload_device(classes, Ownership()), *table.shell_commands(entries)]
     testbed["proxy"].run(["sh", "-e"], input="\n".join(commands))
 
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:

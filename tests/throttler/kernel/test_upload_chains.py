@@ -31,7 +31,7 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
 
 async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
     """Make the table as a start with *interfaces* does, and leave it as a kill would, or *stop*."""
-    tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable.upload(Ownership(), interfaces))
+    tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
     async with tc.opened():
         await tc.prepare()
         await netfilter.prepare()

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from mptcp_throttler.mptcp import keys
 from mptcp_throttler.mptcp.model import (
     Event,
     FourTuple,
@@ -26,6 +25,9 @@ from mptcp_throttler.mptcp.options import (
     MpJoinSyn,
     MpJoinSynAck,
     MptcpOption,
+    join_ack_hmac,
+    join_syn_ack_hmac,
+    token_of_key,
 )
 from mptcp_throttler.mptcp.tracker import Tracker
 
@@ -48,7 +50,7 @@ class Host:
         self.name = name
         self.time = time
         self.client_key, self.proxy_key = seed[:8], seed[8:16]
-        self.token = keys.token(self.proxy_key)
+        self.token = token_of_key(self.proxy_key)
 
     def initial(self, address: str = "198.51.100.1", port: int = 40000, **more: str) -> Path:
         return Path(self, address, port, True, **more)
@@ -136,7 +138,7 @@ class Path:
         if not options and self.is_initial:
             options = (MpCapable(1, 1, host.proxy_key),)
         elif not options:
-            hmac = keys.join_syn_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
+            hmac = join_syn_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
             options = (MpJoinSynAck(False, self.local_id, hmac, self.nonce_proxy),)
         return self.from_proxy(SYN | ACK, *options, sequence=0)
 
@@ -148,7 +150,7 @@ class Path:
         if self.is_initial:
             proxy_key = bytes(8) if forged else host.proxy_key
             return self.from_client(ACK, MpCapable(1, 1, host.client_key, proxy_key))
-        hmac = keys.join_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
+        hmac = join_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
         return self.from_client(ACK, MpJoinAck(bytes(20) if forged else hmac))
 
     def fin(self) -> Segment:
@@ -208,5 +210,5 @@ def kinds(events: Iterable[Event]) -> list[str]:
 
 
 def known(tracker: Tracker, host: Host) -> list[FourTuple]:
-    connection = tracker.get(host.token)
+    connection = tracker.connections.get(host.token)
     return [subflow.four_tuple for subflow in connection.subflows] if connection else []

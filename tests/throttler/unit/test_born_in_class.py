@@ -43,7 +43,7 @@ def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
     assert entries(planner) == {1: UNCAPPED}
     planner.set_verdicts(1, [uncapped(1, rule())], NOW + 1)
     assert entries(planner) == {1: UNCAPPED}
-    planner.forget(1, NOW + 2)
+    planner.set_verdicts(1, (), NOW + 2)
     assert entries(planner) == {}
 
 

@@ -62,7 +62,7 @@ def test_a_cap_at_once_counts_when_its_entry_is_there() -> None:
     assert scene.counted == (1, 0.003)
     assert scene.effect.as_json()["down"]["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
-    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    scene.planner.entries.told({subflow(1)}, True)
     assert scene.counted == (1, 0.003), "decided as before, and put right"
 
 
@@ -96,7 +96,7 @@ def test_a_cap_on_which_the_class_falls_counts_at_the_end_of_the_fall() -> None:
     assert scene.counted == (0, 0)
     scene.planner.set_interim({subflow(1): None})
     scene.now += 0.5
-    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    scene.planner.entries.told({subflow(1)}, True)
     assert scene.counted == (0, 0), "the class is yet to be changed"
     scene.apply()
     assert scene.counted == (1, 1.6)
@@ -140,7 +140,7 @@ def test_a_class_that_waits_for_others_has_not_its_rate_yet() -> None:
         scene.decide(verdict(number, SLOWER), token=number)
     scene.planner.complete(subflow(1))
     scene.now += 1
-    scene.planner.classes.told({99}, True)  # type: ignore[misc]
+    scene.planner.classes.told({99}, True)
     assert scene.counted == before
     scene.planner.complete(subflow(2))
     scene.apply(1)
@@ -152,7 +152,7 @@ def test_an_entry_that_the_cap_before_left_is_none() -> None:
     scene.decide(verdict(1, CAP), young=True)
     scene.apply()
     scene.decide(verdict(1, OTHER))
-    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    scene.planner.entries.told({subflow(1)}, True)
     assert scene.counted == (1, 0), "somebody removed the old one, and it was put right"
     scene.planner.complete(subflow(1))
     scene.apply(1)
@@ -177,7 +177,7 @@ def test_what_ends_or_loses_its_cap_before_counts_nowhere() -> None:
     scene.decide(uncapped(1, CAP))
     scene.apply()
     for number in (1, 2):
-        scene.planner.entries.told({subflow(number)}, True)  # type: ignore[misc]
+        scene.planner.entries.told({subflow(number)}, True)
     assert scene.counted == (0, 0)
     assert not any(cap.unsettled for cap in scene.planner.caps.values())
 

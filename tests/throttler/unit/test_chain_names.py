@@ -14,7 +14,7 @@ NFT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*")
 
 
 def chains(*interfaces: str) -> dict[str, str | None]:
-    return NftTable.upload(Ownership(), interfaces).base_chains()
+    return NftTable(Ownership(), interfaces).base_chains()
 
 
 def test_a_chain_is_named_after_its_interface_wherever_it_stands() -> None:
@@ -33,7 +33,7 @@ def test_two_interfaces_never_have_one_chain() -> None:
 
 
 def test_of_a_predecessors_chains_those_go_that_are_elsewhere() -> None:
-    table = NftTable.upload(Ownership(), ["wan0", "wan1", "wan2"])
+    table = NftTable(Ownership(), ["wan0", "wan1", "wan2"])
     hooked = {"ingress_0": "wan0", "ingress_wan0": "wan0", "ingress_wan1": "wan9", "ingress_lte0": "lte0"}
     assert table.unwanted_chains(hooked, {"wan0", "wan1", "wan9", "lte0"}) == [
         "ingress_0",

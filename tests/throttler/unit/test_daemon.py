@@ -132,7 +132,7 @@ async def test_a_stop_with_onsets_outstanding_calls_nothing_again_and_again(tmp_
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
         planner = scene.engine.downloads.planner
-        planner._mark_moved(list(planner._members))
+        planner._mark_moved(list(planner.members))
         assert planner.has_moved
         scene.engine.paced.possible = False
         loop, soon = asyncio.get_running_loop(), list[object]()

@@ -24,7 +24,7 @@ def ended(tcp: TcpInfo) -> Scene:
     scene.tcp[subflow(1)] = tcp
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     scene.run(0.1)
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, (), NOW)
     scene.run(1.0, start=1.0)
     return scene
 
@@ -75,7 +75,7 @@ def test_many_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DRAIN_SLICE", 3)
     planner = planner_for(rule())
     planner.set_verdicts(1, [verdict(number, rule()) for number in range(5)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     assert len(planner.entries.desired) == 2
     planner.expire(NOW + DRAIN_SECONDS + 1)
@@ -86,7 +86,7 @@ def test_the_class_of_a_connection_goes_soon_after_it() -> None:
     cap = rule(cap=throttle(share=Share.CONNECTION))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     planner.expire(NOW + DRAIN_SECONDS + CONNECTION_IDLE_SECONDS)
     assert not planner.classes.desired
@@ -96,7 +96,7 @@ def test_nobody_collects_moves_that_nobody_follows() -> None:
     planner = planner_for(rule())
     for token in range(100):
         planner.set_verdicts(token, [verdict(token, rule())], NOW)
-        planner.forget(token, NOW)
+        planner.set_verdicts(token, (), NOW)
     assert not planner.has_moved
 
 

@@ -105,7 +105,7 @@ async def life(kernel: Kernel) -> None:
     planner.set_verdicts(2, [uncapped(2000), verdict(2001, 2)], NOW)
     reconciler.wake()
     await reconciler.apply()
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     await reconciler.apply()
     planner.expire(NOW + IDLE_SECONDS)
     await reconciler.apply()

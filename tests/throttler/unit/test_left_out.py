@@ -205,7 +205,7 @@ def test_it_has_all_classes_when_it_can_be_taken_again_and_no_more(run: Run, cap
         assert bench.reconciler.counters.repairs == 1, "it was found foreign, once"
         # What comes and goes meanwhile.
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.planner.forget(1, NOW)
+        bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
         bench.reconciler.wake()
         await turns()

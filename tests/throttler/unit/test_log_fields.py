@@ -106,7 +106,7 @@ def test_a_line_says_what_it_is_about(log: logging.Logger, journald: Journal, st
     tracker, host = Tracker([3128]), Host()
     opened(tracker, host)
     feed(tracker, *host.join().handshake())
-    extra = about(tracker.get(host.token), rule="spare", path="wifi")
+    extra = about(tracker.connections.get(host.token), rule="spare", path="wifi")
     log.warning("capped: %s", "why", extra=extra)
     log.info("policy reloaded")
     log.error("two\nlines")

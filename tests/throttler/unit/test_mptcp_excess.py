@@ -58,9 +58,9 @@ def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
         paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
         if why == "a reset":
             assert announced(tracker, paths[1].rst()) == []
-            assert tracker.next_question(0.0) is not None
+            assert tracker.questions.pause(0.0) is not None
         else:
-            tracker._kernel.want_resync()
+            tracker.want_resync()
         assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.wants_resync
         now = host.time + 2 * SMALL.resync_grace

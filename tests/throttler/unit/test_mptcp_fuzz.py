@@ -15,7 +15,6 @@ from mptcp_capture import IPV4, IPV6
 from mptcp_dialogue import ACK, PORT, SYN, Host, Path
 from mptcp_invariants import SMALL, Subscriber, check_tables
 
-from mptcp_throttler.mptcp.from_kernel import Resync
 from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, KernelSubflow, Segment
 from mptcp_throttler.mptcp.options import (
     MpCapable,
@@ -30,7 +29,7 @@ from mptcp_throttler.mptcp.options import (
     parse_options,
 )
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
-from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.mptcp.tracker import Resync, Tracker
 
 SEGMENTS = examples(120_000)
 SEED = 6824
@@ -175,7 +174,7 @@ def test_a_hundred_thousand_segments() -> None:
                 resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
-            asked = tracker.questions(time)
+            asked = tracker.questions.take(time)
             there = [rng.choice(paths).dumped(four_tuple=each) for each in asked if rng.random() < 0.5]
             events += tracker.answer(asked, {each.four_tuple: each for each in there}, time)
         subscriber.receive(events)

@@ -152,7 +152,7 @@ def test_after_a_reset_the_kernel_is_asked(tracker: Tracker, host: Host, there: 
     path = host.join()
     feed(tracker, *path.established())
     assert announced(tracker, path.rst()) == []
-    asked = tracker.questions(host.time + 0.2)
+    asked = tracker.questions.take(host.time + 0.2)
     assert asked == (path.four_tuple,)
     found = {path.four_tuple: path.dumped(backup=True)} if there else {}
     events = tracker.answer(asked, found, host.time + 0.2)
@@ -165,10 +165,10 @@ def test_after_a_fastclose_it_is_asked_of_all(tracker: Tracker, host: Host) -> N
     """The connection has lost its token, so that no event tells of its end."""
     first, second = opened(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
-    asked = tracker.questions(host.time + 0.2)
+    asked = tracker.questions.take(host.time + 0.2)
     assert set(asked) == {first.four_tuple, second.four_tuple}
     assert kinds(tracker.answer(asked, {}, host.time + 0.2)) == [CLOSED, CLOSED]
-    assert tracker.next_question(host.time + 0.2) is None
+    assert tracker.questions.pause(host.time + 0.2) is None
     assert kinds(tracker.expire(host.time + 11)) == [ENDED]
 
 
@@ -176,7 +176,7 @@ def test_a_client_that_roams_after_a_reset_finds_its_connection(tracker: Tracker
     """Defect: a look-up that came before the kernel's event closed the connection."""
     first = opened(tracker, host)
     feed(tracker, first.rst())
-    assert kinds(tracker.answer(tracker.questions(host.time + 0.2), {}, host.time + 0.2)) == [CLOSED]
+    assert kinds(tracker.answer(tracker.questions.take(host.time + 0.2), {}, host.time + 0.2)) == [CLOSED]
     assert announced(tracker, *host.join().established()) == [ACTIVE]
 
 

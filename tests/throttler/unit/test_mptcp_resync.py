@@ -29,10 +29,9 @@ from mptcp_dialogue import (
 from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp import connection_table
-from mptcp_throttler.mptcp.from_kernel import Resync
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow
-from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.mptcp.tracker import Resync, Tracker
 
 K = KernelEventKind
 LIMITS = TrackerLimits(max_connections=3, max_subflows_per_connection=3)

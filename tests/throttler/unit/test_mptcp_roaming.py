@@ -53,7 +53,7 @@ def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> Non
     feed(tracker, join.syn(), join.syn_ack())
     for number in range(2 * SMALL.max_remembered):
         feed(tracker, path_of(50, number).syn())
-    assert join.four_tuple not in tracker._wire.handshakes
+    assert join.four_tuple not in tracker.wire.handshakes
     assert announced(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
     check_tables(tracker, SMALL)
 

@@ -46,7 +46,7 @@ def test_a_client_has_as_many_as_there_is_room_left_for(room: int, actions: list
         elif not takes and held[client]:
             held[client] -= 1
             shares.give_back(packed(client))
-        assert (shares.taken, shares.clients) == (held.total(), len(+held))
+        assert (shares.taken, len(shares.held)) == (held.total(), len(+held))
         assert 0 <= shares.taken <= room
 
 

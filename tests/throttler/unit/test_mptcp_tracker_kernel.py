@@ -76,14 +76,14 @@ class TestEvents:
             tracker.resync([initial.dumped()], now)
             assert tracker.expire(now) == []
             assert not tracker.wants_resync
-            assert bool(tracker.questions(now + 1)) is (minutes > 3 * 60)
+            assert bool(tracker.questions.take(now + 1)) is (minutes > 3 * 60)
         assert path.four_tuple in known(tracker, host)
         found = {path.four_tuple: path.dumped()} if is_there else {}
         assert kinds(tracker.answer([path.four_tuple], found, now)) == ([] if is_there else [CLOSED])
         for _ in range(2):  # one is asked up to twice
-            tracker.questions(now := now + 1)
+            tracker.questions.take(now := now + 1)
         tracker.expire(now)
-        assert not tracker.questions(now + 60), "it was seen just now, or has ended"
+        assert not tracker.questions.take(now + 60), "it was seen just now, or has ended"
 
     def test_the_kernel_ends_a_connection(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)

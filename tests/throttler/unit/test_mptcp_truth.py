@@ -270,12 +270,12 @@ class Wire(RuleBasedStateMachine):
     def _all(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
 
-    @precondition(lambda self: len(self.tracker._table.questions) > 0)
+    @precondition(lambda self: len(self.tracker.table.questions) > 0)
     @rule()
     def questions_are_answered(self) -> None:
         self.events_are_read(100)
         self.time += 0.5
-        asked = self.tracker.questions(self.time)
+        asked = self.tracker.questions.take(self.time)
         there = {each.path.four_tuple: each for each in self._all()}
         found = {each: there[each].path.dumped(backup=there[each].backup) for each in asked if each in there}
         self.receive(self.tracker.answer(asked, found, self.time))

@@ -37,7 +37,7 @@ def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tupl
             case "rest":
                 scene.planner.set_verdicts(number, [replace(uncapped(number, cap), rests=True)], NOW)
             case "end":
-                scene.planner.forget(number, NOW)
+                scene.planner.set_verdicts(number, (), NOW)
             case "gone":
                 scene.tcp.pop(each, None)
             case "busy" | "idle":
@@ -52,7 +52,7 @@ def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tupl
         is_consistent(scene)
     scene.tcp.clear()
     for number in range(1, 5):
-        scene.planner.forget(number, NOW)
+        scene.planner.set_verdicts(number, (), NOW)
     for _ in range(2):
         scene.planner.expire(NOW + DRAIN_SECONDS)
         scene.run(0.1, now + 100)

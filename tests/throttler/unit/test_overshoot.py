@@ -14,12 +14,12 @@ from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
 from mptcp_throttler.shaping.onset.downloads import SHORT_SECONDS
-from mptcp_throttler.shaping.onset.overshoot import (
+from mptcp_throttler.shaping.onset.rate_transition import (
     FORGOTTEN_SECONDS,
-    MAX_SECONDS,
-    MIN_SECONDS,
+    LOWERED_SHARE,
+    MAX_DEBT_SECONDS,
+    MIN_DEBT_SECONDS,
     PAUSE_SECONDS,
-    SHARE,
     OvershootCompensation,
     begin_allowance,
     spend_allowance,
@@ -45,9 +45,9 @@ def changed(owing: OvershootCompensation, now: float) -> dict[int, float | None]
 def test_a_debt_lowers_the_class_until_it_is_compensated() -> None:
     owing, cap = OvershootCompensation(), cap_of()
     owing.charge(cap, 500_000, 10.0)
-    assert changed(owing, 10.0) == {7: SHARE}
+    assert changed(owing, 10.0) == {7: LOWERED_SHARE}
     assert changed(owing, 10.5) == {}
-    end = 10.0 + 0.5 / (1 - SHARE)
+    end = 10.0 + 0.5 / (1 - LOWERED_SHARE)
     assert changed(owing, end - 0.01) == {}
     assert changed(owing, end + 0.01) == {7: None}
     assert changed(owing, end + 1) == {}
@@ -57,22 +57,22 @@ def test_small_debts_add_up_before_the_class_is_changed() -> None:
     owing, cap = OvershootCompensation(), cap_of()
     for number in range(4):
         assert changed(owing, 10.0 + number) == {}
-        owing.charge(cap, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + number)
-    assert changed(owing, 14.0) == {7: SHARE}
+        owing.charge(cap, MIN_DEBT_SECONDS * 1_000_000 / 3.5, 10.0 + number)
+    assert changed(owing, 14.0) == {7: LOWERED_SHARE}
 
 
 def test_small_debts_are_forgotten() -> None:
     owing, cap = OvershootCompensation(), cap_of()
     for number in range(10):
-        owing.charge(cap, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + 1.1 * FORGOTTEN_SECONDS * number)
+        owing.charge(cap, MIN_DEBT_SECONDS * 1_000_000 / 3.5, 10.0 + 1.1 * FORGOTTEN_SECONDS * number)
         assert changed(owing, 10.0 + 1.1 * FORGOTTEN_SECONDS * number) == {}
 
 
 def test_a_debt_is_bounded() -> None:
     owing = OvershootCompensation()
     owing.charge(cap_of(), 1_000_000_000, 10.0)
-    assert changed(owing, 10.0) == {7: SHARE}
-    assert changed(owing, 10.0 + MAX_SECONDS / (1 - SHARE) + 0.01) == {7: None}
+    assert changed(owing, 10.0) == {7: LOWERED_SHARE}
+    assert changed(owing, 10.0 + MAX_DEBT_SECONDS / (1 - LOWERED_SHARE) + 0.01) == {7: None}
 
 
 def test_what_is_forgotten_with_a_new_policy_is_not_compensated() -> None:
@@ -95,7 +95,7 @@ def test_what_a_cap_owed_goes_with_it() -> None:
     scene.planner.expire(NOW + 100)
     assert not scene.planner.caps
     scene.do(scene.transitions.follow(10.1))
-    scene.do(scene.transitions.follow(10.1 + 2 * MAX_SECONDS))
+    scene.do(scene.transitions.follow(10.1 + 2 * MAX_DEBT_SECONDS))
     assert not scene.transitions._overshoot._compensating
 
 
@@ -147,10 +147,10 @@ def ceil_of(scene: Scene) -> int:
 def test_what_a_young_subflow_sent_before_its_entry_lowers_the_class_until_it_is_repaid() -> None:
     scene = Scene(rule())
     come(scene, 1, IDLE._replace(unacked=100), 10.0, young=True)
-    assert ceil_of(scene) == SHARE * 5_000_000
-    owed = 8 * 100 * IDLE.mss / 5_000_000 / (1 - SHARE)
+    assert ceil_of(scene) == LOWERED_SHARE * 5_000_000
+    owed = 8 * 100 * IDLE.mss / 5_000_000 / (1 - LOWERED_SHARE)
     scene.run(owed - 0.05, 10.0)
-    assert ceil_of(scene) == SHARE * 5_000_000
+    assert ceil_of(scene) == LOWERED_SHARE * 5_000_000
     scene.run(0.2, 10.0 + owed)
     assert ceil_of(scene) == 5_000_000
 
@@ -195,7 +195,7 @@ def test_the_first_transition_of_a_cap_is_not_charged_and_later_ones_are() -> No
     scene.run(0.1, 30.0)
     scene.tcp[subflow(2)] = FULL_FLIGHT._replace(unacked=1000, not_sent=9_000_000)
     scene.run(0.1, 30.1)
-    assert ceil_of(scene) == SHARE * 5_000_000
+    assert ceil_of(scene) == LOWERED_SHARE * 5_000_000
 
 
 def test_with_the_allowance_used_up_a_cap_begins_at_once() -> None:
@@ -230,6 +230,6 @@ def test_samples_that_come_out_of_order_neither_lengthen_nor_shorten_a_debt() ->
     owing, cap = OvershootCompensation(), cap_of()
     owing.charge(cap, 500_000, 10.0)
     owing.charge(cap, 0, 9.0)
-    assert changed(owing, 10.0) == {7: SHARE}
-    assert changed(owing, 10.0 + 0.9 * 0.5 / (1 - SHARE)) == {}
-    assert changed(owing, 10.0 + 1.1 * 0.5 / (1 - SHARE)) == {7: None}
+    assert changed(owing, 10.0) == {7: LOWERED_SHARE}
+    assert changed(owing, 10.0 + 0.9 * 0.5 / (1 - LOWERED_SHARE)) == {}
+    assert changed(owing, 10.0 + 1.1 * 0.5 / (1 - LOWERED_SHARE)) == {7: None}

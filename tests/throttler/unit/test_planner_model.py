@@ -386,11 +386,11 @@ def compare(planner: Planner, wanted: Planner) -> None:
     assert len(planner.classes.desired) == len(planner.caps) == len(wanted.caps)
     assert planner.classes.settled
     assert planner.entries.settled
-    members = planner._members
+    members = planner.members
     exempt = {each: target for each, target in planner.entries.desired.items() if target == UNCAPPED}
     assert all(members[each].in_class for each in exempt)
     assert {each: tokens(member) for each, member in members.items() if each not in exempt} == {
-        each: tokens(member) for each, member in wanted._members.items()
+        each: tokens(member) for each, member in wanted.members.items()
     }
     assert {each for of in planner._connections.values() for each in of} == members.keys()
     assert not any(member.held_by or member.rests for member in members.values())

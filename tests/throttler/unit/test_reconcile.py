@@ -51,7 +51,7 @@ def test_a_class_comes_before_its_entries_and_goes_after_them() -> None:
         await bench.reconciler.prepare()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         await bench.reconciler.apply()
-        bench.planner.forget(1, NOW)
+        bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
         await bench.reconciler.apply()
         await bench.reconciler.close()

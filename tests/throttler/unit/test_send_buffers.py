@@ -45,7 +45,7 @@ def test_there_are_not_too_many_and_those_without_a_backlog_leave_half_to_others
     busy = [buffers.grant(cookie, 1_000_000, backlogged=True) for cookie in range(10_000, 20_000)]
     assert sum(busy) == MAX_SOCKETS - MAX_IDLE_SOCKETS
     assert not buffers.grant(20_000, 1_000_000, backlogged=True)
-    buffers.gone(0)
+    del buffers[0]
     assert buffers.grant(20_000, 1_000_000, backlogged=True)
 
 
@@ -54,16 +54,16 @@ def test_a_buffer_grows_with_a_lower_cap_and_is_not_set_anew_for_little() -> Non
     assert buffers.grant(1, 3_000_000, backlogged=True)
     assert not buffers.grant(1, 2_900_000, backlogged=True)
     assert not buffers.grant(1, 4_000_000, backlogged=True)
-    assert buffers.of(1) == send_buffer(3_000_000)
+    assert buffers.get(1) == send_buffer(3_000_000)
     assert buffers.grant(1, 1_000_000, backlogged=True)
-    assert buffers.of(1) == MAX_BYTES
+    assert buffers.get(1) == MAX_BYTES
 
 
 def test_a_buffer_is_as_large_as_can_be_when_the_cap_rises() -> None:
     buffers = SendBuffers()
     assert buffers.grant(1, LOW_RATE - 1, backlogged=True)
     assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would give it no more by itself"
-    assert buffers.of(1) == MAX_BYTES
+    assert buffers.get(1) == MAX_BYTES
     assert not buffers.grant(2, 50_000_000, backlogged=True), "who had none goes on without one"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_throttler.shaping.delta import DeltaTracker
+from mptcp_throttler.shaping.model import DeltaTracker
 
 KEYS = st.integers(0, 5)
 VALUES = st.integers(0, 3)

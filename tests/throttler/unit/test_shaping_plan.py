@@ -93,7 +93,7 @@ def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
     planner.set_verdicts(1, [verdict(2, cap)], NOW)
-    planner.forget(1, NOW + 1)
+    planner.set_verdicts(1, (), NOW + 1)
     planner.expire(NOW + DRAIN_SECONDS - 0.1)
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
     assert len(planner.classes.desired) == 2
@@ -122,7 +122,7 @@ def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyP
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap), verdict(3, cap)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert len(planner.entries.desired) == 2
 
 
@@ -130,7 +130,7 @@ def test_a_port_reused_by_an_uncapped_connection_loses_the_entry_of_the_one_that
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.set_verdicts(2, [uncapped(1, cap)], NOW)
     assert not planner.entries.desired
     planner.expire(NOW + DRAIN_SECONDS)
@@ -141,7 +141,7 @@ def test_a_port_reused_under_another_cap_is_sent_there() -> None:
     planner = planner_for(cap, other)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
     before = planner.entries.desired[subflow(1)]
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.set_verdicts(2, [verdict(1, other)], NOW)
     after = planner.entries.desired[subflow(1)]
     assert after != before
@@ -154,7 +154,7 @@ def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
     planner.set_verdicts(2, [verdict(1, cap)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert planner.entries.desired.keys() == {subflow(1)}
 
 
@@ -163,7 +163,7 @@ def test_idle_classes_of_clients_go_and_those_of_paths_stay() -> None:
     planner = planner_for(path, client)
     of_path = set(planner.classes.desired)
     planner.set_verdicts(1, [verdict(1, client)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + IDLE_SECONDS - 1)
     assert len(planner.classes.desired) == 2
     planner.expire(NOW + IDLE_SECONDS)
@@ -210,8 +210,8 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     with pytest.raises(PlanError, match="2 caps are in use"):
         planner.set_verdicts(2, [verdict(1, cap), verdict(3, cap)], NOW)
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
-    planner.forget(1, NOW)
-    planner.forget(2, NOW)
+    planner.set_verdicts(1, (), NOW)
+    planner.set_verdicts(2, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     assert not planner.entries.desired
 
@@ -231,7 +231,7 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
             planner.set_verdicts(2, [verdict(2, own), verdict(4, own), verdict(3, shared)], NOW)
         assert planner.entries.desired == before
         assert planner.caps[ScopeKey("shared", Share.PATH)].users.keys() == {subflow(2), subflow(3)}
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     planner.expire(NOW + DRAIN_SECONDS + IDLE_SECONDS)
     planner.set_verdicts(2, [verdict(2, own), verdict(3, shared)], NOW + 100)
@@ -277,9 +277,9 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
     planner.take_moved(10)
     newer = [verdict(1, cap) if capped else uncapped(1, cap)]
     if older_ends_first:
-        planner.forget(1, NOW)
+        planner.set_verdicts(1, (), NOW)
     planner.set_verdicts(2, newer, NOW, {subflow(1)})
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert (subflow(1) in planner.entries.desired) is capped
     assert not planner.drains(subflow(1))
     assert planner.take_moved(10) == [subflow(1)]
@@ -293,7 +293,7 @@ def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypat
     planner.set_verdicts(1, [verdict(1, own)], NOW)
     with pytest.raises(PlanError):
         planner.set_verdicts(2, [verdict(1, other, 2)], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert not planner.entries.desired
     assert not planner.drains(subflow(1))
 
@@ -344,7 +344,7 @@ def test_the_queue_of_a_shared_cap_grows_with_its_subflows_and_seldom_changes() 
     assert all(length >= number for number, length in enumerate(lengths, 1))
     assert len(set(lengths)) == 6
     for number in range(1, 101):
-        planner.forget(number, NOW)
+        planner.set_verdicts(number, (), NOW)
     assert planner.classes.desired[minor].queue_packets == lengths[0] == 4
 
 
@@ -394,7 +394,7 @@ def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None
     planner.set_verdicts(1, [step], NOW)
     planner.set_policy(policy(cap))
     assert sorted(spec.rate for spec in planner.classes.desired.values()) == [512_000, 5_000_000]
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
 

@@ -16,8 +16,8 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 
 from mptcp_common import status_client
 from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.mptcp.connection_table import ConnectionRecord
 from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.mptcp.records import ConnectionRecord
 from mptcp_throttler.runtime.answers.summary import MAX_BUDGETS, MAX_CLASSES
 from mptcp_throttler.shaping.model import ClassCounters
 

@@ -46,7 +46,7 @@ def test_a_soft_cap_has_its_entry_once_its_transition_is_complete() -> None:
 def test_a_subflow_that_leaves_in_transition_gets_no_entry() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert not planner.pending()
     planner.complete(subflow(1))
     assert not planner.entries.desired
@@ -90,7 +90,7 @@ def test_a_cap_that_falls_settles_when_its_pending_users_leave() -> None:
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     planner.complete(subflow(1))
     planner.set_policy(policy(rule(cap=throttle(1_000_000))))
-    planner.forget(1, NOW)
+    planner.set_verdicts(1, (), NOW)
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
@@ -200,7 +200,7 @@ def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
     scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
     scene.run(0.1)
     scene.hurried = 0
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, (), NOW)
     scene.do(scene.transitions.follow(2.0))
     assert not scene.planner.rests(subflow(1))
     scene.tcp.clear()
@@ -353,7 +353,7 @@ def test_the_one_that_is_left_of_two_may_take_the_whole_cap() -> None:
         scene.planner.set_verdicts(number, [verdict(number, rule())], NOW)
     scene.run(5.0)
     assert scene.limits[1].rate == round(2_500_000 * HEADROOM)
-    scene.planner.forget(2, NOW)
+    scene.planner.set_verdicts(2, (), NOW)
     scene.run(0.1, start=5.0)
     assert scene.limits[1].rate == 5_000_000
 

@@ -146,7 +146,7 @@ def test_one_that_leaves_takes_its_part_of_the_ramp_along() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.judge()
     scene.run(1)
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, (), NOW)
     scene.run(0.5)
     assert not scene.planner.entries.desired
     assert {spec.ceil for spec in scene.planner.classes.desired.values()} == {5_000_000}

@@ -72,7 +72,7 @@ async def _use_at_ingress() -> None:
     # Do not load the ifb module: it creates two devices in the host's own namespace.
     async with AsyncIPRoute() as links:
         await links.link("set", index=_LO, ifname=UPLOAD_DEVICE)
-    await _use(NftablesNetfilter(NftTable.upload(_OURS, (UPLOAD_DEVICE,))))
+    await _use(NftablesNetfilter(NftTable(_OURS, (UPLOAD_DEVICE,))))
 
 
 _NETFILTER: Mapping[str, Callable[[], None]] = {

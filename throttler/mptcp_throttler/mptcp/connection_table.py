@@ -2,29 +2,173 @@
 
 A connection without a subflow is also in ``lingering``. It keeps its place and its client's share, so that a roaming
 client finds it, and gives way only to another connection of its own client.
+
+Records are mutable and never handed out. Readers get the frozen :class:`~.model.Connection` and
+:class:`~.model.Subflow`. These are made on demand and kept until something changes, so a change that nobody reads costs
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from mptcp_common.clients import client_of
 from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
-from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
-from mptcp_throttler.mptcp.timed_table import IdleConnections, TimedTable
 
 EXPIRY_STEP: Final = 1_000
 """Entries of one table that one ``expire`` call checks or forgets: at most about 10 ms."""
-
 MAX_DUMP_SECONDS: Final = 120.0
 """A dump that takes longer has failed: the table no longer remembers endings for it."""
-
 MAX_LOCALS: Final = 256
-"""Local addresses with ports kept for subflows to share."""
+"""Local addresses with ports kept for subflows to share: the proxy has few."""
+
+KernelRecord = KernelEvent | KernelSubflow
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionRecord:
+    """One connection that the kernel has."""
+
+    token: int
+    since: float
+    seen_from_start: bool
+    holder: bytes
+    """The client whose share it counts against (:class:`~.limits.Shares`)."""
+    subflows: list[SubflowRecord] = field(default_factory=list)
+    """Oldest first; few, so a list is enough."""
+    kept: Connection | None = None
+    """Its snapshot, if it was read since the last change."""
+
+    def snapshot(self) -> Connection:
+        if self.kept is None:
+            subflows = tuple(subflow.snapshot() for subflow in self.subflows)
+            self.kept = Connection(self.token, subflows, self.since, self.seen_from_start)
+        return self.kept
+
+
+@dataclass(slots=True, eq=False)
+class SubflowRecord:
+    """One subflow that the kernel has."""
+
+    four_tuple: FourTuple
+    connection: ConnectionRecord
+    initial: bool
+    local_id: int | None
+    remote_id: int | None
+    backup: bool
+    since: float
+    prioritised: float
+    """When the kernel last reported ``backup``."""
+    last_seen: float
+    interface: str | None = None
+    listed: int = 0
+    """Number of the latest dump that listed it."""
+    kept: Subflow | None = None
+
+    def touch(self, time: float) -> None:
+        """Note that the subflow was seen, which keeps the snapshot."""
+        if time > self.last_seen:
+            self.last_seen = time
+
+    def agrees_with(self, entry: KernelSubflow) -> bool:
+        """Return whether *entry*, a socket of this four-tuple, tells only that the subflow still exists."""
+        return (
+            self.connection.token == entry.token
+            and self.initial is entry.initial
+            and self.backup is entry.backup
+            and (entry.remote_id is None or entry.remote_id == self.remote_id)
+            and (entry.local_id is None or entry.local_id == self.local_id)
+        )
+
+    def changed(self) -> None:
+        self.kept = self.connection.kept = None
+
+    def snapshot(self) -> Subflow:
+        if self.kept is None:
+            ids = self.local_id, self.remote_id
+            self.kept = Subflow(self.four_tuple, self.initial, *ids, self.backup, self.interface, self.since)
+        return self.kept
+
+
+class TimedTable(Generic[K, V]):
+    """A mapping ordered by time, oldest first: expiry costs O(1) per expired entry.
+
+    Times of different interfaces and of kernel events arrive slightly out of order. To keep the order, an entry gets
+    the latest time seen so far if that is later than its own. At *most* so many entries, a new one evicts the oldest.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._latest = -math.inf
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def put(self, key: K, value: V, time: float) -> bool:
+        """Enter *key*, or move it to the end. Return whether another entry was evicted."""
+        if evicts := len(self._entries) >= self._most and key not in self._entries:
+            self._entries.popitem(last=False)
+        if time > self._latest:
+            self._latest = time
+        self._entries[key] = (self._latest, value)
+        self._entries.move_to_end(key)
+        return evicts
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def pop(self, key: K) -> V | None:
+        entry = self._entries.pop(key, None)
+        return None if entry is None else entry[1]
+
+    def pop_until(self, time: float) -> Iterator[V]:
+        """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
+        while self._entries:
+            key, (stamp, value) = next(iter(self._entries.items()))
+            if stamp > time:
+                return
+            self.pop(key)
+            yield value
+
+    def drop_until(self, time: float) -> int:
+        """Remove every entry stamped at or before *time*; return how many."""
+        return sum(1 for _ in self.pop_until(time))
+
+
+class IdleConnections(TimedTable[int, ConnectionRecord]):
+    """Connections without a subflow, which wait for a join: by token, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_client: dict[bytes, dict[int, ConnectionRecord]] = {}
+        """The same by holder, oldest first."""
+
+    def put(self, key: int, value: ConnectionRecord, time: float) -> bool:
+        self.of_client.setdefault(value.holder, {})[key] = value
+        return super().put(key, value, time)
+
+    def pop(self, key: int) -> ConnectionRecord | None:
+        connection = super().pop(key)
+        if connection is not None:
+            others = self.of_client[connection.holder]
+            del others[key]
+            if not others:
+                del self.of_client[connection.holder]
+        return connection
 
 
 class ConnectionTable:
@@ -32,22 +176,22 @@ class ConnectionTable:
 
     def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
-        self._listen_ports = listen_ports
+        self.listen_ports = listen_ports
         self.counters = TrackerCounters()
         self.shares = Shares(limits.max_connections)
         self.questions = SocketLookupQueue()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.connections: dict[int, ConnectionRecord] = {}
         self.lingering = IdleConnections()
-        self.ended: TimedTable[FourTuple | int, float] = TimedTable()
-        """When recent subflows (by four-tuple) and connections (by token) ended."""
-        self.turned_away: TimedTable[int, bool] = TimedTable()
+        self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
+        """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
+        self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
         """Tokens of connections beyond their client's share: a late join to one gets no room either."""
         self.dumps = 0
         """Number of socket dumps begun."""
         self.dump_began: float | None = None
-        self.silent = False
-        """A subflow was not seen for half of ``idle_timeout``. The reader clears it."""
+        self.dumps_wanted = self.dumps_served = 0
+        """Number of requests for a dump that begins after them, and how many of them complete dumps served."""
         self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self._idle_checks: Iterator[SubflowRecord] = iter(())
 
@@ -60,36 +204,40 @@ class ConnectionTable:
         self.connections[token] = ConnectionRecord(token, time, seen_from_start, holder)
         return [Event(EventKind.CONNECTION_OPENED, time, token, four_tuple)]
 
-    def add(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Track *subflow*, whose four-tuple must be free."""
-        connection = subflow.connection
-        self.subflows[subflow.four_tuple] = subflow
+    def add(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
+        """Track the subflow *four_tuple*, which must be free, of a tracked connection."""
+        local, local_port, remote, remote_port = four_tuple
+        if (local, local_port) not in self._locals and len(self._locals) >= MAX_LOCALS:
+            self._locals.clear()
+        shared = self._locals.setdefault((local, local_port), (local, local_port))
+        ends = FourTuple(*shared, remote, remote_port)
+        connection, unknown = self.connections[told.token], 0 if initial else None
+        subflow = SubflowRecord(
+            ends,
+            connection,
+            initial,
+            unknown if told.local_id is None else told.local_id,
+            unknown if told.remote_id is None else told.remote_id,
+            told.backup,
+            since=time,
+            prioritised=time,
+            last_seen=time,
+        )
+        self.subflows[ends] = subflow
         connection.subflows.append(subflow)
-        connection.changed()
+        subflow.changed()
         self.lingering.pop(connection.token)
         self.counters.subflows_activated += 1
         return [self._event(EventKind.SUBFLOW_ACTIVE, subflow, time, detail)]
-
-    def new_subflow(
-        self, four_tuple: FourTuple, connection: ConnectionRecord, initial: bool, time: float
-    ) -> SubflowRecord:
-        """Return a new record that shares its local address and port with others: the proxy has few."""
-        local, local_port, remote, remote_port = four_tuple
-        shared = self._locals.get((local, local_port))
-        if shared is None:
-            if len(self._locals) >= MAX_LOCALS:
-                self._locals.clear()
-            shared = self._locals[local, local_port] = (local, local_port)
-        return SubflowRecord(FourTuple(*shared, remote, remote_port), connection, initial, time)
 
     def remove(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
         """Forget *subflow*, which has ended. Its connection stays, to wait for a join."""
         connection, four_tuple = subflow.connection, subflow.four_tuple
         self.subflows.pop(four_tuple)
         self.questions.drop(four_tuple)
-        self.remember_end(four_tuple, time)
+        self.ended.put(four_tuple, time, time)
         connection.subflows.remove(subflow)
-        connection.changed()
+        subflow.changed()
         if not connection.subflows:
             self.lingering.put(connection.token, connection, time)
         self.counters.subflows_closed += 1
@@ -113,48 +261,39 @@ class ConnectionTable:
         self.counters.disagreements += 1
         return self._event(EventKind.DISAGREEMENT, subflow, time, detail)
 
+    def has_ended(self, four_tuple: FourTuple, token: int, time: float) -> bool:
+        """Return whether the subflow or its connection has ended so late that a dump begun at *time* may list it."""
+        ends = self.ended.get(four_tuple), self.ended.get(token)
+        return any(end is not None and end > time - self.limits.resync_grace for end in ends)
+
     # Shares
 
     def has_share_for(self, address: bytes) -> bool:
         """Return whether the client may have one more connection after :meth:`make_share_for`."""
-        return self.shares.has_room(address, self.lingering.number_of(client_of(address)))
+        return self.shares.has_room(address, len(self.lingering.of_client.get(client_of(address), ())))
 
     def make_share_for(self, address: bytes, time: float) -> list[Event]:
         """Close the client's oldest lingering connections until it may have one more."""
-        client, events = client_of(address), list[Event]()
-        while not self.shares.has_room(address) and self.lingering.number_of(client):
+        waiting, events = self.lingering.of_client.get(client_of(address), {}), list[Event]()
+        while waiting and not self.shares.has_room(address):
             self.counters.lingering_evicted += 1
-            events += self.close(self.lingering.oldest_of(client), time, "evicted for a new connection of its client")
+            oldest = next(iter(waiting.values()))
+            events += self.close(oldest, time, "evicted for a new connection of its client")
         return events
 
-    def turn_away(self, token: int, time: float) -> bool:
-        """Remember that the connection *token* exceeded its client's share; return whether that is new."""
-        if new := token not in self.turned_away:
-            if len(self.turned_away) >= self.limits.max_remembered:
-                self.turned_away.pop_oldest()
-            self.turned_away.put(token, True, time)
-        return new
-
     # Time
-
-    def remember_end(self, key: FourTuple | int, time: float) -> None:
-        """Remember that the subflow or connection *key* ended at *time*: an older dump may still list it."""
-        if len(self.ended) >= self.limits.max_remembered and key not in self.ended:
-            self.ended.pop_oldest()
-        self.ended.put(key, time, time)
 
     def expire(self, time: float) -> list[Event]:
         """Forget entries too old at *time*: at most :data:`EXPIRY_STEP` of each table per call."""
         limits, events = self.limits, list[Event]()
         for subflow in self._next_idle_checks():
-            if self.subflows.get(subflow.four_tuple) is not subflow:
+            is_tracked = self.subflows.get(subflow.four_tuple) is subflow
+            if not is_tracked or subflow.last_seen > time - limits.idle_timeout / 2:
                 continue
-            if subflow.last_seen > time - limits.idle_timeout / 2:
-                continue
-            if subflow.four_tuple.local_port not in self._listen_ports:
+            if subflow.four_tuple.local_port not in self.listen_ports:
                 self.questions.ask(subflow.four_tuple, time)  # no dump lists it, even while it is alive
                 continue
-            self.silent = True
+            self.dumps_wanted += 1
             if subflow.last_seen <= time - limits.idle_timeout:
                 self.counters.expired += 1
                 events += self.remove(subflow, time, "idle")

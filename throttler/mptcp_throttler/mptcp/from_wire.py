@@ -2,8 +2,7 @@
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Nor do they come
-earlier: the third ACK and the kernel's event about it are read within 0.1 ms of each other. Rules:
+Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Rules:
 
 - The proxy's SYN/ACK shows the interface by which the subflow leaves. Anybody can send the client's SYN.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
@@ -14,39 +13,31 @@ earlier: the third ACK and the kernel's event about it are read within 0.1 ms of
 
 from __future__ import annotations
 
-from mptcp_throttler.mptcp.connection_table import ConnectionTable
+from dataclasses import dataclass
+
+from mptcp_throttler.mptcp.connection_table import ConnectionTable, TimedTable
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, TcpFlag, unmap
-from mptcp_throttler.mptcp.options import (
-    Malformed,
-    MpCapable,
-    MpFastclose,
-    MpJoinSyn,
-    MpJoinSynAck,
-    MpTcprst,
-)
-from mptcp_throttler.mptcp.timed_table import TimedTable
+from mptcp_throttler.mptcp.options import Malformed, MpCapable, MpFastclose, MpJoinSyn, MpJoinSynAck, MpTcprst
 
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
 
+@dataclass(slots=True)
 class Handshake:
-    """A captured handshake in progress, with the interface by which the proxy answered."""
+    """A captured handshake in progress."""
 
-    __slots__ = ("interface", "token")
-
-    def __init__(self, token: int | None) -> None:
-        self.token = token
-        """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
-        self.interface: str | None = None
+    token: int | None
+    """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
+    interface: str | None = None
+    """By which the proxy answered."""
 
 
 class WireObserver:
-    """Reads the segments of the connections to *listen_ports*; *table* has the kernel's view."""
+    """Reads the segments of the connections; *table* has the kernel's view."""
 
-    def __init__(self, table: ConnectionTable, listen_ports: frozenset[int]) -> None:
+    def __init__(self, table: ConnectionTable) -> None:
         self._table = table
-        self._ports = listen_ports
-        self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable()
+        self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
         self.refused: TimedTable[FourTuple, None] = TimedTable()
         """Recently refused joins: a retransmitted one is not announced again."""
 
@@ -101,7 +92,8 @@ class WireObserver:
         source, destination = segment.source, segment.destination
         if len(source) == 16:
             source, destination = unmap(source), unmap(destination)
-        to_proxy, to_client = segment.destination_port in self._ports, segment.source_port in self._ports
+        ports = self._table.listen_ports
+        to_proxy, to_client = segment.destination_port in ports, segment.source_port in ports
         inward = FourTuple(destination, segment.destination_port, source, segment.source_port)
         if to_proxy and not to_client:
             return inward, True
@@ -121,10 +113,10 @@ class WireObserver:
             self._table.counters.version_0 += capable is not None
             self._table.counters.ignored += 1
         elif subflow is None or segment.time > subflow.since:  # otherwise the kernel's event came first
-            handshake, before = Handshake(None if join is None else join.token), self.handshakes.get(four_tuple)
-            if before is not None:
-                handshake.interface = before.interface  # the proxy answers each attempt by the same interface
-            self._begin(four_tuple, handshake, segment.time)
+            before = self.handshakes.get(four_tuple)
+            # The proxy answers each attempt by the same interface.
+            interface = None if before is None else before.interface
+            self._begin(four_tuple, Handshake(None if join is None else join.token, interface), segment.time)
         return []
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
@@ -147,16 +139,13 @@ class WireObserver:
             subflow.interface = segment.interface
             return self._table.change(subflow, segment.time, f"leaves by {segment.interface}")
         if handshake is None:
-            handshake = Handshake(None)
-            self._begin(four_tuple, handshake, segment.time)
-        handshake.interface = segment.interface
+            self._begin(four_tuple, Handshake(None, segment.interface), segment.time)
+        else:
+            handshake.interface = segment.interface
         return []
 
     def _begin(self, four_tuple: FourTuple, handshake: Handshake, time: float) -> None:
-        if len(self.handshakes) >= self._table.limits.max_remembered and four_tuple not in self.handshakes:
-            self._table.counters.handshakes_evicted += 1
-            self.handshakes.pop_oldest()
-        self.handshakes.put(four_tuple, handshake, time)
+        self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, handshake, time)
 
     def _reset_handshake(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         handshake = self.handshakes.pop(four_tuple)

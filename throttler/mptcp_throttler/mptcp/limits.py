@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from mptcp_common.clients import client_of, client_text
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerLimits:
-    """Bounds of every table, and timeouts in seconds. Raises ValueError unless all are positive.
+    """Bounds of every table, and timeouts in seconds.
 
     ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
     looks as idle as a dead one. Each resync marks what the kernel still has as seen. The timeout ends what no resync
@@ -37,11 +37,6 @@ class TrackerLimits:
     resync_grace: float = 1.0
     """A dump may miss a subflow that became active less than this before it."""
 
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if getattr(self, item.name) <= 0:
-                raise ValueError(f"{item.name} must be positive, not {getattr(self, item.name)}")
-
 
 @dataclass(slots=True)
 class TrackerCounters:
@@ -53,7 +48,6 @@ class TrackerCounters:
     misdirected: int = 0
     """Segments that came in with the proxy's address, or went out with a client's: forged, or not ours."""
     malformed: int = 0
-    """MPTCP options that break their format."""
     fallbacks: int = 0
     """Connections that requested MPTCP and got plain TCP."""
     version_0: int = 0
@@ -73,7 +67,7 @@ class TrackerCounters:
     overflows: int = 0
     """Subflows not tracked because their connection has too many."""
     connections_refused: int = 0
-    """Connections reported for closing, because they exceed their client's share."""
+    """Reported for closing, because they exceed their client's share."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""
 
@@ -93,23 +87,20 @@ class Shares:
     def __init__(self, room: int) -> None:
         """*room*: the most connections of all clients together."""
         self._room = room
-        self._held: dict[bytes, int] = {}
+        self.held: dict[bytes, int] = {}
+        """Number of connections, by client."""
         self._clients: Counter[int] = Counter()
         """Number of clients, by how many connections they have."""
         self.taken = 0
 
-    @property
-    def clients(self) -> int:
-        return len(self._held)
-
     def has_room(self, address: bytes, without: int = 0) -> bool:
         """Return whether the client at *address* may have one more, if *without* of its own were gone."""
-        return self._held.get(client_of(address), 0) - without < self._room - self.taken + without
+        return self.held.get(client_of(address), 0) - without < self._room - self.taken + without
 
     def had_room(self, address: bytes) -> bool:
         """Return whether, in some order of arrival, one more of that client may have had room. The cost grows with the
         number of distinct counts among the clients: at most about 360 for 65,536 connections."""
-        before = self._held.get(client_of(address), 0)
+        before = self.held.get(client_of(address), 0)
         together = 0
         for held in sorted({*self._clients, before + 1}, reverse=True):
             together += held * (self._clients[held] + (held == before + 1) - (held == before))
@@ -128,19 +119,19 @@ class Shares:
         self._change(client, -1)
 
     def _change(self, client: bytes, by: int) -> None:
-        before = self._held.pop(client, 0)
+        before = self.held.pop(client, 0)
         after = before + by
         if before:
             self._clients[before] -= 1
             if not self._clients[before]:
                 del self._clients[before]
         if after:
-            self._held[client] = after
+            self.held[client] = after
             self._clients[after] += 1
         self.taken += by
 
     def words(self, address: bytes) -> str:
         """Return in words what the client at *address* has."""
         client = client_of(address)
-        held, left = self._held.get(client, 0), self._room - self.taken
+        held, left = self.held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

@@ -32,8 +32,6 @@ def mapped(address: bytes) -> bytes:
 
 End = tuple[bytes, int, int]
 """The client's address and port, and our port: all that a closed socket still reports of its four-tuple."""
-
-
 LARGEST_TOKEN = 0xFFFFFFFF
 """The largest token of a Multipath TCP connection. Tunnels have larger ones."""
 
@@ -86,7 +84,6 @@ class Segment:
     destination: bytes
     destination_port: int
     flags: int
-    """TCP header flags, bits of :class:`TcpFlag`."""
     sequence: int
     acknowledgment: int
     options: tuple[MptcpOption, ...]
@@ -176,11 +173,10 @@ class TcpInfo(NamedTuple):
     """
 
     rtt: int
-    """Smoothed round-trip time."""
     mss: int
     """Bytes per sent segment."""
     unacked: int
-    """Segments sent and not yet acknowledged."""
+    """Segments."""
     not_sent: int
     """Bytes assigned to the subflow and not sent yet."""
     pacing_rate: int
@@ -232,27 +228,25 @@ class KernelSubflow(NamedTuple):
 
 
 class ClosedSocket(NamedTuple):
-    """What one accepted socket carried in its lifetime."""
+    """The payload bytes that one accepted socket carried in its lifetime."""
 
     cookie: int
     end: End
     acked: int
-    """Payload bytes that the peer acknowledged."""
     received: int
 
 
 class SocketDetails(NamedTuple):
-    """More about one subflow's socket, for display. No decision uses it, so samples omit it."""
+    """More about one subflow's socket, for display, in segments and microseconds. No decision uses it, so samples omit
+    it."""
 
     rtt_variance: int
-    """Microseconds."""
     retransmits: int
-    """Segments retransmitted since the subflow began."""
+    """Since the subflow began."""
     segments_out: int
     lost: int
-    """Segments in flight considered lost."""
+    """Of those in flight."""
     congestion_window: int
-    """Segments."""
 
 
 class EventKind(enum.Enum):

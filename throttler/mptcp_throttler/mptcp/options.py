@@ -1,4 +1,4 @@
-"""Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out.
+"""Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out. Derive what proves keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
 Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
@@ -14,8 +14,9 @@ compare it with a declarative one (``mptcp_layers``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hmac
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
 
 KIND: Final = 30
@@ -59,21 +60,19 @@ class MpJoinSyn:
 
 @dataclass(frozen=True, slots=True)
 class MpJoinSynAck:
-    """A join's SYN/ACK (3.2, figure 6)."""
+    """A join's SYN/ACK (3.2, figure 6), with the leftmost 64 bits of the HMAC."""
 
     backup: bool
     address_id: int
     hmac: bytes
-    """Leftmost 64 bits."""
     nonce: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MpJoinAck:
-    """A join's third ACK (3.2, figure 7)."""
+    """A join's third ACK (3.2, figure 7), with the leftmost 160 bits of the HMAC."""
 
     hmac: bytes
-    """Leftmost 160 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +210,32 @@ def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
 
 def parse_option(option: bytes, flags: int) -> MptcpOption:
     """Return the value of one kind-30 *option*, kind and length octets included."""
-    if len(option) < 3:
+    length = len(option)
+    if length < 3:
         return Malformed(None, "no subtype", option)
-    subtype = option[2] >> 4
-    if subtype < len(_PARSERS):
-        return _PARSERS[subtype](option, len(option), flags) or _bad_length(option)
-    return UnknownSubtype(subtype, option[2:])
-
-
-def _bad_length(option: bytes) -> Malformed:
-    return Malformed(option[2] >> 4, f"length {len(option)} fits no form of this subtype here", option)
+    subtype, bits = option[2] >> 4, option[2] & 15
+    found: MptcpOption | None = None
+    if subtype == 0:
+        found = _capable(option, length, flags)
+    elif subtype == 1:
+        found = _join(option, length, flags)
+    elif subtype == 2:
+        found = _dss(option, length)
+    elif subtype == 3:
+        found = _add_addr(option, length)
+    elif subtype == 4 and length > 3:
+        found = RemoveAddr(tuple(option[3:]))
+    elif subtype == 5 and length <= 4:
+        found = MpPrio(bool(bits & 1), option[3] if length == 4 else None)
+    elif subtype == 6 and length == 12:
+        found = MpFail(_from_bytes(option[4:12], "big"))
+    elif subtype == 7 and length == 12:
+        found = MpFastclose(option[4:12])
+    elif subtype == 8 and length == 4:
+        found = MpTcprst(bits, option[3])
+    elif subtype > 8:
+        found = UnknownSubtype(subtype, option[2:])
+    return found or Malformed(subtype, f"length {length} fits no form of this subtype here", option)
 
 
 def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
@@ -257,7 +272,7 @@ def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
     return MpJoinSyn(backup, option[3], _from_bytes(option[4:8], "big"), option[8:12])
 
 
-def _dss(option: bytes, length: int, flags: int) -> MptcpOption | None:
+def _dss(option: bytes, length: int) -> MptcpOption | None:
     if length < 4:
         return None
     bits = option[3]
@@ -283,66 +298,40 @@ def _dss(option: bytes, length: int, flags: int) -> MptcpOption | None:
     )
 
 
-_ADD_ADDR: Final[dict[tuple[int, int], tuple[int, bool, bool]]] = {
-    # (low nibble of octet 2, length): (address octets, port?, HMAC?)
-    **{(4, 8): (4, False, False), (4, 10): (4, True, False)},
-    **{(6, 20): (16, False, False), (6, 22): (16, True, False)},
-    **{(1, 8): (4, False, False), (1, 10): (4, True, False)},
-    **{(1, 20): (16, False, False), (1, 22): (16, True, False)},
-    **{(0, 16): (4, False, True), (0, 18): (4, True, True)},
-    **{(0, 28): (16, False, True), (0, 30): (16, True, True)},
-}
-"""Version 0 has the IP version in the nibble; version 1 has zeros and bit E, and an HMAC unless E is set."""
-
-
-def _add_addr(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    nibble = option[2] & 15
-    form = _ADD_ADDR.get((nibble, length))
-    if form is None:
+def _add_addr(option: bytes, length: int) -> MptcpOption | None:
+    """Version 0 has the IP version in the low bits of octet 2; version 1 has zeros and bit E there, and an HMAC unless
+    E is set."""
+    bits = option[2] & 15
+    size = length - 4 - (8 if bits == 0 else 0)
+    octets, port_octets = size & ~2, size & 2
+    if octets not in (4, 16) or bits not in (0, 1, 4 if octets == 4 else 6):
         return None
-    octets, has_port, has_hmac = form
     at = 4 + octets
     return AddAddr(
-        0 if nibble > 1 else 1,
-        nibble == 1,
+        0 if bits > 1 else 1,
+        bits == 1,
         option[3],
         option[4:at],
-        _from_bytes(option[at : at + 2], "big") if has_port else None,
-        option[-8:] if has_hmac else None,
+        _from_bytes(option[at : at + 2], "big") if port_octets else None,
+        None if bits else option[-8:],
     )
 
 
-def _remove_addr(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    return RemoveAddr(tuple(option[3:])) if length > 3 else None
+def token_of_key(key: bytes) -> int:
+    """Return the token of the host that owns *key* (3.1): the leftmost 32 bits of the key's hash."""
+    return _from_bytes(sha256(key).digest()[:4], "big")
 
 
-def _prio(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    if length > 4:
-        return None
-    return MpPrio(bool(option[2] & 1), option[3] if length == 4 else None)
+def initial_data_sequence(key: bytes) -> int:
+    """Return the IDSN of the host that owns *key* (3.1): the rightmost 64 bits of the key's hash."""
+    return _from_bytes(sha256(key).digest()[-8:], "big")
 
 
-def _fail(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    return MpFail(_from_bytes(option[4:12], "big")) if length == 12 else None
+def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
+    """Return the 8 octets that prove that host B, which answers a join, knows both keys (3.2)."""
+    return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
-def _fastclose(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    return MpFastclose(option[4:12]) if length == 12 else None
-
-
-def _tcprst(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    return MpTcprst(option[2] & 15, option[3]) if length == 4 else None
-
-
-_PARSERS: Final[tuple[Callable[[bytes, int, int], MptcpOption | None], ...]] = (
-    _capable,
-    _join,
-    _dss,
-    _add_addr,
-    _remove_addr,
-    _prio,
-    _fail,
-    _fastclose,
-    _tcprst,
-)
-"""By subtype. A parser returns None if the length fits no form."""
+def join_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
+    """Return the 20 octets that prove that host A, which joins (here always the client), knows both keys (3.2)."""
+    return hmac.digest(key_a + key_b, nonce_a + nonce_b, "sha256")[:20]

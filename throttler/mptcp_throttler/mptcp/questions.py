@@ -41,8 +41,6 @@ class _Entry(NamedTuple):
 class SocketLookupQueue:
     """Schedules the look-ups. Times are arguments."""
 
-    __slots__ = ("_allowed", "_as_of", "_heap", "_number", "_waiting")
-
     def __init__(self) -> None:
         self._waiting: dict[FourTuple, _Entry] = {}
         self._heap: list[_Entry] = []

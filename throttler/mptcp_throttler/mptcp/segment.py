@@ -55,19 +55,9 @@ def parse_frame(
     header = offset >> 4 << 2
     if header < 20 or end < tcp + header:
         return None
-    return Segment(
-        time,
-        interface,
-        source,
-        source_port,
-        destination,
-        destination_port,
-        flags,
-        sequence,
-        acknowledgment,
-        parse_options(frame[tcp + 20 : tcp + header], flags) if header > 20 else (),
-        outgoing,
-    )
+    options = parse_options(frame[tcp + 20 : tcp + header], flags) if header > 20 else ()
+    ends = source, source_port, destination, destination_port
+    return Segment(time, interface, *ends, flags, sequence, acknowledgment, options, outgoing)
 
 
 def transport(frame: bytes, at: int) -> _Transport | None:

@@ -1,53 +1,109 @@
 """Tracks which subflow belongs to which connection.
 
     kernel events ─┐
-    socket dumps ──┴▶ from_kernel ──▶ connection table ──▶ events
-    segments ───────▶ from_wire ──────▶ interfaces, questions, refused joins
+    socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
+    segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
 
 No I/O, no clock: all inputs are arguments, times are seconds of one clock that nobody sets. Every call returns the
-events that it caused. A subflow is tracked while the kernel has it, from the check of its handshake on; segments do not
-change that. The first subflow makes its connection known (``CONNECTION_OPENED``). Every table has a bound
+events that it caused. The first subflow makes its connection known (``CONNECTION_OPENED``). Every table has a bound
 (:class:`~.limits.TrackerLimits`).
+
+Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
+checked each handshake, so the table holds exactly what the kernel has; segments do not change that. Events can get
+lost, and a dump takes time. A ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address
+identifier for the same subflow, or a subflow that a dump lists after its end or does not list.
+
+- The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
+  token is tracked (a proxy may also open a subflow to its client).
+- CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
+- When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
+- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports,
+  so the absence of a subflow with another local port means nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, TypeVar
 
-from mptcp_throttler.mptcp.connection_table import ConnectionTable
-from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver, Resync
+from mptcp_throttler.mptcp.connection_table import ConnectionRecord, ConnectionTable, KernelRecord, SubflowRecord
 from mptcp_throttler.mptcp.from_wire import WireObserver
-from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.model import Connection, Event, FourTuple, KernelEvent, KernelSubflow, Segment
-from mptcp_throttler.mptcp.records import ConnectionRecord
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import (
+    Connection,
+    Event,
+    EventKind,
+    FourTuple,
+    KernelEvent,
+    KernelEventKind,
+    KernelSubflow,
+    Segment,
+    unmapped,
+)
 
-__all__ = ["Tracker", "TrackerCounters", "TrackerLimits"]
+T = TypeVar("T")
+
+_ESTABLISHING = frozenset({KernelEventKind.CREATED, KernelEventKind.ESTABLISHED, KernelEventKind.SUBFLOW_ESTABLISHED})
 
 
 class Tracker:
     """Follows the MPTCP connections to the proxy's *listen_ports*."""
 
     def __init__(self, listen_ports: Iterable[int], limits: TrackerLimits | None = None) -> None:
-        ports = frozenset(listen_ports)
-        self._table = ConnectionTable(limits or TrackerLimits(), ports)
-        self._wire = WireObserver(self._table, ports)
-        self._kernel = KernelObserver(self._table, ports, self._leaves_by)
-        self._connections = _Connections(self._table.connections)
-        self.interface_of: InterfaceOf = lambda _: None
-        """For subflows whose handshake was not captured."""
+        self.table = ConnectionTable(limits or TrackerLimits(), frozenset(listen_ports))
+        self.wire = WireObserver(self.table)
+        self.counters, self.questions = self.table.counters, self.table.questions
+        self.connections: Mapping[int, Connection] = _Connections(self.table.connections)
+        """The open connections by token: a live view of immutable snapshots."""
+        self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
+        """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
 
     def segment(self, segment: Segment) -> list[Event]:
         """Apply one captured segment."""
-        return self._wire.segment(segment)
+        return self.wire.segment(segment)
 
     def kernel_event(self, event: KernelEvent) -> list[Event]:
         """Apply one path-manager event."""
-        return self._kernel.event(event)
+        table, four_tuple = self.table, event.four_tuple
+        table.counters.kernel_events += 1
+        connection = table.connections.get(event.token)
+        if event.kind is KernelEventKind.CLOSED:
+            table.ended.put(event.token, event.time, event.time)
+            if connection is None:
+                return self._ignore()
+            return table.close(connection, event.time, event.detail or "closed by the kernel")
+        if four_tuple is None:
+            return self._ignore()
+        four_tuple = unmapped(four_tuple)
+        if event.kind in _ESTABLISHING:
+            if connection is None and four_tuple.local_port not in table.listen_ports:
+                return self._ignore()
+            if event.kind is KernelEventKind.CREATED:
+                table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
+            return self._established(event, four_tuple)
+        subflow = table.subflows.get(four_tuple)
+        if subflow is None or subflow.connection is not connection:
+            if subflow is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
+                table.ended.put(four_tuple, event.time, event.time)
+            return self._ignore()
+        if event.kind is KernelEventKind.SUBFLOW_CLOSED:
+            return table.remove(subflow, event.time, event.detail or "closed by the kernel")
+        return self._prioritise(subflow, event.backup, event.time)
+
+    def want_resync(self) -> None:
+        """Request a resync that begins after now, because events were lost."""
+        self.table.dumps_wanted += 1
+
+    @property
+    def wants_resync(self) -> bool:
+        """Whether a resync is wanted, until one that begins later finishes: an event named a connection whose beginning
+        was missed, or a subflow was silent for half of ``idle_timeout``, which a resync that lists it restarts."""
+        return self.table.dumps_wanted > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to apply a dump in pieces (:class:`~.from_kernel.Resync`); *time* is before the first is read."""
-        return self._kernel.begin_resync(time)
+        """Begin to apply a dump in pieces; *time* is before the first is read."""
+        return Resync(self, time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
         """Apply a complete dump, begun at *time*, of the established MPTCP subflows of the listening ports. Subflows
@@ -58,55 +114,26 @@ class Tracker:
             events += more
         return events
 
-    def questions(self, now: float) -> tuple[FourTuple, ...]:
-        """Return the few subflows to look up at *now* (:mod:`.questions`)."""
-        return self._table.questions.take(now)
-
-    def next_question(self, now: float) -> float | None:
-        """Return the seconds until :meth:`questions` may return some; None if none waits."""
-        return self._table.questions.pause(now)
-
     def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
-        """Apply which of the subflows *asked* for were *found* at *time*."""
-        return self._kernel.answer(asked, found, time)
+        """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
+        events: list[Event] = []
+        for four_tuple in asked:
+            subflow, entry = self.table.subflows.get(four_tuple), found.get(four_tuple)
+            if subflow is not None and entry is not None:
+                events += self.listed(four_tuple, entry, time, time)
+            elif subflow is not None:
+                events += self.table.remove(subflow, time, "the kernel has no such subflow")
+        return events
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, idle subflows and connections without a subflow that are too old at *time*."""
-        self._wire.expire(time)
-        events = self._table.expire(time)
-        if self._table.silent:
-            self._table.silent = False
-            self._kernel.want_resync()
-        return events
-
-    @property
-    def connections(self) -> Mapping[int, Connection]:
-        """The open connections by token: a live view of immutable snapshots."""
-        return self._connections
-
-    def get(self, token: int) -> Connection | None:
-        """Return a snapshot of the open connection with that token."""
-        return self._connections.get(token)
-
-    @property
-    def counters(self) -> TrackerCounters:
-        """A copy of the counters."""
-        return replace(self._table.counters)
-
-    def want_resync(self) -> None:
-        """Request a resync that begins after now, because events were lost."""
-        self._kernel.want_resync()
-
-    @property
-    def wants_resync(self) -> bool:
-        """Whether a resync is wanted, until one that begins later finishes: an event named a connection whose beginning
-        was missed, or a subflow was silent for half of ``idle_timeout``, which a resync that lists it restarts."""
-        return self._kernel.wants_resync
+        self.wire.expire(time)
+        return self.table.expire(time)
 
     @property
     def table_sizes(self) -> Mapping[str, int]:
         """Entries of each table, for the status page and for tests of the bounds."""
-        table, wire = self._table, self._wire
+        table, wire = self.table, self.wire
         return {
             "connections": len(table.connections),
             "subflows": len(table.subflows),
@@ -118,8 +145,152 @@ class Tracker:
             "turned_away": len(table.turned_away),
         }
 
+    def _ignore(self) -> list[Event]:
+        self.table.counters.kernel_events_ignored += 1
+        return []
+
     def _leaves_by(self, four_tuple: FourTuple) -> str | None:
-        return self._wire.interface(four_tuple) or self.interface_of(four_tuple)
+        return self.wire.interface(four_tuple) or self.interface_of(four_tuple)
+
+    def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
+        table, initial = self.table, event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+        interface = self._leaves_by(four_tuple)  # even without room: this also forgets the handshake
+        if not initial and event.token not in table.connections:
+            self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
+        subflow, events = self._ours(four_tuple, event.token, initial, event.time)
+        if subflow is None:
+            events += self._enter(four_tuple, event, initial, event.time, event.detail or "established by the kernel")
+            if (entered := table.subflows.get(four_tuple)) is not None:
+                entered.interface = interface
+            return events
+        events += self._identify(subflow, event, event.time)
+        return events if initial else events + self._prioritise(subflow, event.backup, event.time)
+
+    def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
+        """Apply one socket that differs from what is tracked, *read* then by a dump that began at *time*."""
+        table = self.table
+        subflow = table.subflows.get(four_tuple)
+        ended = table.ended.get(four_tuple)
+        if subflow is None:
+            if table.has_ended(four_tuple, entry.token, time):
+                return []
+        elif subflow.since > time:
+            subflow.touch(time)
+            return []
+        subflow, events = self._ours(four_tuple, entry.token, entry.initial, time)
+        if subflow is None:
+            events += self._enter(four_tuple, entry, entry.initial, read, "listed by the kernel")
+            if (entered := table.subflows.get(four_tuple)) is not None:
+                entered.interface = self._leaves_by(four_tuple)
+                if ended is not None:
+                    events.append(table.disagree(entered, time, "its end was told, but the kernel has it"))
+            return events
+        if subflow.interface is None:
+            subflow.interface = self._leaves_by(four_tuple)
+            if subflow.interface is not None:
+                events += table.change(subflow, time, f"leaves by {subflow.interface}")
+        events += self._identify(subflow, entry, time)
+        if subflow.prioritised <= time:
+            events += self._prioritise(subflow, entry.backup, time)
+        subflow.touch(time)
+        return events
+
+    # Room
+
+    def _enter(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
+        """Track a new subflow if there is room."""
+        table, token, events = self.table, told.token, list[Event]()
+        dumped = isinstance(told, KernelSubflow)
+        if token not in table.connections:
+            # A connection that is unknown when joined is older than the daemon; a dumped one may be.
+            if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
+                if not dumped:
+                    return self.refuse_connection(four_tuple, token, time)
+                self.want_resync()  # it was looked up: leave it to a dump, which lists all others
+                return []
+            events += table.make_share_for(four_tuple.remote, time)
+            events += table.open(token, four_tuple, time, seen_from_start=initial and not dumped)
+        if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
+            return events + table.add(four_tuple, told, initial, time, detail)
+        table.counters.overflows += 1
+        if dumped:
+            return events
+        if self.wants_resync or any(each.four_tuple in table.questions for each in table.connections[token].subflows):
+            self.want_resync()  # another may have ended unnoticed: leave it to the next dump
+            return events
+        return events + self.excess(four_tuple, token, time)
+
+    def lacks_share(self, four_tuple: FourTuple, token: int, *, dumped: bool) -> bool:
+        """Return whether the connection of *four_tuple* exceeds its client's share. Connections of the first dump are
+        older than the daemon: those that may have had room when they began stay."""
+        table = self.table
+        if token in table.connections:
+            return False
+        if token in table.turned_away:
+            return True
+        if table.has_share_for(four_tuple.remote):
+            return False
+        if not dumped or table.counters.resyncs or len(table.connections) >= table.limits.max_connections:
+            return True
+        return not table.shares.had_room(four_tuple.remote)
+
+    def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+        """Report that an untracked connection, with the subflow *four_tuple*, must be closed."""
+        table = self.table
+        if token not in table.turned_away:
+            table.counters.connections_refused += 1
+            table.turned_away.put(token, None, time)
+        return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, table.shares.words(four_tuple.remote))]
+
+    def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+        """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
+        table = self.table
+        connection = table.connections.get(token)
+        if connection is None or four_tuple in table.subflows:
+            return []
+        others = len(connection.subflows)
+        if others < table.limits.max_subflows_per_connection:
+            return []
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} others")]
+
+    # Differences
+
+    def _ours(
+        self, four_tuple: FourTuple, token: int, initial: bool, time: float
+    ) -> tuple[SubflowRecord | None, list[Event]]:
+        """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
+        the tracked one has ended without an event: remove it."""
+        table = self.table
+        subflow = table.subflows.get(four_tuple)
+        if subflow is None:
+            return None, []
+        events = []
+        if subflow.connection.token != token:
+            events.append(table.disagree(subflow, time, f"its token is {token:#010x} in the kernel"))
+        elif subflow.initial is initial:
+            return subflow, []
+        return None, events + table.remove(subflow, time, "the kernel has another on its addresses and ports")
+
+    def _identify(self, subflow: SubflowRecord, told: KernelRecord, time: float) -> list[Event]:
+        events = []
+        for name, value in (("local_id", told.local_id), ("remote_id", told.remote_id)):
+            known = getattr(subflow, name)
+            if value is None or value == known:
+                continue
+            if known is not None:
+                events.append(self.table.disagree(subflow, time, f"{name} is {value} in the kernel, not {known}"))
+            setattr(subflow, name, value)
+            subflow.changed()
+        if events:
+            events += self.table.change(subflow, time, "address identifier corrected")
+        return events
+
+    def _prioritise(self, subflow: SubflowRecord, backup: bool, time: float) -> list[Event]:
+        subflow.prioritised = time
+        if subflow.backup is backup:
+            return []
+        subflow.backup = backup
+        return self.table.change(subflow, time, "backup flag from the kernel")
 
 
 class _Connections(Mapping[int, Connection]):
@@ -134,3 +305,120 @@ class _Connections(Mapping[int, Connection]):
 
     def __len__(self) -> int:
         return len(self._records)
+
+
+FINISH_STEP: Final = 500
+"""Subflows per step of :meth:`Resync.finish`: at most about 5 ms if all must be closed."""
+
+
+class Resync:
+    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each::
+
+        resync = tracker.begin_resync(time)        # before the first piece is read
+        for piece in dump:
+            events = resync.add(piece)
+        for events in resync.finish():             # only after a complete dump
+            ...
+
+    Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
+    began, so it does not override them. A failed dump is not finished, and so closes nothing. A new dump voids one in
+    progress, whose further pieces are ignored.
+    """
+
+    def __init__(self, tracker: Tracker, time: float) -> None:
+        self._tracker, self._table, self._time = tracker, tracker.table, time
+        self._table.dumps += 1
+        self._table.dump_began = time
+        self._number, self._wanted = self._table.dumps, self._table.dumps_wanted
+        self._unassigned: list[KernelSubflow] = []
+        """Sockets with another local port and an unknown token: a later piece may list their connection."""
+        self._crowded_out: list[tuple[KernelSubflow, float]] = []
+        """Sockets without room in their connection or perhaps in their client's share, and when they were read. The end
+        of the dump may close others that ended unnoticed."""
+
+    def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
+        """Apply some sockets of the dump, in any order. New subflows date from *read* (default: the dump's begin), when
+        the kernel read them: their handshakes came before, no matter when the packets are read."""
+        if self._is_void():
+            return []
+        subflows, ports, connections = self._table.subflows, self._table.listen_ports, self._table.connections
+        time, number = self._time, self._number
+        events: list[Event] = []
+        for entry in piece:
+            four_tuple = entry.four_tuple
+            subflow = subflows.get(four_tuple)
+            if (
+                subflow is not None
+                and subflow.since <= time
+                and subflow.agrees_with(entry)
+                and subflow.interface is not None
+            ):
+                # The common case: nothing is new, so announce nothing and keep the snapshot.
+                subflow.touch(time)
+                subflow.listed = number
+            elif four_tuple.local_port in ports or entry.token in connections:
+                events += self._take(entry, time if read is None else read)
+            else:
+                self._unassigned.append(entry)
+        return events
+
+    def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
+        """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
+        unassigned, self._unassigned = self._unassigned, []
+        for batch in self._batches(unassigned, limit):
+            known = [entry for entry in batch if entry.token in self._table.connections]
+            yield [event for entry in known for event in self._take(entry, self._time)]
+        for records in self._batches(list(self._table.subflows.values()), limit):
+            yield [event for subflow in records for event in self._close_if_missing(subflow)]
+        # Initial subflows first: they identify the client of their connection.
+        crowded_out = sorted(self._crowded_out, key=lambda each: not each[0].initial)
+        self._crowded_out = []
+        for left in self._batches(crowded_out, limit):
+            yield [event for entry, read in left for event in self._take_late(entry, read)]
+        if not self._is_void():
+            self._crowded_out = []
+            self._table.dump_began = None
+            self._table.dumps_served = self._wanted
+            self._table.counters.resyncs += 1
+
+    def _batches(self, items: Iterable[T], limit: int) -> Iterator[list[T]]:
+        left = iter(items)
+        while (batch := list(islice(left, limit))) and not self._is_void():
+            yield batch
+
+    def _is_void(self) -> bool:
+        return self._table.dumps != self._number
+
+    def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
+        tracker, connections = self._tracker, self._table.connections
+        four_tuple, token = unmapped(entry.four_tuple), entry.token
+        # At the end of the dump its client may have fewer connections, and for a join, the initial subflow, which
+        # identifies the client, may be listed later.
+        waits = token not in connections and (not entry.initial or tracker.lacks_share(four_tuple, token, dumped=True))
+        events = [] if waits else tracker.listed(four_tuple, entry, self._time, read)
+        subflow = self._table.subflows.get(four_tuple)
+        if subflow is not None:
+            subflow.listed = self._number
+        if waits or (subflow is None and token in connections):
+            self._crowded_out.append((entry, read))
+        return events
+
+    def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
+        tracker, four_tuple, token = self._tracker, unmapped(entry.four_tuple), entry.token
+        has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after it was read
+        if tracker.lacks_share(four_tuple, token, dumped=True):
+            return [] if has_ended else tracker.refuse_connection(four_tuple, token, read)
+        events = tracker.listed(four_tuple, entry, self._time, read)
+        return events if has_ended else events + tracker.excess(four_tuple, token, read)
+
+    def _close_if_missing(self, subflow: SubflowRecord) -> list[Event]:
+        table = self._table
+        if (
+            table.subflows.get(subflow.four_tuple) is not subflow
+            or subflow.listed == self._number
+            or subflow.since > self._time - table.limits.resync_grace
+            or subflow.four_tuple.local_port not in table.listen_ports
+        ):
+            return []
+        disagreement = table.disagree(subflow, self._time, "no end was told, but the kernel does not list it")
+        return [disagreement, *table.remove(subflow, self._time, "not listed by the kernel")]

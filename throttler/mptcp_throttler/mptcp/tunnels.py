@@ -7,6 +7,7 @@ cookie that no socket has, but none of TCP's figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -70,17 +71,18 @@ class TunnelTable:
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"what the tunnels' daemon says is not understood: {error!r}") from error
         before, self.paths, self._signs = self.paths, found, signs
-        events: list[KernelEvent] = []
-        for four_tuple, path in before.items():
-            if not path.is_same(found.get(four_tuple)):
-                events.append(KernelEvent(now, KernelEventKind.SUBFLOW_CLOSED, path.socket.token, four_tuple))
+        events = [
+            KernelEvent(now, KernelEventKind.SUBFLOW_CLOSED, path.socket.token, four_tuple)
+            for four_tuple, path in before.items()
+            if not path.is_same(found.get(four_tuple))
+        ]
         left = {each.socket.token for each in found.values()}
         for token in [each for each in self.names if each not in left]:
             del self._tokens[self.names.pop(token)]
             events.append(KernelEvent(now, KernelEventKind.CLOSED, token, None))
         for four_tuple, path in found.items():
-            socket = path.socket
             if not path.is_same(before.get(four_tuple)):
+                socket = path.socket
                 kind = KernelEventKind.CREATED if socket.initial else KernelEventKind.SUBFLOW_ESTABLISHED
                 events.append(KernelEvent(now, kind, socket.token, four_tuple, remote_id=socket.remote_id))
         return events
@@ -98,19 +100,19 @@ class TunnelTable:
                 if four_tuple.local_port not in self.ports:
                     self.strangers.add((name, four_tuple.local_port))
                     continue
-                number = int(path["id"])
-                signs[number] = self._sign(number, path, now)
-                if now - signs[number].at < GONE_SECONDS:
+                begun = int(path["id"])
+                signs[begun] = sign = self._sign(begun, path, now)
+                if now - sign.at < GONE_SECONDS:
                     yield four_tuple, self._path(name, path, four_tuple, now)
 
-    def _sign(self, number: int, path: Mapping[str, Any], now: float) -> _Sign:
+    def _sign(self, begun: int, path: Mapping[str, Any], now: float) -> _Sign:
         """Return when the path was last heard of or carried something: packets may outlive the relay's daemon."""
         counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
-        heard = float("-inf") if silent is None else now - float(silent)
-        before = self._signs.get(number)
-        if before is None:
-            return _Sign(counters, heard)
-        return _Sign(counters, max(heard, before.at) if counters == before.counters else now)
+        heard = -math.inf if silent is None else now - float(silent)
+        before = self._signs.get(begun)
+        if before is not None:
+            heard = max(heard, before.at) if counters == before.counters else now
+        return _Sign(counters, heard)
 
     def _path(self, tunnel: str, path: Mapping[str, Any], four_tuple: FourTuple, now: float) -> TunnelPath:
         number, begun = int(path["number"]), int(path["id"])
@@ -129,9 +131,8 @@ class TunnelTable:
         return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), path["interface"], socket)
 
     def _token(self, tunnel: str) -> int:
-        token = self._tokens.get(tunnel)
-        if token is None:
+        if tunnel not in self._tokens:
             self._latest += 1
-            token = self._tokens[tunnel] = self._latest
-            self.names[token] = tunnel
-        return token
+            self._tokens[tunnel] = self._latest
+            self.names[self._latest] = tunnel
+        return self._tokens[tunnel]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import Final
 
-from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
 from mptcp_throttler.mptcp.options import (
     MpCapable,
@@ -21,8 +21,9 @@ from mptcp_throttler.mptcp.options import (
     MpJoinSynAck,
     MpPrio,
     MpTcprst,
+    join_ack_hmac,
+    token_of_key,
 )
-from mptcp_throttler.mptcp.timed_table import TimedTable
 
 HANDSHAKE_SECONDS: Final = 10.0
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
@@ -108,7 +109,7 @@ class Endpoint:
         if subflow.join is not None:
             subflow.answer = segment.option(MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
-            subflow.proxy_key, subflow.token = capable.sender_key, keys.token(capable.sender_key)
+            subflow.proxy_key, subflow.token = capable.sender_key, token_of_key(capable.sender_key)
         subflow.proxy_sequence = segment.sequence
 
     def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
@@ -134,7 +135,7 @@ class Endpoint:
                 self.unproven_joins += 1
                 self._handshakes.pop(four_tuple)
                 return []
-            right = keys.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
+            right = join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
             if not compare_digest(right, proof.hmac):
                 return []
             kind = KernelEventKind.SUBFLOW_ESTABLISHED

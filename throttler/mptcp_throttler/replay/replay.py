@@ -308,7 +308,7 @@ class Replay:
         return Entry(self.now, kind, text, token, four_tuple)
 
     def _subflow(self, token: int, four_tuple: FourTuple | None) -> str:
-        connection = self._tracker.get(token)
+        connection = self._tracker.connections.get(token)
         for each in () if connection is None else connection.subflows:
             if each.four_tuple == four_tuple:
                 parts = ["initial subflow" if each.initial else "joined subflow"]
@@ -320,7 +320,7 @@ class Replay:
 
     def _decide(self, tokens: Iterable[int]) -> Iterator[Entry]:
         for token in tokens:
-            connection = self._tracker.get(token)
+            connection = self._tracker.connections.get(token)
             before = self._verdicts.pop(token, {})
             after: dict[_Key, Verdict] = {}
             if connection is None:

@@ -19,8 +19,9 @@ from functools import partial
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets
+from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
-from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
+from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
 from mptcp_throttler.runtime.cap_log import CapLog
@@ -185,7 +186,7 @@ class Engine:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
-                fields = about(self.tracker.get(event.token), token=event.token, subflow=event.four_tuple)
+                fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self.decide({event.token for event in events})

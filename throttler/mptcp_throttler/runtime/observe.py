@@ -209,13 +209,13 @@ class Observers:
         """Ask the kernel what the tracker wants to know, when that is due."""
         if self._asking is not None:
             return
-        pause = self._tracker.next_question(time.monotonic())
+        pause = self._tracker.questions.pause(time.monotonic())
         if pause is not None:
             self._asking = self._loop.call_later(pause, self._ask)
 
     def _ask(self) -> None:
         self._asking = None
-        asked = self._tracker.questions(time.monotonic())
+        asked = self._tracker.questions.take(time.monotonic())
         if asked:
             self.counters.questions += len(asked)
             try:

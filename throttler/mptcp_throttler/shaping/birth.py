@@ -63,12 +63,16 @@ def births(
 ) -> dict[Network, Birth]:
     """Return the birth settings by client prefix, under the rules of *policy* that are open. *class_of* returns the
     handle of a cap's class, None if it has none yet. *rests* is as for :func:`under_cap`."""
-    rules = [rule for rule, is_open in zip(policy.rules, open_rules, strict=True) if is_open and _answers(rule)]
+    rules = [
+        rule
+        for rule, is_open in zip(policy.rules, open_rules, strict=True)
+        if is_open and Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
+    ]
     paths = policy.paths.values()
     decided = _Decided(paths, rules)
     found: dict[Network, Birth] = {}
     for path in paths:
-        rule, number = _capping(path, rules) if _by_address_alone(path) else (None, 0)
+        rule, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
         birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
             found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
@@ -91,14 +95,6 @@ def with_exceptions(found: Mapping[Network, Birth], networks: Collection[Network
 def of_clients(single: Mapping[bytes, bool]) -> dict[Network, Birth | None]:
     """Return the birth settings by client address, given whether each client has a *single* path."""
     return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}
-
-
-def _answers(rule: Rule) -> bool:
-    return Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
-
-
-def _by_address_alone(path: PathMatch) -> bool:
-    return path.model_fields_set == {"clients"}
 
 
 def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:

@@ -22,10 +22,9 @@ class PlanError(Exception):
 
 
 class Level(NamedTuple):
-    """The rate of each user of a shared cap (``onset.share``)."""
+    """The rate of each user of a shared cap (``onset.share``). Times: monotonic seconds."""
 
     computed: float
-    """Monotonic seconds."""
     users: int
     rate: int
     """Bits/s per user."""
@@ -84,7 +83,7 @@ class LiveCap:
     lowered: float | None = None
     """Share of its rate that the class has while it compensates an overshoot."""
     owed: float = 0.0
-    """Bits that bypassed its class, as of ``owed_at`` (``onset.overshoot``)."""
+    """Bits that bypassed its class, as of ``owed_at`` (``onset.rate_transition``)."""
     owed_at: float = 0.0
     allowance: float = 0.0
     """Bits that its transitions may still send."""
@@ -142,20 +141,18 @@ class ClassNumbers:
         if left <= (0 if of_path else size // PATHS_SHARE):
             raise PlanError(f"no HTB class is left: {len(self._used)} caps are in use; share caps by path or by client")
         if found is None or found in self._used or found not in in_kernel:
-            found = self._free(in_kernel)
+            # With the root's number, the leaf qdisc of the class would have the root's handle.
+            found = next(
+                minor
+                for avoided in (in_kernel, ())
+                for step in range(size)
+                if (minor := FIRST_MINOR + (self._next - FIRST_MINOR + step) % size) not in self._used
+                and minor not in avoided
+                and minor != self._htb_major
+            )
+            self._next = found + 1
         self._used.add(found)
         return found
 
     def give_back(self, minor: int) -> None:
         self._used.discard(minor)
-
-    def _free(self, in_kernel: Container[int]) -> int:
-        size = LAST_MINOR - FIRST_MINOR + 1
-        for avoid in (in_kernel, ()):
-            for step in range(size):
-                minor = FIRST_MINOR + (self._next - FIRST_MINOR + step) % size
-                # The leaf qdisc of that class would have the root's handle.
-                if minor not in self._used and minor not in avoid and minor != self._htb_major:
-                    self._next = minor + 1
-                    return minor
-        raise AssertionError("a number is free, and was not found")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Direction, PathMatch
 from mptcp_throttler.shaping.model import (
     DEFAULT_MINOR,
     FIRST_MINOR,
@@ -24,7 +25,6 @@ from mptcp_throttler.shaping.model import (
     UPLOAD_DEVICE,
     ClassSpec,
     Ownership,
-    PlainTcpCap,
     Target,
 )
 
@@ -35,8 +35,6 @@ FULL_SPEED_QUANTUM = 60_000
 """Bytes."""
 TBF_RATE = 32_000_000_000
 """Bits/s: about the maximum of tc-tbf(8) without its 64-bit attribute. The tbf must cut segments, not shape."""
-
-
 TBF_STEP = 4000
 """Bytes per microsecond at that rate: the unit of a tbf's burst."""
 
@@ -46,29 +44,10 @@ def tbf_burst(spec: ClassSpec) -> int:
     return -(-int(spec.ceil / 8 * SEGMENT_SECONDS) // TBF_STEP) * TBF_STEP
 
 
-def _pfifo(spec: ClassSpec) -> str:
-    return f"pfifo limit {spec.queue_packets}"
-
-
-def _tbf(spec: ClassSpec) -> str:
-    return f"tbf rate {TBF_RATE}bit burst {tbf_burst(spec)}b limit {spec.queue_packets * MTU}"
-
-
-def traffic_control(interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
-    """Yield the tc(8) commands that make the tree on each interface."""
-    return _traffic_control(interfaces, classes, ownership, _pfifo)
-
-
-def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
-    """Yield the ip(8) and tc(8) commands that make the IFB device and its tree."""
-    yield f"ip link add name {UPLOAD_DEVICE} type ifb"
-    yield f"ip link set dev {UPLOAD_DEVICE} up"
-    yield from _traffic_control([UPLOAD_DEVICE], classes, ownership, _tbf)
-
-
-def _traffic_control(
-    interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership, leaf: Callable[[ClassSpec], str]
+def traffic_control(
+    interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership, direction: Direction
 ) -> Iterator[str]:
+    """Yield the tc(8) commands that make the tree on each interface."""
     major = f"{ownership.htb_major:x}"
     for interface in interfaces:
         yield f"tc qdisc replace dev {interface} root handle {major}: htb default 0x{DEFAULT_MINOR:x}"
@@ -83,24 +62,29 @@ def _traffic_control(
                 f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst}b cburst {spec.cburst}b "
                 f"quantum {spec.quantum}"
             )
-            yield (f"tc qdisc replace dev {interface} parent {major}:{minor:x} handle {minor:x}: {leaf(spec)}")
+            leaf = f"pfifo limit {spec.queue_packets}"
+            if direction is Direction.UP:
+                leaf = f"tbf rate {TBF_RATE}bit burst {tbf_burst(spec)}b limit {spec.queue_packets * MTU}"
+            yield f"tc qdisc replace dev {interface} parent {major}:{minor:x} handle {minor:x}: {leaf}"
+
+
+def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
+    """Yield the ip(8) and tc(8) commands that make the IFB device and its tree."""
+    yield f"ip link add name {UPLOAD_DEVICE} type ifb"
+    yield f"ip link set dev {UPLOAD_DEVICE} up"
+    yield from traffic_control([UPLOAD_DEVICE], classes, ownership, Direction.UP)
 
 
 def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
     """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
     for port in ownership.listen_ports:
         for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
-            name = f"{SET_PREFIX}-{version}-{port}"
-            yield (
-                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
-                f"-m length --length {small_packets(version)} -j CLASSIFY --set-class 0:0"
-            )
+            name, small = f"{SET_PREFIX}-{version}-{port}", small_packets(version)
+            match = f"-p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} -m length"
+            rule = f"{command} -t mangle -A POSTROUTING {match}"
+            yield f"{rule} --length {small} -j CLASSIFY --set-class 0:0"
             yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
-            yield (
-                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
-                f"-m length ! --length {small_packets(version)} "
-                f"-j SET --map-set {name} dst,dst,src --map-mark --map-prio"
-            )
+            yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
     for four_tuple, target in sorted(entries.items()):
         remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
         yield (
@@ -118,22 +102,15 @@ def small_packets(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NftTable:
-    """One of our two nftables tables, for download or for upload."""
+    """One of our two nftables tables. For download it marks and classifies packets to the clients; for upload, on
+    *interfaces*, it sends packets from the clients through the IFB device."""
 
-    family: str
     ownership: Ownership
-    interfaces: tuple[str, ...] = ()
-    """Only in the netdev family."""
+    interfaces: Sequence[str] = ()
 
-    @classmethod
-    def download(cls, ownership: Ownership) -> NftTable:
-        """Return the table that marks and classifies packets to the clients."""
-        return cls("inet", ownership)
-
-    @classmethod
-    def upload(cls, ownership: Ownership, interfaces: Iterable[str]) -> NftTable:
-        """Return the table that sends packets from the clients through the IFB device."""
-        return cls("netdev", ownership, tuple(interfaces))
+    @property
+    def family(self) -> str:
+        return "netdev" if self.interfaces else "inet"
 
     @property
     def name(self) -> str:
@@ -200,18 +177,20 @@ class NftTable:
         if self.interfaces:
             yield f'add rule {self.name} {name} fwd to "{UPLOAD_DEVICE}"'
 
-    def commands(self, entries: Mapping[FourTuple, Target]) -> Iterator[str]:
-        """Yield the commands that make the whole table with *entries*."""
-        yield from self.table()
+    def shell_commands(self, entries: Mapping[FourTuple, Target]) -> Iterator[str]:
+        """Yield the nft(8) commands that make the whole table with *entries*."""
+        lines = list(self.table())
         for target in sorted(set(entries.values()), key=lambda target: (target.minor, target.mark)):
-            yield from self.chain(target)
+            lines += self.chain(target)
         for four_tuple, target in sorted(entries.items()):
-            map_name = f"v{6 if four_tuple.is_ipv6 else 4}"
-            yield f"add element {self.name} {map_name} {{ {nft_key(four_tuple)} : jump {nft_chain_name(target)} }}"
+            name, key = f"v{6 if four_tuple.is_ipv6 else 4}", nft_key(four_tuple)
+            lines.append(f"add element {self.name} {name} {{ {key} : jump {nft_chain_name(target)} }}")
+        return (f"nft '{line}'" for line in lines)
 
 
-def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterator[str]:
-    """Yield the nft(8) commands that make the table of *caps*, if there are any."""
+def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownership) -> Iterator[str]:
+    """Yield the nft(8) commands that make the table of *caps* on plain TCP, if there are any. Plain TCP is known by the
+    lack of an MPTCP option: all packets of capped subflows have one."""
     if not caps:
         return
     table = f"inet {PLAIN_TCP_TABLE}"
@@ -219,12 +198,13 @@ def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterat
     keep = 0xFFFFFFFF ^ ownership.mark_mask
     yield f"add table {table}"
     yield f"add chain {table} postrouting {{ type filter hook postrouting priority mangle + 1; policy accept; }}"
-    for number, cap in enumerate(caps):
-        by = "" if cap.interfaces is None else f"oifname {{ {', '.join(map(_quoted, cap.interfaces))} }} "
+    for number, (target, path) in enumerate(caps):
+        names = ", ".join(f'"{each}"' for each in path.interfaces or ())
+        by = "" if path.interfaces is None else f"oifname {{ {names} }} "
         for version, ip in ((4, "ip"), (6, "ip6")):
             to = f"meta nfproto ipv{version} "
-            if cap.clients is not None:
-                prefixes = ", ".join(str(each) for each in cap.clients if each.version == version)
+            if path.clients is not None:
+                prefixes = ", ".join(str(each) for each in path.clients if each.version == version)
                 if not prefixes:
                     continue
                 to = f"{ip} daddr @clients{number}v{version} "
@@ -232,18 +212,9 @@ def plain_tcp_table(caps: Sequence[PlainTcpCap], ownership: Ownership) -> Iterat
                 yield f"add set {table} clients{number}v{version} {{ {kind} elements = {{ {prefixes} }} }}"
             yield (
                 f"add rule {table} postrouting {by}tcp sport {{ {ports} }} {to}meta length > {SMALL_PACKET[version]} "
-                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{cap.target.mark:08x} "
-                f'meta priority set "{ownership.htb_major:x}:{cap.target.minor:x}"'
+                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{target.mark:08x} "
+                f'meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
             )
-
-
-def _quoted(interface: str) -> str:
-    return f'"{interface}"'
-
-
-def nftables(entries: Mapping[FourTuple, Target], table: NftTable) -> Iterator[str]:
-    """Yield the nft(8) commands that make *table* with *entries*."""
-    return (f"nft '{command}'" for command in table.commands(entries))
 
 
 def nft_ingress_chain_name(interface: str) -> str:

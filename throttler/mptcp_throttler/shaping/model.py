@@ -1,13 +1,17 @@
-"""The kernel objects that the throttler owns, as values, both planned and read back."""
+"""The kernel objects that the throttler owns, as values, both planned and read back, and the pending changes. Pure."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_throttler.policy.model import Direction, Policy, Throttle
-from mptcp_throttler.policy.values import Network
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 MTU = 1514
 """Bytes of a full Ethernet frame."""
@@ -19,7 +23,6 @@ window, not the stack's limit on data queued below it: the scheduler takes windo
 would assign a capped subflow three times what it can send, at the cost of the other path. Up it is long: no stack of
 ours waits, and BBR takes many losses for a policer and then keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
-PACKETS_PER_SUBFLOW = 1
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
 GENTLE_FALL = 0.7
@@ -63,9 +66,7 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Directi
         burst=burst(rate),
         cburst=burst(ceil),
         quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(
-            1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), PACKETS_PER_SUBFLOW * room)
-        ),
+        queue_packets=min(1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), room)),
     )
 
 
@@ -95,15 +96,6 @@ class Target:
     minor: int
     mark: int
     """Already shifted into the mark mask."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainTcpCap:
-    """A cap on the plain TCP of a path: packets without an MPTCP option. All packets of capped subflows have one."""
-
-    target: Target
-    clients: tuple[Network, ...] | None
-    interfaces: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +171,67 @@ SMALL_PACKET = {4: 20 + 60, 6: 40 + 60}
 """Bytes of IP and longest TCP header, by IP version. Packets up to this bypass the class: pure ACKs must not queue."""
 MAX_ENTRIES = 131_072
 """Per ipset: subflows capped at the same time."""
+
+
+class DeltaTracker(Generic[K, V]):
+    """Desired and actual state of one kind of kernel object, and their difference, kept by each change in O(1) as in
+    Calico's delta tracker. *same* compares an actual and a desired value: the kernel rounds some."""
+
+    def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
+        self.desired: dict[K, V] = {}
+        self.actual: dict[K, V] = {}
+        self.upserts: dict[K, V] = {}
+        """Desired objects that are missing or differ."""
+        self.deletes: set[K] = set()
+        """Actual objects that are not desired."""
+        self.told: Callable[[Collection[K], bool], None] = lambda keys, there: None
+        """Called with the objects that the kernel added or changed (True) or removed (False)."""
+        self._same = same
+
+    @property
+    def settled(self) -> bool:
+        return not self.upserts and not self.deletes
+
+    def want(self, key: K, value: V) -> None:
+        self.desired[key] = value
+        self.deletes.discard(key)
+        if key in self.actual and self._same(self.actual[key], value):
+            self.upserts.pop(key, None)
+        else:
+            self.upserts[key] = value
+
+    def drop(self, key: K) -> None:
+        """Stop wanting *key*, which may be unknown."""
+        self.desired.pop(key, None)
+        self.upserts.pop(key, None)
+        if key in self.actual:
+            self.deletes.add(key)
+
+    def observed(self, actual: Mapping[K, V]) -> None:
+        """Replace the actual state by what was read back, and recompute the pending sets."""
+        self.actual = dict(actual)
+        self.deletes = self.actual.keys() - self.desired.keys()
+        self.upserts = {
+            key: value
+            for key, value in self.desired.items()
+            if key not in self.actual or not self._same(self.actual[key], value)
+        }
+
+    def upserted(self, done: Mapping[K, V]) -> None:
+        """Record that *done* are now in the kernel; the desired values may have changed meanwhile."""
+        for key, value in done.items():
+            self.actual[key] = value
+            if key in self.desired:
+                self.want(key, self.desired[key])
+            else:
+                self.deletes.add(key)
+        self.told(done.keys(), True)
+
+    def deleted(self, done: Collection[K]) -> None:
+        """Record that *done* are gone from the kernel."""
+        for key in done:
+            self.actual.pop(key, None)
+            self.deletes.discard(key)
+            if key in self.desired:
+                self.upserts[key] = self.desired[key]
+        self.told(done, False)

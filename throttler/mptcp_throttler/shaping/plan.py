@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
-from mptcp_throttler.shaping.delta import DeltaTracker
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, Ownership, PlainTcpCap, Target
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0
@@ -53,7 +52,8 @@ class Planner:
         self._shared: dict[int, LiveCap] = {}
         """Caps with more than one user, by minor number."""
         self._numbers = ClassNumbers(ownership.htb_major)
-        self._members: dict[FourTuple, Member] = {}
+        self.members: dict[FourTuple, Member] = {}
+        """Subflows that have a cap, rest, or still have an entry. Only the planner changes it."""
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self._draining: dict[FourTuple, float] = {}
         """Ended members, oldest first, and the time until which their entries stay."""
@@ -109,14 +109,13 @@ class Planner:
         no class is left for some subflows: these keep their old cap, or have none; all other verdicts apply.
         """
         ports = self.ownership.ports
-        seen: set[FourTuple] = set()
-        refused: list[PlanError] = []  # only the first: see ``runtime.garbage``
+        seen, refused = set[FourTuple](), list[PlanError]()
         for verdict in verdicts:
             four_tuple = verdict.four_tuple
             if verdict.direction is not self.direction or four_tuple.local_port not in ports:
                 continue
             seen.add(four_tuple)
-            member = self._members.get(four_tuple)
+            member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
                 # The client reused the port for a newer connection: the older one has ended, though not reported yet.
                 self._release(member, now, drains=True)
@@ -126,22 +125,19 @@ class Planner:
                 else:
                     self._send(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
             except PlanError as error:
-                refused = refused or [error]
+                refused = refused or [error]  # only the first: see ``runtime.garbage``
                 if self._cap_on(four_tuple) is None:
                     self._uncap(verdict, token, now, young)
                 else:
-                    self._rest(self._members[four_tuple], rests=verdict.rests)
+                    self._rest(self.members[four_tuple], rests=verdict.rests)
         for four_tuple in self._connections.pop(token, ()):
-            member = self._members.get(four_tuple)
+            member = self.members.get(four_tuple)
             if member is not None and member.token == token and four_tuple not in seen:
                 self._release(member, now, drains=True)
-        if kept := [each for each in seen if (member := self._members.get(each)) and member.token == token]:
-            self._connections[token] = tuple(kept)
+        if kept := tuple(each for each in seen if each in self.members and self.members[each].token == token):
+            self._connections[token] = kept
         if refused:
             raise refused.pop()
-
-    def forget(self, token: int, now: float) -> None:
-        self.set_verdicts(token, (), now)
 
     def expire(self, now: float) -> None:
         """Drop drained entries, classes that no rule can use any longer, and idle ones of clients and connections."""
@@ -154,19 +150,14 @@ class Planner:
             wanted = self._throttle(scope) is not None
             if wanted and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
-            del self.caps[scope]
-            del self._by_minor[cap.minor]
+            del self.caps[scope], self._by_minor[cap.minor]
             self._numbers.give_back(cap.minor)
             self.classes.drop(cap.minor)
 
     def class_of(self, scope: ScopeKey) -> int | None:
         """Return the handle of a cap's class, or None."""
         cap = self.caps.get(scope)
-        return None if cap is None else self._handle(cap)
-
-    def member(self, four_tuple: FourTuple) -> Member | None:
-        """Return the member of a subflow; None if it has no cap, does not rest and has no entry."""
-        return self._members.get(four_tuple)
+        return None if cap is None else self.ownership.htb_major << 16 | cap.minor
 
     def is_pending(self, four_tuple: FourTuple) -> bool:
         """Tell whether the cap of a subflow waits for the end of its onset."""
@@ -217,12 +208,12 @@ class Planner:
 
     def rests(self, four_tuple: FourTuple) -> bool:
         """Tell whether the scheduler must assign nothing to a subflow."""
-        member = self._members.get(four_tuple)
+        member = self.members.get(four_tuple)
         return member is not None and member.rests
 
     def complete(self, four_tuple: FourTuple) -> bool:
         """Cap a subflow whose onset is complete; return whether it was pending. It may be unknown."""
-        member = self._members.get(four_tuple)
+        member = self.members.get(four_tuple)
         if member is None or (cap := member.cap) is None or four_tuple not in cap.pending:
             return False
         cap.pending.discard(four_tuple)
@@ -249,7 +240,7 @@ class Planner:
         for cap in changed.values():
             self.classes.want(cap.minor, cap.spec)
         for four_tuple in rates:
-            if member := self._members.get(four_tuple):
+            if member := self.members.get(four_tuple):
                 self._check(member)
         return bool(changed)
 
@@ -265,12 +256,7 @@ class Planner:
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""
-        due: list[FourTuple] = []
-        for four_tuple in islice(self._draining, limit):
-            if not self._is_overdue(four_tuple):
-                break
-            due.append(four_tuple)
-        return due
+        return list(takewhile(self._is_overdue, islice(self._draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
         """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it; return whether it went."""
@@ -280,11 +266,8 @@ class Planner:
             del self._draining[four_tuple]
             self._draining[four_tuple] = self._now + DRAIN_SECONDS
             return False
-        self._end_drain(self._members[four_tuple])
+        self._end_drain(self.members[four_tuple])
         return True
-
-    def _handle(self, cap: LiveCap) -> int:
-        return self.ownership.htb_major << 16 | cap.minor
 
     def _throttle(self, scope: ScopeKey) -> Throttle | None:
         rule = self._rules.get(scope.rule) if scope.of_rule else None
@@ -292,7 +275,7 @@ class Planner:
         return throttle if throttle is not None and throttle.share is scope.share else None
 
     def _cap_on(self, four_tuple: FourTuple) -> LiveCap | None:
-        member = self._members.get(four_tuple)
+        member = self.members.get(four_tuple)
         return None if member is None else member.cap
 
     def _begins_softly(self, throttle: Throttle) -> bool:
@@ -323,9 +306,9 @@ class Planner:
         """Put a subflow under its cap. Raises :class:`PlanError`."""
         four_tuple = verdict.four_tuple
         cap = self._cap(scope, throttle, four_tuple, now)  # before any change, since it may raise
-        member = self._members.get(four_tuple)
+        member = self.members.get(four_tuple)
         if member is None:
-            member = self._members[four_tuple] = Member(four_tuple)
+            member = self.members[four_tuple] = Member(four_tuple)
         member.token, before = token, member.cap
         self._draining.pop(four_tuple, None)
         if self.entries.desired.get(four_tuple) == UNCAPPED:
@@ -339,7 +322,7 @@ class Planner:
             member.cap = cap
             cap.users[four_tuple] = member
             if young:
-                member.in_class |= self._handle(cap) in self.birth_classes
+                member.in_class |= self.class_of(scope) in self.birth_classes
                 member.young = before is None and self._begins_softly(throttle)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
@@ -360,7 +343,7 @@ class Planner:
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.births_rest and four_tuple in young:
             self._mark_moved((four_tuple,))
-        member = self._members.get(four_tuple)
+        member = self.members.get(four_tuple)
         if member is not None and member.token is None:
             self._end_drain(member)
             member = None
@@ -372,7 +355,7 @@ class Planner:
             self._release(member, now, drains=False)
             member = None
         if member is None and rests:
-            member = self._members[four_tuple] = Member(four_tuple, token)
+            member = self.members[four_tuple] = Member(four_tuple, token)
         if member is not None:
             self._rest(member, rests=rests)
 
@@ -446,10 +429,10 @@ class Planner:
             self._hold(member, cap)
             self._draining[four_tuple] = now + DRAIN_SECONDS
             if len(self._draining) > MAX_DRAINING:
-                self._end_drain(self._members[next(iter(self._draining))])
+                self._end_drain(self.members[next(iter(self._draining))])
         else:
             self.entries.drop(four_tuple)
-            del self._members[four_tuple]
+            del self.members[four_tuple]
 
     def _is_overdue(self, four_tuple: FourTuple) -> bool:
         return self._draining[four_tuple] <= self._now
@@ -458,11 +441,11 @@ class Planner:
         """Drop overdue entries whose sockets cannot be queried or need not be (policy change)."""
         for four_tuple in self.overdue(DRAIN_SLICE):
             if not self.soft_caps or self._draining[four_tuple] == -math.inf:
-                self._end_drain(self._members[four_tuple])
+                self._end_drain(self.members[four_tuple])
 
     def _end_drain(self, member: Member) -> None:
         four_tuple = member.four_tuple
-        del self._draining[four_tuple], self._members[four_tuple]
+        del self._draining[four_tuple], self.members[four_tuple]
         self._let_go(member)
         self.entries.drop(four_tuple)
         self._mark_moved((four_tuple,))
@@ -489,7 +472,7 @@ class Planner:
 
     def _entries_told(self, four_tuples: Collection[FourTuple], there: bool) -> None:
         for four_tuple in four_tuples if there else ():
-            if member := self._members.get(four_tuple):
+            if member := self.members.get(four_tuple):
                 self._check(member)
         self.told(four_tuples, there)
 
@@ -500,13 +483,12 @@ class Planner:
                     self._check(member)
 
 
-def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[PlainTcpCap]:
-    """Yield the plain TCP caps, last rule first: the last match counts for a packet, and the first rule must decide."""
+def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:
+    """Yield the caps on plain TCP and their paths, last rule first: the last match counts for a packet, and the first
+    rule must decide."""
     for index, rule in reversed(list(enumerate(policy.rules))):
         cap = planner.caps.get(ScopeKey(rule.name, Share.PATH))
-        for name in rule.paths or () if rule.caps_plain_tcp else ():
-            path = policy.paths[name]
-            interfaces = None if path.interfaces is None else tuple(path.interfaces)
-            if cap is not None:
-                target = Target(cap.minor, planner.ownership.mark_of_rule(index))
-                yield PlainTcpCap(target, None if path.clients is None else tuple(path.clients), interfaces)
+        if cap is not None and rule.caps_plain_tcp:
+            target = Target(cap.minor, planner.ownership.mark_of_rule(index))
+            for name in rule.paths or ():
+                yield target, policy.paths[name]

@@ -67,13 +67,13 @@ def preview(
         size = gso_limit(policy, 65536) if wanted == "auto" else int(wanted)
         for interface in settings.interfaces:
             yield f"ip link set dev {interface} gso_max_size {size}"
-    yield from commands.traffic_control(settings.interfaces, classes, ownership)
+    yield from commands.traffic_control(settings.interfaces, classes, ownership, Direction.DOWN)
     yield from entry_commands(entries, ownership)
     for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
         yield f"nft '{command}'"
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)
-        yield from commands.nftables(upload.entries.desired, commands.NftTable.upload(ownership, settings.interfaces))
+        yield from commands.NftTable(ownership, settings.interfaces).shell_commands(upload.entries.desired)
 
 
 def _accounts(

@@ -58,10 +58,10 @@ _ALL = {
     ),
     BY_NFTABLES: Backend(
         probe=nftables.available,
-        open=lambda ownership: nftables.NftablesNetfilter(NftTable.download(ownership)),
+        open=lambda ownership: nftables.NftablesNetfilter(NftTable(ownership)),
         in_use=lambda: nftables.available() is None,
         expected=lambda: True,
-        preview=lambda entries, ownership: commands.nftables(entries, NftTable.download(ownership)),
+        preview=lambda entries, ownership: NftTable(ownership).shell_commands(entries),
     ),
 }
 

@@ -1,6 +1,6 @@
 """Shaping of received packets: our IFB device with our HTB tree. ip-link(8), drivers/net/ifb.c.
 
-nftables redirects packets of capped subflows here (``NftTable.upload``), with the class as priority. The device shapes
+nftables redirects packets of capped subflows here (``NftTable``), with the class as priority. The device shapes
 them and reinjects them where they came in. One device serves all interfaces. After a crash the successor adopts it by
 its name, with its classes.
 """

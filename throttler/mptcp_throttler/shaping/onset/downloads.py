@@ -10,7 +10,7 @@ A subflow that the planner moves goes through these states (:class:`State`):
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies that only with its
    next data, so it is checked again, at growing intervals, until it has.
 
-Bytes that bypass the class are charged to the cap, and transitions share an allowance (``overshoot``). The cookie
+Bytes that bypass the class are charged to the cap, and transitions share an allowance (``rate_transition``). The cookie
 identifies a socket: if a client reuses a port, the new socket has the same four-tuple and starts anew.
 """
 
@@ -25,8 +25,14 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
-from mptcp_throttler.shaping.onset.overshoot import OvershootCompensation, begin_allowance, spend_allowance
-from mptcp_throttler.shaping.onset.rate_transition import Phase, RateTransition, needs_transition
+from mptcp_throttler.shaping.onset.rate_transition import (
+    OvershootCompensation,
+    Phase,
+    RateTransition,
+    begin_allowance,
+    needs_transition,
+    spend_allowance,
+)
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
@@ -150,11 +156,8 @@ class DownloadOnsets:
     def end(self) -> Mapping[int, SocketLimit]:
         """Stop; return by cookie the limits of sockets that must keep one (their send buffer)."""
         self._planner.soft_caps = False
-        return {
-            known.cookie: replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
-            for known in self._sockets.values()
-            if self._buffers.of(known.cookie) is not None
-        }
+        cookies = [known.cookie for known in self._sockets.values() if known.cookie in self._buffers]
+        return {cookie: SocketLimit(send_buffer=self._buffers.uncapped(cookie)) for cookie in cookies}
 
     def watched(self) -> Collection[FourTuple]:
         """Return the subflows whose demand counts."""
@@ -204,10 +207,10 @@ class DownloadOnsets:
         caps, pending = dict[int, LiveCap](), list[FourTuple]()
         for four_tuple in asked:
             cap = self._take(four_tuple, sockets.get(four_tuple), now)
-            if cap is not None and self._sockets[four_tuple].state is State.PENDING:
-                pending.append(four_tuple)
             if cap is not None:
                 caps[cap.minor] = cap
+                if self._sockets[four_tuple].state is State.PENDING:
+                    pending.append(four_tuple)
             yield
         fresh = [cap for cap in caps.values() if is_due(cap.level, len(cap.users), now)]
         for cap in fresh:
@@ -280,7 +283,7 @@ class DownloadOnsets:
         else:
             known.sent = sample.bytes_acked if known.sent < 0 else known.sent
             taken = known.limited or sample.bytes_acked > known.sent
-            if taken and sample.tcp.max_pacing_rate is None and self._buffers.of(known.cookie) is None:
+            if taken and sample.tcp.max_pacing_rate is None and known.cookie not in self._buffers:
                 self._drop(four_tuple, known)
             else:
                 self._first_looks.pop(four_tuple, None)
@@ -288,11 +291,11 @@ class DownloadOnsets:
                 self._later_looks[four_tuple] = self._now + LATER_LOOK_SECONDS
 
     def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
-        member, known = self._planner.member(four_tuple), self._sockets.get(four_tuple)
+        member, known = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
-        if member is None or cap is None or known is None or known.cookie != sample.cookie:
+        if member is None or cap is None or known is None:
             return  # it changed between two slices
-        if known.state is not State.PENDING:
+        if known.cookie != sample.cookie or known.state is not State.PENDING:
             return
         target = cap.ceil if cap.level is None else cap.level.rate
         # A killed daemon left it at rest.
@@ -343,10 +346,9 @@ class DownloadOnsets:
         if known is None or known.state is not State.SETTLED or cap.level is None:
             return
         level, before = cap.level.rate, known.limit.rate
-        has_one = self._buffers.of(known.cookie) is not None
-        given = (known.demand.rate is None or has_one) and self._buffers.grant(
-            known.cookie, cap.usual(level), backlogged=True
-        )
+        given = False
+        if known.demand.rate is None or known.cookie in self._buffers:
+            given = self._buffers.grant(known.cookie, cap.usual(level), backlogged=True)
         if given or before is None or abs(level - before) > SETTLED_SHARE * before:
             self._limit(known, self._held(four_tuple, level))
 
@@ -370,7 +372,7 @@ class DownloadOnsets:
                 del self._sockets[four_tuple]
 
     def _complete(self, four_tuple: FourTuple) -> None:
-        if (member := self._planner.member(four_tuple)) is not None:
+        if (member := self._planner.members.get(four_tuple)) is not None:
             member.young = False
         self._settle(four_tuple)
         self._changes.planned |= self._planner.complete(four_tuple)
@@ -384,7 +386,7 @@ class DownloadOnsets:
                 return
             self._urgent.pop(four_tuple, None)
             self._changes.at_once |= known.rests
-            self._changes.wanted[known.cookie] = replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
+            self._changes.wanted[known.cookie] = SocketLimit(send_buffer=self._buffers.uncapped(known.cookie))
             known.state, known.since, known.transition = State.RELEASING, self._now, None
             known.limit, known.rests, known.sent = NO_LIMIT, False, -1
             self._first_looks[four_tuple] = self._now + FIRST_LOOK_SECONDS
@@ -395,7 +397,7 @@ class DownloadOnsets:
         for table in (self._sockets, self._urgent, self._first_looks, self._later_looks):
             table.pop(four_tuple, None)
         if known.cookie:
-            self._buffers.gone(known.cookie)
+            self._buffers.pop(known.cookie, None)
             self._changes.forgotten.append(known.cookie)
 
     def _taken(self) -> SocketChanges:
@@ -414,7 +416,7 @@ class DownloadOnsets:
                 self._limit(known, SocketLimit(known.limit.rate))
 
     def _limit(self, known: _Socket, limit: SocketLimit) -> None:
-        limit = replace(limit, send_buffer=self._buffers.of(known.cookie))
+        limit = replace(limit, send_buffer=self._buffers.get(known.cookie))
         if known.limit != limit:
             known.limit = limit
             self._changes.wanted[known.cookie] = _at_rest(limit) if known.rests else limit

@@ -2,16 +2,12 @@
 
 The parts follow max-min fairness, as in HTB's leaf queue: the pacing rate of every user of a cap is one *level*. At the
 rate of the whole cap, the MPTCP scheduler would take each subflow for that fast and assign too much to all of them; a
-plain n-th part would waste what idle users do not take.
+plain n-th part would waste what idle users do not take. A subflow loses its part after a while without progress: data
+also wait for a vanished phone, as long as TCP retries (a quarter of an hour).
 
-A subflow loses its part after a while without progress: data also wait for a vanished phone, as long as TCP retries
-(a quarter of an hour).
-
-A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave. Until then the connection
-keeps all data that the other paths send: its buffer, small if congestion windows are small, fills up, and the other
-paths wait. It is the sum of the subflows' buffers, so a larger one on the capped subflow is enough
-(docs/soft-start.md). The kernel no longer fits such a buffer to the window, even after the cap. So the socket then gets
-the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes. Cookies identify sockets.
+A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave: until then the connection
+keeps all data that the other paths send (docs/soft-start.md). The kernel no longer fits such a buffer to the window,
+even after the cap. So the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations
@@ -58,15 +54,9 @@ def send_buffer(rate: int) -> int:
 def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
     """Return the level, bits/s, of a cap of *ceil* bits/s, in O(n log n). *demands* has one item per user: the bits/s
     that it takes, or None while it is backlogged."""
-    satisfied, backlogged = [], 0
-    for demand in demands:
-        if demand is None:
-            backlogged += 1
-        else:
-            satisfied.append(demand)
-    satisfied.sort()
-    left, users = float(ceil), len(satisfied) + backlogged
-    for demand in satisfied:
+    every = list(demands)
+    left, users = float(ceil), len(every)
+    for demand in sorted(demand for demand in every if demand is not None):
         if demand * users >= left:
             break
         left -= demand
@@ -114,36 +104,23 @@ def turn_seconds(ceil: int, waiting: int, segment: int) -> float:
     return 8 * segment * waiting / ceil
 
 
-class SendBuffers:
-    """The sockets with a larger send buffer."""
-
-    def __init__(self) -> None:
-        self._bytes: dict[int, int] = {}
-
-    def of(self, cookie: int) -> int | None:
-        """Return the minimum size of a socket's buffer; None if it was given none."""
-        return self._bytes.get(cookie)
+class SendBuffers(dict[int, int]):
+    """The minimum size of each larger send buffer, by the cookie of its socket."""
 
     def grant(self, cookie: int, rate: int, *, backlogged: bool) -> bool:
         """Give a socket capped at *rate* bits/s its buffer, if any is left; return whether the buffer grew."""
-        wanted, before = send_buffer(rate), self._bytes.get(cookie)
-        if before is not None and not wanted:
-            wanted = MAX_BYTES  # the cap is higher now, but the kernel no longer enlarges the buffer
+        wanted, before = send_buffer(rate), self.get(cookie)
         if before is None:
-            refused = not wanted or len(self._bytes) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
+            refused = not wanted or len(self) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:
+            wanted = wanted or MAX_BYTES  # the cap is higher now, but the kernel no longer enlarges the buffer
             refused = before >= STEP * wanted
         if not refused:
-            self._bytes[cookie] = wanted
+            self[cookie] = wanted
         return not refused
 
     def uncapped(self, cookie: int) -> int | None:
         """Return the final buffer of a socket that lost its cap; None if it was given none."""
-        if cookie not in self._bytes:
-            return None
-        self._bytes[cookie] = MAX_BYTES
-        return MAX_BYTES
-
-    def gone(self, cookie: int) -> None:
-        """Forget a closed socket, which may be unknown."""
-        self._bytes.pop(cookie, None)
+        if cookie in self:
+            self[cookie] = MAX_BYTES
+        return self.get(cookie)

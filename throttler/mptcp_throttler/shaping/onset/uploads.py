@@ -91,11 +91,9 @@ class UploadOnsets:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows in a ramp, and the siblings of those that fall."""
-        wanted: dict[FourTuple, None] = {}
-        for four_tuple, ramp in self._ramps.items():
-            # Siblings are adjacent, so that they are sampled at the same time.
-            wanted.update(dict.fromkeys((four_tuple, *ramp.siblings)))
-        return list(wanted)
+        # Siblings are adjacent, so that they are sampled at the same time.
+        wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
+        return list(dict.fromkeys(wanted))
 
     def observe(self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
         """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket."""
