@@ -26,8 +26,7 @@ from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, Ker
 from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples

@@ -19,6 +19,7 @@ from mptcp_throttler.kernel.mptcp_pm import commands, keeper
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime import cleanup
 from mptcp_throttler.runtime import path_manager as module
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 
@@ -162,24 +163,29 @@ def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(module, "REAL", replace(REAL, subflow_commands=Commands))  # type: ignore[arg-type]
     listed = [SimpleNamespace(token=token, four_tuple=None, made_backup=token != 2) for token in (1, 2, 3)]
-    sockets: Any = SimpleNamespace(pieces=lambda: [listed])
+    sockets: Any = SimpleNamespace(pieces=lambda: [listed], close=lambda: None)
+    fakes = replace(REAL, subflow_commands=Commands, sockets=lambda _: sockets)  # type: ignore[arg-type]
+    monkeypatch.setattr(cleanup, "REAL", fakes)
     if noted:
         commands.FlagsNote(host.state).write()
-    assert module.take_flags_back(host.state, sockets) == (1 if noted else 0)
+    settings: Any = SimpleNamespace(state_directory=host.state)
+    done = asyncio.run(cleanup._backup_flags(settings))
+    assert done == ("sockets: the backup flag of 1 subflow taken back" if noted else "")
     assert asked == ([(1, False), (3, False)] if noted else [])
     assert not (host.state / commands.FLAGS_NOTE).exists()
 
 
-def test_a_note_stays_as_long_as_flags_do(host: FakeHost) -> None:
+def test_a_note_stays_as_long_as_flags_do(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces() -> None:
         raise KernelError("no list")
 
     commands.FlagsNote(host.state).write()
-    sockets: Any = SimpleNamespace(pieces=pieces)
+    sockets: Any = SimpleNamespace(pieces=pieces, close=lambda: None)
+    monkeypatch.setattr(cleanup, "REAL", replace(REAL, sockets=lambda _: sockets))
+    settings: Any = SimpleNamespace(state_directory=host.state)
     with pytest.raises(KernelError, match="no list"):
-        module.take_flags_back(host.state, sockets)
+        asyncio.run(cleanup._backup_flags(settings))
     assert list(host.state.iterdir())
 
 

@@ -26,24 +26,19 @@ from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.directions import PlainTcp
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge
-from mptcp_throttler.runtime.grants import Grants
+from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, set_aside
 from mptcp_throttler.runtime.logs import faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.plain_tcp import PlainTcp
 from mptcp_throttler.runtime.queries import answer
-from mptcp_throttler.runtime.reloads import PolicyReloads
+from mptcp_throttler.runtime.reloads import Grants, PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
-from mptcp_throttler.storage.grants import NAME as GRANTS
 
 log = logging.getLogger(__name__)
 
@@ -70,36 +65,30 @@ class Daemon:
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
-        self._sockets = kernel.sockets(settings)
-        self._path_manager = UserspacePathManager(settings.state_directory, kernel)
-        self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
+        self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
-        grants = settings.ledger.with_name(GRANTS), engine.grants, engine.tracker.connections, engine.events
-        self._grants = Grants(*grants, engine.follow_grants)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
-        self._closed_sockets = closed_sockets = ClosedSockets(
-            partial(kernel.meter, settings), counting, traffic.closed_told
-        )
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
         # The order of preparation; closing is in reverse. The ledger comes first: a start that it refuses must leave
         # the kernel alone, but a component that has adopted what a killed daemon left would remove it when closed.
         # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
-            self._grants,
+            Grants(engine),
             engine.tunnels,
             engine.downloads,
             engine.uploads,
             self._plain_tcp,
-            self._path_manager,
-            closed_sockets,
+            engine.path_manager,
+            self._closed_sockets,
             engine.paced,
         )
         self._reloads = PolicyReloads(self._components, engine, read_policy, read_settings, self._summary)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
-        self._observers = Observers(settings, kernel, engine, self._drift.verify)
+        self._observers = Observers(engine, self._drift.verify)
 
     def stop(self) -> None:
         """Make :meth:`serve` end."""
@@ -135,7 +124,7 @@ class Daemon:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
             stack.enter_context(faults_told(engine.events.fault))
-            stack.callback(self._sockets.close)
+            stack.callback(engine.sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
@@ -159,7 +148,7 @@ class Daemon:
             stack.callback(self._drift.close)
             self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
-            garbage.set_aside()
+            set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
             told = self._summary()
             tell(READY, status(told))
@@ -172,7 +161,7 @@ class Daemon:
                 self._gauge.run(),
                 rest_when_busy(),
                 self._tell_service_manager(told),
-                garbage.run(),
+                collect_garbage(),
                 engine.run(),
                 self._drift.run(),
                 engine.follow_the_clock(),
@@ -252,12 +241,9 @@ class Daemon:
             now=time.time(),
             started=self._started,
             pid=self._pid,
-            settings=self._settings,
-            kernel=self._kernel,
             engine=self._engine,
             budgets=self._budgets,
             closed_sockets=self._closed_sockets,
-            path_manager=self._path_manager,
             reloads=self._reloads,
             drift=self._drift,
             gauge=self._gauge,

@@ -18,8 +18,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
-from mptcp_throttler.runtime import garbage
-from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
@@ -36,7 +35,7 @@ Listener = Callable[[Decision], None]
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
-"""Until this age a subflow has so little in flight that a cap may begin at once."""
+"""Until this age a subflow whose beginning was seen has so little in flight that a cap may begin at once."""
 
 
 class Decisions:
@@ -111,36 +110,32 @@ class Decisions:
 
     async def _slices(self) -> AsyncIterator[None]:
         while self._waiting:
-            self._slice()
+            now = time.monotonic()
+            begin_acyclic()
+            for _ in range(min(AT_ONCE, len(self._waiting))):
+                token = next(iter(self._waiting))
+                del self._waiting[token]
+                self._decide(token, now)
+                if time.monotonic() > now + SLICE_SECONDS:
+                    break
+            end_of_acyclic()
             yield
             await asyncio.sleep(0)
-
-    def _slice(self) -> None:
-        now = time.monotonic()
-        garbage.begin_acyclic()
-        for _ in range(min(AT_ONCE, len(self._waiting))):
-            token = next(iter(self._waiting))
-            del self._waiting[token]
-            self._decide(token, now)
-            if time.monotonic() > now + SLICE_SECONDS:
-                break
-        garbage.end_of_acyclic()
 
     def _decide(self, token: int, now: float) -> None:
         connection = self._connections.get(token)
         before = self.verdicts.get(token, ())
-        young: Collection[FourTuple] = ()
+        young: list[FourTuple] = []
+        verdicts: Verdicts = ()
         if connection is None:
             self.verdicts.pop(token, None)
             self.anticipation.forget(token, now)
             for stage in self._stages:
                 stage.forget(token)
-            verdicts: Verdicts = ()
         else:
-            young = young_subflows(connection, now)
-            verdicts = ()
-            for verdicts in self.steps(connection):  # noqa: B007 - the last ones hold
-                pass
+            if connection.seen_from_start:
+                young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
+            *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
         is_dry = self.policy.dry_run
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=is_dry):
@@ -183,13 +178,6 @@ class Decisions:
         return paths if self.policy.anticipate else 0
 
 
-def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
-    """Return the subflows too young to have sent much; none if the connection's beginning was not seen."""
-    if not connection.seen_from_start:
-        return ()
-    return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
-
-
 def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
     """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*.
 
@@ -205,35 +193,18 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     """Return *verdicts* on a tunnel's paths without upload caps and steering: what comes in by them passes no queue of
     ours, and the tunnel's own daemon chooses among them."""
-    return tuple(
-        [
-            replace(
-                each,
-                scope=None,
-                throttle=None,
-                reason=BEFORE[Direction.UP] + NOT_CAPPED,
-                beside=None,
-                steer=None,
-                steer_path=None,
-            )
-            if each.direction is Direction.UP and each.throttle is not None
-            else replace(each, steer=None, steer_path=None)
-            for each in verdicts
-        ]
-    )
+    reason, found = BEFORE[Direction.UP] + NOT_CAPPED, []
+    for each in verdicts:
+        bare = replace(each, steer=None, steer_path=None)
+        if each.direction is Direction.UP and each.throttle is not None:
+            bare = replace(bare, scope=None, throttle=None, reason=reason, beside=None)
+        found.append(bare)
+    return tuple(found)
 
 
 def _left_alone(verdict: Verdict) -> Verdict:
     port = verdict.four_tuple.local_port
-    reason = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
+    why = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
     return replace(
-        verdict,
-        rule=None,
-        scope=None,
-        throttle=None,
-        reason=reason,
-        budget=None,
-        steer=None,
-        steer_path=None,
-        beside=None,
+        verdict, rule=None, scope=None, throttle=None, reason=why, budget=None, steer=None, steer_path=None, beside=None
     )

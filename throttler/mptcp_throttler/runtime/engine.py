@@ -18,16 +18,14 @@ from functools import partial
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
-from mptcp_throttler.runtime.cap_log import CapLog
+from mptcp_throttler.runtime.actions import Actions
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
-from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.logs import CapLog, about
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
@@ -58,21 +56,17 @@ MOST_LINES = 20
 class Engine:
     """One daemon's engine. Its parts are made in the order in which a change passes them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kernel: KernelAccess,
-        policy: Policy,
-        sockets: KernelSockets,
-        path_manager: UserspacePathManager,
-    ) -> None:
+    def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
         """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""
+        self.settings, self.kernel = settings, kernel
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
         self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         counted = self.budget_stage.sockets.already_counted
         self.tunnels = Tunnels(settings, kernel.ask_tunnels, self.take_kernel_events, counted)
+        self.path_manager = UserspacePathManager(settings.state_directory, kernel)
+        sockets = kernel.sockets(settings)
         self.sockets = self.tunnels.beside(sockets)
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
@@ -92,10 +86,7 @@ class Engine:
         self.cap_log = CapLog(self.traffic.under)
         of_caps = self.cap_log.decided, self.events.decided
         self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
-        self._limiter = ConnectionLimiter(
-            path_manager, connections, self.sockets.close_sockets, lambda: self.decisions.policy.dry_run
-        )
-        self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
+        self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
@@ -180,7 +171,7 @@ class Engine:
     def take_events(self, events: Collection[Event]) -> None:
         """Decide again about every connection that *events* name."""
         self.events.tracked(events)
-        self._limiter.close(events)
+        self.actions.close_excess(events, is_dry_run=self.decisions.policy.dry_run)
         for event in events:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
+from mptcp_throttler.kernel.access import EventSource, RouteSource, SegmentSource
 from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
@@ -72,16 +71,10 @@ class ObserverCounters:
 class Observers:
     """Opens and supervises the observers of one network namespace. Must be used inside a running event loop."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kernel: KernelAccess,
-        engine: Engine,
-        interface_returned: Callable[[], Awaitable[object]],
-    ) -> None:
+    def __init__(self, engine: Engine, interface_returned: Callable[[], Awaitable[object]]) -> None:
         self.counters = ObserverCounters()
-        self._settings = settings
-        self._kernel = kernel
+        self._settings = engine.settings
+        self._kernel = engine.kernel
         self._tracker = engine.tracker
         self._sampler = engine.sampler
         self._sockets = engine.sockets

@@ -10,18 +10,16 @@ is 3 instead of 4: a subflow whose path has died is left one timeout earlier.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import is_managed
-from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
-from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, listener
+from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
+from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.logs import tell
@@ -42,8 +40,6 @@ def needs_user_space(policy: Policy) -> bool:
 
 class UserspacePathManager(Component):
     """The path manager of one daemon's network namespace."""
-
-    repairs = 0
 
     def __init__(self, state_directory: Path, kernel: KernelAccess) -> None:
         self._state_directory = state_directory
@@ -160,44 +156,3 @@ class UserspacePathManager(Component):
                     await keeper.release()
                 except KernelError as error:
                     log.warning("%s", error)
-
-
-async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left; put the sysctls back. Return whether one ran. Raises KernelError."""
-    keeper = await find_keeper(state_directory)
-    try:
-        if keeper is not None:
-            await keeper.end()
-        else:
-            remove_socket(state_directory)
-    finally:
-        OwnedSysctls(state_directory).restore()
-    return keeper is not None
-
-
-def take_flags_back(state_directory: Path, sockets: KernelSockets) -> int:
-    """Make regular the subflows that a killed daemon, by its note, made backup; return how many. Raises KernelError."""
-    note = FlagsNote(state_directory)
-    note.find()
-    if not note.take_over():
-        return 0
-    backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
-    commands = REAL.subflow_commands()
-    try:
-        # A refused subflow has ended, or its connection was accepted under the kernel's path manager: that flag is not
-        # ours.
-        regular = [each for each in backup if _is_made_regular(commands, each)]
-    finally:
-        commands.close()
-    note.remove()
-    return len(regular)
-
-
-def _is_made_regular(commands: SubflowCommands, subflow: KernelSubflow) -> bool:
-    try:
-        commands.set_backup(subflow.token, subflow.four_tuple, False)
-    except KernelError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return False
-    return True

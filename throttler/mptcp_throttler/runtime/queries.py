@@ -20,8 +20,7 @@ from mptcp_throttler.runtime.answers.connections import (
     own_subflows,
     status_connections,
 )
-from mptcp_throttler.runtime.answers.events import events
-from mptcp_throttler.runtime.answers.explain import asked_for, explained
+from mptcp_throttler.runtime.answers.explain import asked_for, events, explained
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.answers.summary import counters, head, summary
 from mptcp_throttler.runtime.answers.what_if import what_if

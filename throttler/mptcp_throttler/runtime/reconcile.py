@@ -174,7 +174,7 @@ class Reconciler:
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if another change must come first."""
         classes, entries = self.planner.classes, self.planner.entries
-        refused: list[KernelError] = []  # only the first; in a list: see ``garbage``
+        refused: list[KernelError] = []  # only the first; in a list: see ``event_loop``
 
         async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
             try:

@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime import garbage
-from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
 from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
@@ -144,8 +143,7 @@ class Sampler:
             return
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace()
-            found = await self._look_up(list(watched), pace)
-            await self._give_all(found, time.monotonic(), pace, held, looked_up=watched)
+            await self._give_all(await self._look_up(list(watched), pace), pace, held, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -156,8 +154,21 @@ class Sampler:
         between, so that the process does not use up its turn on the processor. Raises KernelError."""
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace(REST if gently else 0.0)
-            await self._list(pace, each_piece)
-            await self._give_all(self.latest, self.latest_time, pace, held)
+            # Into ``latest``, in place: old samples are freed one by one as new ones come.
+            seen = set[FourTuple]()
+            for piece in self._sockets.pieces():
+                for subflow in piece:
+                    self.latest[subflow.four_tuple] = subflow
+                    seen.add(subflow.four_tuple)
+                if each_piece is not None:
+                    each_piece(piece)
+                await pace.give_way()
+            if len(seen) < len(self.latest):
+                for four_tuple in self.latest.keys() - seen:
+                    del self.latest[four_tuple]
+            self.latest_time = time.monotonic()
+            self.sweeps += 1
+            await self._give_all(self.latest, pace, held)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -184,22 +195,6 @@ class Sampler:
                 await self._give(fed.consumer, Samples(time.monotonic(), found, False, urgent), pace)
                 pace.end()
             fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
-
-    async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
-        """List all sockets into :attr:`latest`, in place: old samples are freed one by one as new ones come."""
-        found, seen = self.latest, set[FourTuple]()
-        for piece in self._sockets.pieces():
-            for subflow in piece:
-                found[subflow.four_tuple] = subflow
-                seen.add(subflow.four_tuple)
-            if each_piece is not None:
-                each_piece(piece)
-            await pace.give_way()
-        if len(seen) < len(found):
-            for four_tuple in found.keys() - seen:
-                del found[four_tuple]
-        self.latest_time = time.monotonic()
-        self.sweeps += 1
 
     def _pause_to_sweep(self) -> float:
         periods = [fed.consumer.period for fed in self._fed if fed.consumer.watches_any()]
@@ -239,12 +234,13 @@ class Sampler:
     async def _give_all(
         self,
         found: dict[FourTuple, KernelSubflow],
-        now: float,
         pace: _Pace,
         held: list[_Fed],
         looked_up: Set[FourTuple] | None = None,
     ) -> None:
-        """Give all consumers their watched subflows, and the urgent ones too unless these are look-ups."""
+        """Give all consumers what was *found* of their watched subflows; of the urgent ones, too, unless only those of
+        *looked_up* were looked up."""
+        now = time.monotonic()
         for fed in self._fed:
             if fed in held:
                 await self._give_watched(fed, found, now, pace, looked_up)
@@ -272,7 +268,12 @@ class Sampler:
         urgent = consumer.urgent() if looked_up is None else ()
         if not urgent and not consumer.watches_any():
             return
-        asked = await _without(list(_each_once(consumer.watched(), urgent)), fed.looked_up, pace)
+        watched = consumer.watched()
+        asked = list(watched)
+        if urgent:  # only then: a set of all sockets takes long
+            known = watched if isinstance(watched, Set) else frozenset(watched)
+            asked += [each for each in urgent if each not in known]
+        asked = await _without(asked, fed.looked_up, pace)
         # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
         missing = await _without(asked, found, pace)
         if looked_up is not None:
@@ -287,14 +288,6 @@ class Sampler:
                 self._take(outcome)
             await pace.give_way()
         await pace.give_way()
-
-
-def _each_once(watched: Collection[FourTuple], urgent: Collection[FourTuple]) -> Collection[FourTuple]:
-    """Return each subflow of both once. If nothing is urgent, build no set: a set of all sockets takes long."""
-    if not urgent:
-        return watched
-    known = watched if isinstance(watched, Set) else frozenset(watched)
-    return [*watched, *(each for each in urgent if each not in known)]
 
 
 async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
@@ -327,9 +320,9 @@ class _Pace:
         self.begin()
 
     def end(self) -> None:
-        garbage.end_of_acyclic()
+        end_of_acyclic()
         self.worked += time.monotonic() - self._began
 
     def begin(self) -> None:
         self._began = time.monotonic()
-        garbage.begin_acyclic()
+        begin_acyclic()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import heapq
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final
 
-from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.runtime.answers.plain_tcp import plain_tcp
+from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
+from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.views.answers import AccountAnswer, Answer, ClientsAnswer, ClientTotals
+from mptcp_throttler.views.answers import AccountAnswer, Answer, ClientsAnswer, ClientTotals, PlainTcp
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text
+
+log = logging.getLogger(__name__)
 
 
 class _Client:
@@ -77,7 +82,7 @@ def clients(snapshot: Snapshot, answer: Answer, request: Request) -> ClientsAnsw
         **answer,
         "total": total,
         "clients": [_row(each, accounts.get(id(each), [])) for each in shown],
-        "plain_tcp": plain_tcp(snapshot, limit),
+        "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
 
@@ -119,4 +124,34 @@ def _row(client: _Client, budgets: list[AccountAnswer]) -> ClientTotals:
         "bytes_sent": client.sent,
         "bytes_received": client.received,
         "budgets": budgets,
+    }
+
+
+def _plain_tcp(snapshot: Snapshot, most: int) -> PlainTcp | None:
+    """Return how many sockets on the proxy's ports are no known subflow, and the *most* clients with the most of them;
+    None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP connection from
+    the last milliseconds may be among them."""
+    ports = frozenset(snapshot.settings.ownership.listen_ports)
+    traffic = snapshot.engine.traffic
+    found: Counter[bytes] = Counter()
+    for table in TABLES:
+        try:
+            with table.open() as lines:
+                ours = (each for each in sockets(lines, ESTABLISHED) if each.local_port in ports)
+                four_tuples = (unmapped(FourTuple(*each)) for each in ours)
+                found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
+        except FileNotFoundError:
+            continue  # a kernel without IPv6
+        except OSError as error:
+            log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
+            return None
+    for address in [each for each in found if ip_address(each).is_loopback]:
+        del found[address]  # this host's own, such as queries for Squid's figures
+    return {
+        "connections": found.total(),
+        "total": len(found),
+        "clients": [
+            {"client": address_text(address) or "", "connections": number}
+            for address, number in found.most_common(most)
+        ],
     }

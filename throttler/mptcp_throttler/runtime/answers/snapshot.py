@@ -13,18 +13,15 @@ from dataclasses import dataclass
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
@@ -41,12 +38,9 @@ class Snapshot:
     """Seconds since the epoch."""
     started: float
     pid: int
-    settings: Settings
-    kernel: KernelAccess
     engine: Engine
     budgets: Budgets
     closed_sockets: ClosedSockets
-    path_manager: UserspacePathManager
     reloads: PolicyReloads
     drift: DriftMonitor
     gauge: LoopGauge
@@ -55,6 +49,10 @@ class Snapshot:
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""
         return time + self.engine.ahead
+
+    @property
+    def settings(self) -> Settings:
+        return self.engine.settings
 
     @property
     def policy(self) -> Policy:
@@ -113,12 +111,12 @@ class Snapshot:
             return {}, {}
 
     def _sockets(self) -> KernelSockets:
-        return self.engine.tunnels.beside(self.kernel.sockets(self.settings))
+        return self.engine.tunnels.beside(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
         try:
-            return self.kernel.class_counters(self.settings, direction)
+            return self.engine.kernel.class_counters(self.settings, direction)
         except (KernelError, OSError) as error:
             log.error("%s; an answer shows classes without their counters", error)
             return {}

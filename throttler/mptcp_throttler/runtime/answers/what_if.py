@@ -74,7 +74,7 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
         return {**answer, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     dry_run_now = snapshot.policy.dry_run
     # Without the path manager in user space, no subflow of an existing connection becomes backup; new ones do.
-    later = "" if snapshot.path_manager.in_force or policy.dry_run else ", from the next connection on"
+    later = "" if snapshot.engine.path_manager.in_force or policy.dry_run else ", from the next connection on"
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
