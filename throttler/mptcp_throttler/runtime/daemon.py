@@ -238,7 +238,6 @@ class Daemon:
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
         snapshot = Snapshot(
-            now=time.time(),
             started=self._started,
             pid=self._pid,
             engine=self._engine,

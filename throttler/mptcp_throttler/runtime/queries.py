@@ -8,31 +8,9 @@ from operator import attrgetter
 
 import msgspec
 
-from mptcp_common import __version__
-from mptcp_throttler.runtime.answers.clients import clients
-from mptcp_throttler.runtime.answers.connections import (
-    classes,
-    client_budgets,
-    connection_budgets,
-    details,
-    matching,
-    own_connection,
-    own_subflows,
-    status_connections,
-)
-from mptcp_throttler.runtime.answers.explain import asked_for, events, explained
+from mptcp_throttler.runtime.answers import clients, connections, explain, summary, what_if
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.runtime.answers.summary import counters, head, summary
-from mptcp_throttler.runtime.answers.what_if import what_if
-from mptcp_throttler.views.answers import (
-    SCHEMA,
-    Answer,
-    BudgetsAnswer,
-    ClientAnswer,
-    ErrorAnswer,
-    ExplainAnswer,
-    PolicyAnswer,
-)
+from mptcp_throttler.views.answers import SCHEMA
 from mptcp_throttler.views.requests import Request, RequestError, parse_request
 
 _encode = msgspec.json.Encoder().encode
@@ -44,67 +22,45 @@ def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
     try:
         yield from _answer(snapshot, parse_request(line))
     except RequestError as error:  # before any part of an answer
-        refused: ErrorAnswer = {"schema": SCHEMA, "error": str(error)}
-        yield _encoded(refused)
+        yield _encoded({"schema": SCHEMA, "error": str(error)})
     yield b"\n"
 
 
 def _answer(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
-    ring = snapshot.engine.events.ring
-    common: Answer = {"schema": SCHEMA, "time": snapshot.now, "version": __version__, "pid": snapshot.pid}
+    common, policy = snapshot.common, snapshot.policy
     match request.query:
         case "status":
-            yield from _long(head(snapshot, common), "connections", status_connections(snapshot))
-            yield b"," + _encoded({"classes": classes(snapshot), "counters": counters(snapshot)})[1:]
+            yield from _long(summary.head(snapshot), "connections", connections.status_connections(snapshot))
+            rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
+            yield b"," + _encoded(rest)[1:]
         case "head":
-            yield _encoded(head(snapshot, common))
+            yield _encoded(summary.head(snapshot))
         case "summary":
-            yield _encoded(summary(snapshot, common))
+            yield _encoded(summary.summary(snapshot))
         case "connections":
-            found = matching(snapshot, request)
+            found = connections.matching(snapshot, request)
             start: int = request.get("offset")
             page = found[start : start + request.get("limit")]
-            yield from _long({**common, "total": len(found)}, "connections", details(snapshot, page))
+            yield from _long({**common, "total": len(found)}, "connections", connections.details(snapshot, page))
             yield b"}"
         case "clients":
-            yield _encoded(clients(snapshot, common, request))
+            yield _encoded(clients.clients(snapshot, request))
         case "explain":
-            asked = asked_for(snapshot, request)
-            explain: ExplainAnswer = {
-                **common,
-                "time_zone": str(snapshot.policy.time_zone),
-                "total": len(asked),
-                "connections": explained(snapshot, asked),
-            }
-            yield _encoded(explain)
+            yield _encoded(explain.explain(snapshot, request))
         case "events":
-            yield from _long({**common, "first": ring.first, "last": ring.last}, "events", events(snapshot, request))
+            ring = snapshot.engine.events.ring
+            head = {**common, "first": ring.first, "last": ring.last}
+            yield from _long(head, "events", explain.events(snapshot, request))
             yield b"}"
         case "client":
-            connection = own_connection(snapshot, request)
-            client: ClientAnswer = {
-                **common,
-                "multipath": connection is not None,
-                "since": None if connection is None else snapshot.wall(connection.since),
-                "time_zone": str(snapshot.policy.time_zone),
-                "subflows": [] if connection is None else own_subflows(snapshot, connection),
-                "budgets": [] if connection is None else connection_budgets(snapshot, connection),
-            }
-            yield _encoded(client)
+            yield _encoded(connections.client(snapshot, request))
         case "budgets":
-            budgets: BudgetsAnswer = {**common, "budgets": client_budgets(snapshot, request.get("client"))}
-            yield _encoded(budgets)
+            yield _encoded({**common, "budgets": connections.client_budgets(snapshot, request.get("client"))})
         case "policy":
-            policy: PolicyAnswer = {
-                **common,
-                "file": str(snapshot.settings.policy),
-                "since": snapshot.taken,
-                "dry_run": snapshot.policy.dry_run,
-                "text": snapshot.policy.text,
-            }
-            yield _encoded(policy)
+            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": policy.dry_run}
+            yield _encoded({**common, **about, "text": policy.text})
         case "what_if":
-            yield _encoded(what_if(snapshot, common, request.get("policy")))
+            yield _encoded(what_if.what_if(snapshot, request.get("policy")))
 
 
 def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.views.answers import AccountAnswer, Answer, ClientsAnswer, ClientTotals, PlainTcp
+from mptcp_throttler.views.answers import AccountAnswer, ClientsAnswer, ClientTotals, PlainTcp
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text
@@ -60,8 +60,8 @@ _SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 }
 
 
-def clients(snapshot: Snapshot, answer: Answer, request: Request) -> ClientsAnswer:
-    """Return the common *answer* plus the first clients in the order of *request*."""
+def clients(snapshot: Snapshot, request: Request) -> ClientsAnswer:
+    """Return the first clients in the order of *request*."""
     found: dict[bytes, _Client] = {}
     is_dry = snapshot.policy.dry_run
     for connection in list(snapshot.connections.values()):
@@ -79,7 +79,7 @@ def clients(snapshot: Snapshot, answer: Answer, request: Request) -> ClientsAnsw
         shown = heapq.nsmallest(limit, found.values(), key=_SORTS[sort])
     accounts = _accounts(snapshot, shown)
     return {
-        **answer,
+        **snapshot.common,
         "total": total,
         "clients": [_row(each, accounts.get(id(each), [])) for each in shown],
         "plain_tcp": _plain_tcp(snapshot, limit),

@@ -18,7 +18,7 @@ from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
 from mptcp_throttler.telemetry.events import CUT, Happened
-from mptcp_throttler.views.answers import EventAnswer, ExplainedConnection, ExplainedSubflow, StageWords
+from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedConnection, ExplainedSubflow, StageWords
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
@@ -94,8 +94,8 @@ def _text(event: Happened) -> str:
             return f"{remote}{path}: {event.detail}" if remote else event.detail
 
 
-def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
-    """Return the connections that *request* names, the latest first."""
+def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
+    """Explain the connections that *request* names, the latest first, :data:`MAX_CONNECTIONS` at most."""
     token, client, endpoint = (request.get(name) for name in ("token", "client", "endpoint"))
     connections = snapshot.connections
     if token is not None:
@@ -105,48 +105,47 @@ def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
         found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
         found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
-    return sorted(found, key=lambda each: each.since, reverse=True)
-
-
-def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[ExplainedConnection]:
-    """Explain *connections*, :data:`MAX_CONNECTIONS` at most."""
+    found.sort(key=lambda each: each.since, reverse=True)
     policy = ExplainedPolicy(snapshot.policy)
-    directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
-    found: list[ExplainedConnection] = []
-    for connection in connections[:MAX_CONNECTIONS]:
-        one = _Explained(snapshot, policy, connection)
-        found.append(
-            {
-                "token": f"{connection.token:08x}",
-                "client": address_text(connection.client),
-                "since": snapshot.wall(connection.since),
-                **snapshot.tunnel(connection),
-                "subflows": [
-                    one.subflow(subflow, direction)
-                    for subflow in connection.subflows
-                    for direction in directions
-                    if (subflow.four_tuple, direction) in one.steps[-1]
-                ],
-            }
-        )
-    return found
+    return {
+        **snapshot.common,
+        "time_zone": str(snapshot.policy.time_zone),
+        "total": len(found),
+        "connections": [_Explained(snapshot, policy, each).answer() for each in found[:MAX_CONNECTIONS]],
+    }
 
 
 class _Explained:
     def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
-        self.steps = [
+        self._steps = [
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.steps(connection)
         ]
         self._expected = decisions.expected(connection)
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
         self._whole_since = ring.whole_since
 
-    def subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
+    def answer(self) -> ExplainedConnection:
+        connection, snapshot = self._connection, self._snapshot
+        directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
+        return {
+            "token": f"{connection.token:08x}",
+            "client": address_text(connection.client),
+            "since": snapshot.wall(connection.since),
+            **snapshot.tunnel(connection),
+            "subflows": [
+                self._subflow(subflow, direction)
+                for subflow in connection.subflows
+                for direction in directions
+                if (subflow.four_tuple, direction) in self._steps[-1]
+            ],
+        }
+
+    def _subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
         """Explain one direction of an active *subflow*."""
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
-        verdict = self.steps[-1][four_tuple, direction]
+        verdict = self._steps[-1][four_tuple, direction]
         throttle = verdict.throttle
         since = snapshot.engine.traffic.since(four_tuple, direction)
         tried = list(self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected))
@@ -187,8 +186,8 @@ class _Explained:
 
     def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
         """Yield what each stage added to the reason, or replaced it with."""
-        reasons = [step[four_tuple, direction].reason for step in self.steps]
-        for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons[:-1], reasons[1:], strict=True):
+        reasons = [step[four_tuple, direction].reason for step in self._steps]
+        for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
             if before != after and added:
                 since = self._since(stage, step[four_tuple, direction], tried)

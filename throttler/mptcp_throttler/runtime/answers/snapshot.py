@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import time
 
+from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
@@ -25,7 +27,7 @@ from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.views.answers import TunnelName
+from mptcp_throttler.views.answers import SCHEMA, Answer, TunnelName
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 class Snapshot:
     """The parts of the daemon, all at rest."""
 
-    now: float
+    now: float = field(default_factory=time)
     """Seconds since the epoch."""
     started: float
     pid: int
@@ -45,6 +47,11 @@ class Snapshot:
     drift: DriftMonitor
     gauge: LoopGauge
     observers: Observers
+
+    @property
+    def common(self) -> Answer:
+        """What every answer has."""
+        return {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": self.pid}
 
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""

@@ -15,15 +15,7 @@ from mptcp_throttler.policy.model import Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.telemetry.cap_totals import CapKey, Limits
-from mptcp_throttler.views.answers import (
-    Answer,
-    ClassTotals,
-    EffectHistograms,
-    HeadAnswer,
-    HistogramAnswer,
-    RuleTotals,
-    SummaryAnswer,
-)
+from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.words import paths_in_words, rules_in_words
 
@@ -34,11 +26,11 @@ MAX_BUDGETS: Final = 100
 MAX_TUNNEL_PATHS: Final = 1000
 
 
-def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
-    """Return the common *answer* plus what the daemon is and does."""
+def head(snapshot: Snapshot) -> answers.HeadAnswer:
+    """Return what the daemon is and does."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
-        **answer,
+        **snapshot.common,
         "started": snapshot.wall(snapshot.started),
         "now": snapshot.now,
         "interfaces": list(settings.interfaces),
@@ -77,15 +69,15 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
-    """Return the common *answer* plus aggregates."""
+def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
+    """Return aggregates."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
-        **answer,
+        **snapshot.common,
         "started": snapshot.wall(snapshot.started),
         "connections": len(snapshot.connections),
         "tunnels": [
@@ -118,8 +110,8 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
         "guard": {"relaxed": engine.guard.relaxed(), "interventions": engine.guard.counters.relaxations},
         "counters": counters(snapshot),
         "loop": snapshot.gauge.as_json(),
-        "reaction": cast("HistogramAnswer", engine.join_latency.as_json()),
-        "effect": cast("EffectHistograms", engine.cap_latency.as_json()),
+        "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
+        "effect": cast("answers.EffectHistograms", engine.cap_latency.as_json()),
         "reloads": snapshot.reloads.counts,
         "ledger_error": snapshot.budgets.trouble,
         "captures": snapshot.observers.capturing(),
@@ -146,7 +138,7 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
                 yield CapKey(standing[2], standing[1], planner.direction)
 
 
-def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTotals]:
+def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     Limits are those of existing classes; for a cap that no subflow has, those that it would have."""
     rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
@@ -190,8 +182,8 @@ def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
             yield CapKey(rule.name, path, direction)
 
 
-def _classes(snapshot: Snapshot) -> list[ClassTotals]:
-    found: list[ClassTotals] = []
+def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
+    found: list[answers.ClassTotals] = []
     for planner in snapshot.planners:
         counted = snapshot.class_counters(planner.direction) if planner.classes.actual else {}
         rules = {cap.minor: scope.rule for scope, cap in planner.caps.items()}

@@ -19,7 +19,7 @@ from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
-from mptcp_throttler.views.answers import Answer, Difference, WhatIfAnswer
+from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
@@ -60,7 +60,7 @@ class _Treatment:
         return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
 
 
-def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
+def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     """Decide about every connection by the policy of *text*, in this child, whose copy of the daemon is disposable.
     This is the longest query, and every reader of the status may send it. So it runs after the proxy, for a limited
     time. Raises RequestError if that is too short."""
@@ -71,7 +71,7 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
         policy, _ = accept_policy(text, "policy", snapshot.settings)
     except DocumentError as error:
         # mypy: the keys that may be left out are left out.
-        return {**answer, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
+        return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     dry_run_now = snapshot.policy.dry_run
     # Without the path manager in user space, no subflow of an existing connection becomes backup; new ones do.
     later = "" if snapshot.engine.path_manager.in_force or policy.dry_run else ", from the next connection on"
@@ -96,7 +96,7 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
             if len(row) < MAX_LISTED:
                 row.append(_difference(connection, verdicts[key], old, new, key in after))
     return {
-        **answer,
+        **snapshot.common,
         "errors": [],
         "changes": changes,
         "changed": changed,
