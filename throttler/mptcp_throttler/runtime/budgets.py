@@ -151,7 +151,7 @@ class Budgets(Component):
     async def _write(self, ledger: Ledger) -> None:
         """Write pending counts. Raises LedgerError; then they are kept."""
         # A write outlives the cancellation of its task: it must be known whether it succeeded.
-        await asyncio.shield(asyncio.ensure_future(self._write_whole(ledger)))
+        await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
         async with self._writing:

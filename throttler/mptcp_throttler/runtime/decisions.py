@@ -31,7 +31,6 @@ AT_ONCE = 64
 SLICE_SECONDS = 0.003
 """Limit of a slice: a join waits for it. Just after a status request each page of memory that is written is copied
 first, and the same connections take three times as long."""
-Listener = Callable[[Decision], None]
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
@@ -48,21 +47,18 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         listen_ports: Collection[int],
-        keeps: Listener,
-        of_caps: Sequence[Listener],
+        told: Callable[[Decision], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *keeps*
-        takes each decision, *of_caps* only those that change a cap; both before the planners."""
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* takes
+        each decision, before the planners."""
         self.policy = policy
         self.verdicts: dict[int, Verdicts] = {}
         """By token; for each active subflow, direction by direction."""
         self._connections = connections
-        self._stages = tuple(stages)
-        self._planners = tuple(planners)
+        self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
         self._comparer = Comparer()
-        self._keeps = keeps
-        self._of_caps = tuple(of_caps)
+        self._told = told
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         self._wake = asyncio.Event()
@@ -139,10 +135,7 @@ class Decisions:
             self.verdicts[token] = verdicts
         is_dry = self.policy.dry_run
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=is_dry):
-            self._keeps(decision)
-            if decision.changes_caps:
-                for listener in self._of_caps:
-                    listener(decision)
+            self._told(decision)
         # A dry run's decisions go no further.
         enforced = without_caps(verdicts) if is_dry else verdicts
         for planner in self._planners:

@@ -38,6 +38,7 @@ from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.resting import RestStage
 from mptcp_throttler.stages.stage import Outcome
 from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
 from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
 from mptcp_throttler.telemetry.traffic import Traffic
@@ -74,7 +75,7 @@ class Engine:
         self.ahead = time.time() - time.monotonic()
         """Seconds by which the wall clock is ahead of the monotonic one, in which times are kept. Updated only when the
         clock was set, so that a time is always shown the same."""
-        self.traffic = Traffic(time.monotonic, self._sweep_seconds)
+        self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
@@ -84,8 +85,7 @@ class Engine:
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
-        of_caps = self.cap_log.decided, self.events.decided
-        self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
+        self.decisions = Decisions(policy, connections, stages, self._planners, ports, self._decided)
         self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
@@ -240,11 +240,14 @@ class Engine:
         """Number of subflows with a cap. More have an entry in the kernel: ended ones, and some without a cap."""
         return 0 if self.decisions.policy.dry_run else self.traffic.capped
 
+    def _decided(self, decision: Decision) -> None:
+        self.traffic.decided(decision)
+        if decision.changes_caps:
+            self.cap_log.decided(decision)
+            self.events.decided(decision)
+
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.monotonic()
         if there and direction is Direction.DOWN:
             self.join_latency.applied(four_tuples, now)
         self.events.entries(direction, four_tuples, there, now)
-
-    def _sweep_seconds(self) -> float:
-        return self.sampler.sweep_seconds

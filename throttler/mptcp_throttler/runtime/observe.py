@@ -137,7 +137,10 @@ class Observers:
                 await self._interface_returned()
             due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
             if due or self._tracker.wants_resync:
-                await self.resync_quietly()
+                try:
+                    await self.resync(gently=True)
+                except KernelError as error:  # the next one may work
+                    log.error("resync: %s", error)
 
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the current sockets. Raises KernelError if it fails."""
@@ -155,13 +158,6 @@ class Observers:
             if events:
                 self._take(events)
             await asyncio.sleep(0)
-
-    async def resync_quietly(self) -> None:
-        """Resync. A failed sweep is logged; the next one may work."""
-        try:
-            await self.resync(gently=True)
-        except KernelError as error:
-            log.error("resync: %s", error)
 
     def _open_capture(self, interface: str) -> None:
         capture = self._kernel.capture(interface, self._settings)

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
-from mptcp_throttler.runtime.answers import clients, connections, explain, summary, what_if
+from mptcp_throttler.runtime.answers import connections, explain, summary, what_if
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.views.answers import SCHEMA
 from mptcp_throttler.views.requests import Request, RequestError, parse_request
@@ -44,7 +44,7 @@ def _answer(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
             yield from _long({**common, "total": len(found)}, "connections", connections.details(snapshot, page))
             yield b"}"
         case "clients":
-            yield _encoded(clients.clients(snapshot, request))
+            yield _encoded(summary.clients(snapshot, request))
         case "explain":
             yield _encoded(explain.explain(snapshot, request))
         case "events":

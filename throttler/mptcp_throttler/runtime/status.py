@@ -47,8 +47,6 @@ _STDERR = 2
 class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
 
-    repairs = 0
-
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
         """*answer* runs in a child: it may take its time, and its changes do not reach the daemon. Members of *group*
         may ask, besides root; None: the daemon's own group."""
@@ -75,22 +73,18 @@ class StatusServer(Component):
                 listener.bind(str(self._path))
             finally:
                 os.umask(old_mask)
-            self._open_to_group()
+            if self._group is not None:
+                try:
+                    shutil.chown(self._path, group=self._group)
+                except (LookupError, PermissionError) as error:
+                    raise KernelError(f"status_group {self._group}: {reason(error)}") from error
+            self._path.chmod(0o660)
             listener.listen()
             self._inode = self._path.stat().st_ino
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
         self._listen()
-
-    def _open_to_group(self) -> None:
-        """Raises OSError; KernelError if the socket cannot be the group's."""
-        if self._group is not None:
-            try:
-                shutil.chown(self._path, group=self._group)
-            except (LookupError, PermissionError) as error:
-                raise KernelError(f"status_group {self._group}: {reason(error)}") from error
-        self._path.chmod(0o660)
 
     async def verify(self) -> None:
         """Listen again if somebody removed or replaced the socket. Raises KernelError."""

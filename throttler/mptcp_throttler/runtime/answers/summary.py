@@ -1,23 +1,33 @@
-"""The answers to ``head`` and ``summary``. Neither their size nor their cost depends on the number of connections.
+"""The answers to ``head``, ``summary`` and ``clients``: totals.
 
-The daemon keeps count with each decision; only caps in transition are looked at here.
+Neither size nor cost of the first two depends on the number of connections: the daemon keeps count with each decision;
+only caps in transition are looked at here. ``clients``, who uses what, passes once over the connections, and makes rows
+only for the clients that are shown.
 """
 
 from __future__ import annotations
 
+import heapq
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final, cast
 
-from mptcp_throttler.policy.model import Policy, Rule
+from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
+from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
+from mptcp_throttler.policy.model import Direction, Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.telemetry.cap_totals import CapKey, Limits
 from mptcp_throttler.views import answers
-from mptcp_throttler.views.budgets import budget_rows
-from mptcp_throttler.views.words import paths_in_words, rules_in_words
+from mptcp_throttler.views.budgets import budget_rows, budgets_of
+from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
+
+log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256
 """Maximum of listed classes; caps per client may be more."""
@@ -199,3 +209,142 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
                 }
             )
     return sorted(found, key=lambda each: (-(each["bytes"] or 0), each["classid"]))[:MAX_CLASSES]
+
+
+# clients
+
+
+class _Client:
+    """One address that opened connections, or that only has a budget account."""
+
+    __slots__ = (
+        "address", "addresses", "capped", "connections", "received", "received_rate", "sent", "sent_rate", "subflows",
+    )  # fmt: skip
+
+    def __init__(self, address: bytes) -> None:
+        self.address = address
+        self.addresses = {address}
+        self.connections = self.subflows = self.capped = 0
+        self.sent = self.received = self.sent_rate = self.received_rate = 0
+
+    def take(self, connection: Connection, snapshot: Snapshot, is_dry: bool) -> None:
+        traffic = snapshot.engine.traffic
+        self.connections += 1
+        for subflow in connection.subflows:
+            four_tuple = subflow.four_tuple
+            rates, (sent, received) = traffic.rates(four_tuple), traffic.carried(four_tuple)
+            self.subflows += 1
+            self.addresses.add(four_tuple.remote)
+            self.sent += sent
+            self.received += received
+            self.sent_rate += rates.sent or 0
+            self.received_rate += rates.received or 0
+        if not is_dry:
+            verdicts = snapshot.verdicts(connection.token)
+            self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
+
+
+_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+    "rate": lambda each: (-each.sent_rate - each.received_rate, -each.sent - each.received, each.address),
+    "bytes": lambda each: (-each.sent - each.received, each.address),
+    "connections": lambda each: (-each.connections, each.address),
+    "client": lambda each: (len(each.address), each.address),
+}
+
+
+def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
+    """Return the first clients in the order of *request*."""
+    found: dict[bytes, _Client] = {}
+    is_dry = snapshot.policy.dry_run
+    for connection in list(snapshot.connections.values()):
+        address = connection.client
+        if not address:  # its last subflow has ended, but the connection has not yet
+            continue
+        client = found.get(address)
+        if client is None:
+            client = found[address] = _Client(address)
+        client.take(connection, snapshot, is_dry)
+    total, limit, sort = len(found), request.get("limit"), request.get("sort")
+    if sort == "budget":
+        shown = _fullest(snapshot, found, limit)
+    else:
+        shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
+    accounts = _accounts(snapshot, shown)
+    return {
+        **snapshot.common,
+        "total": total,
+        "clients": [_row(each, accounts.get(id(each), [])) for each in shown],
+        "plain_tcp": _plain_tcp(snapshot, limit),
+    }
+
+
+def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> list[_Client]:
+    """Return first the clients that used most of their own budget, connected or not; then the others."""
+    policy = snapshot.policy
+    most = limit * max(1, len(policy.budgets))
+    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts(), snapshot.now, most)
+    owners = {address: client for client in found.values() for address in client.addresses}
+    shown: dict[bytes, _Client] = {}
+    for row in rows:
+        if row["client"] is not None:
+            address = ip_address(row["client"]).packed
+            owner = owners.get(address) or _Client(address)
+            shown.setdefault(owner.address, owner)
+    others = (each for each in found.values() if each.address not in shown)
+    rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
+    return list(islice([*shown.values(), *rest], limit))
+
+
+def _accounts(snapshot: Snapshot, shown: list[_Client]) -> dict[int, list[answers.AccountAnswer]]:
+    """Return the accounts of *shown*, by the identity of each client, the fullest first."""
+    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
+    found: dict[int, list[answers.AccountAnswer]] = {}
+    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys())
+    for row in rows:
+        if row["client"] is not None:
+            found.setdefault(id(owners[row["client"]]), []).append(row)
+    return found
+
+
+def _row(client: _Client, budgets: list[answers.AccountAnswer]) -> answers.ClientTotals:
+    return {
+        "client": address_text(client.address) or "",
+        "connections": client.connections,
+        "subflows": client.subflows,
+        "capped": client.capped,
+        "rate_sent": client.sent_rate,
+        "rate_received": client.received_rate,
+        "bytes_sent": client.sent,
+        "bytes_received": client.received,
+        "budgets": budgets,
+    }
+
+
+def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
+    """Return how many sockets on the proxy's ports are no known subflow, and the *most* clients with the most of them;
+    None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP connection from
+    the last milliseconds may be among them."""
+    ports = frozenset(snapshot.settings.ownership.listen_ports)
+    traffic = snapshot.engine.traffic
+    found: Counter[bytes] = Counter()
+    for table in TABLES:
+        try:
+            with table.open() as lines:
+                ours = (each for each in sockets(lines, ESTABLISHED) if each.local_port in ports)
+                four_tuples = (unmapped(FourTuple(*each)) for each in ours)
+                found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
+        except FileNotFoundError:
+            continue  # a kernel without IPv6
+        except OSError as error:
+            log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
+            return None
+    for address in [each for each in found if ip_address(each).is_loopback]:
+        del found[address]  # this host's own, such as queries for Squid's figures
+    return {
+        "connections": found.total(),
+        "total": len(found),
+        "clients": [
+            {"client": address_text(address) or "", "connections": number}
+            for address, number in found.most_common(most)
+        ],
+    }

@@ -94,7 +94,18 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
             else:
                 continue
             if len(row) < MAX_LISTED:
-                row.append(_difference(connection, verdicts[key], old, new, key in after))
+                verdict = verdicts[key]  # the other policy's if that decided, otherwise the current one
+                row.append(
+                    {
+                        "token": f"{connection.token:08x}",
+                        "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
+                        "path": verdict.path,
+                        "direction": verdict.direction,
+                        "now": old.words(new),
+                        "then": new.words(old),
+                        "why": verdict.reason if key in after else None,
+                    }
+                )
     return {
         **snapshot.common,
         "errors": [],
@@ -121,21 +132,6 @@ def _decided(
             raise RequestError(f"to decide by this policy takes too long: {done}")
         *_, verdicts = decisions.steps(connection)
         yield connection, snapshot.verdicts(token), verdicts
-
-
-def _difference(
-    connection: Connection, verdict: Verdict, old: _Treatment, new: _Treatment, decided: bool
-) -> Difference:
-    """*verdict* is the other policy's if that has *decided*, otherwise the current one."""
-    return {
-        "token": f"{connection.token:08x}",
-        "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
-        "path": verdict.path,
-        "direction": verdict.direction,
-        "now": old.words(new),
-        "then": new.words(old),
-        "why": verdict.reason if decided else None,
-    }
 
 
 def _treatments(
