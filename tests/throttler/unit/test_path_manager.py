@@ -250,6 +250,7 @@ def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], N
     async def script(manager: UserspacePathManager) -> None:
         with pytest.raises(KernelError):
             await manager.prepare(BY_ORDER)
+        await manager.roll_back(BALANCED)
 
     run(host, script)
     assert host.pm_type == "0"

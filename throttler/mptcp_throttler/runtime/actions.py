@@ -70,7 +70,6 @@ class Actions:
             self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
-        """Make all subflows that were made backup regular again."""
         self.carry_out(self._steering.release_all())
 
     def _set_backup(self, effect: SetBackup) -> None:

@@ -69,7 +69,6 @@ class Budgets(Component):
         """Used only in that thread; None until a policy has a budget."""
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
-        """The periods whose accounts were read last."""
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
         self._ahead = math.inf
@@ -102,7 +101,6 @@ class Budgets(Component):
             await self.tick(time.monotonic())
 
     async def tick(self, now: float) -> None:
-        """Do what is due at *now*, monotonic seconds."""
         ledger = self._ledger
         if ledger is None:
             return
@@ -219,7 +217,6 @@ class ClosedSockets(Component):
 
     @property
     def are_counted(self) -> bool:
-        """Whether this kernel supports counting."""
         return self._meter is not None
 
     async def prepare(self, policy: Policy) -> None:
@@ -238,7 +235,6 @@ class ClosedSockets(Component):
             await self.tell()
 
     async def tell(self) -> None:
-        """Report the sockets that have closed since the last time."""
         try:
             for number, each in enumerate(() if self._meter is None else self._meter.closed(), start=1):
                 for listener in self._listeners:

@@ -95,7 +95,6 @@ class Daemon:
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the policy again."""
         self._reload_wanted.set()
 
     async def run(self) -> None:
@@ -169,7 +168,6 @@ class Daemon:
             )
 
     async def _adopt(self) -> None:
-        """Take over what a killed daemon left."""
         engine = self._engine
         found = list(engine.sampler.latest.values())
         engine.actions.adopt(found)
@@ -194,7 +192,6 @@ class Daemon:
             await asyncio.gather(stop, *tasks, return_exceptions=True)
 
     async def _sample_for_the_last_time(self) -> None:
-        """Have budgets count what was carried so far."""
         if self._engine.budget_stage.watched():
             try:
                 await self._engine.sampler.sweep()

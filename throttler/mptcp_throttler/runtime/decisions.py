@@ -38,8 +38,6 @@ YOUNG_SECONDS = 0.3
 
 
 class Decisions:
-    """The verdicts of all connections, and the planners that follow them."""
-
     def __init__(
         self,
         policy: Policy,

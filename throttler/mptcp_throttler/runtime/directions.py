@@ -134,8 +134,7 @@ class Uploads(Component, Consumer):
         if not policy.enforced.acts_on_upload:
             await self._remove()
 
-    async def roll_back(self, policy: Policy) -> None:
-        await self.commit(policy)
+    roll_back = commit
 
     async def remove_what_was_left(self) -> bool:
         """Remove what a killed daemon left, if the policy does not need it; return whether that is possible here."""
@@ -146,18 +145,17 @@ class Uploads(Component, Consumer):
         return True
 
     async def verify(self) -> None:
-        if self._left and not self.in_force:
-            await self._remove_all()
-        elif self._may_be_left and not self.in_force:
-            await self._remove()
         if self.in_force and self.reconciler is not None:
             try:
                 await self.reconciler.verify()
             finally:
                 self.repairs = self.reconciler.counters.repairs
+        elif self._left:
+            await self._remove_all()
+        elif self._may_be_left:
+            await self._remove()
 
     def follow(self) -> None:
-        """Note that the plan may have changed."""
         if self.in_force and self.reconciler is not None:
             self._wake.set()
             self.reconciler.wake()
@@ -224,7 +222,6 @@ class Uploads(Component, Consumer):
         self.in_force = False
 
     async def _remove_all(self) -> None:
-        """Raises KernelError."""
         if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})

@@ -56,7 +56,6 @@ class RepairBackoff:
         """By thing: how often it was repaired, and when last."""
 
     def repaired(self, things: Iterable[str], now: float) -> None:
-        """Note repairs of *things*."""
         recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
         self._repairs = recent | {thing: (recent.get(thing, (0, now))[0] + 1, now) for thing in things}
 
@@ -72,7 +71,6 @@ class DriftMonitor:
     """Compares and repairs for one daemon. Must be made inside a running event loop."""
 
     def __init__(self, owners: Sequence[Component], interval: float) -> None:
-        """*interval*: seconds between periodic comparisons."""
         self.counters = ChangeCounters()
         self._owners = owners
         self._interval = interval

@@ -98,7 +98,6 @@ class Engine:
     # Where changes come in
 
     async def take_policy(self, policy: Policy) -> None:
-        """Put *policy* in force on every connection."""
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
@@ -145,7 +144,6 @@ class Engine:
             self.decide(tokens)
 
     async def run(self) -> None:
-        """Do the periodic work every second, forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.tick()
@@ -164,7 +162,6 @@ class Engine:
         self.follow()
 
     def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
-        """Pass events to the tracker; decide about what they change."""
         if events := [each for event in told for each in self.tracker.kernel_event(event)]:
             self.take_events(events)
 

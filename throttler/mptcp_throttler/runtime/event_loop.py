@@ -26,8 +26,8 @@ from mptcp_throttler.views.answers import LoopDelay
 PERIOD_SECONDS = 0.02
 """Of the measured timer: a delay may be seen shorter by as much. The timer of ``scheduling.rest_when_busy`` starts with
 it, so that one wake of the loop serves both."""
-LATE_SECONDS = 0.05
-RECENT_SECONDS = 10.0
+LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0
+"""A delay from which on it counts as late; how long the longest recent one is kept."""
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
 MAX_YOUNG = 5_000
@@ -57,7 +57,6 @@ class LoopGauge:
     def __init__(self) -> None:
         self.longest = 0.0
         self.late = 0
-        """Number of delays above :data:`LATE_SECONDS`."""
         self._recent: deque[tuple[float, float]] = deque()
         """Time and size of delays, in order of falling size: the first is the longest within the window."""
 

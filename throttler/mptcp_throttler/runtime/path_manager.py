@@ -54,17 +54,11 @@ class UserspacePathManager(Component):
         """Guards the keeper: a reload must not interrupt its restart."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Set what *policy* needs, the listener before the sysctls. Raises KernelError with nothing changed."""
+        """Set what *policy* needs, the listener before the sysctls. Raises KernelError."""
         self._flags_note.find()
-        if not needs_user_space(policy):
-            return
-        async with self._lock:
-            try:
+        if needs_user_space(policy):
+            async with self._lock:
                 await self._hold()
-            except KernelError:
-                if not self.in_force:
-                    await self._drop()
-                raise
 
     async def commit(self, policy: Policy) -> None:
         """Put back what the policy in force does not need, or a killed predecessor left. Raises KernelError."""
@@ -73,11 +67,7 @@ class UserspacePathManager(Component):
             if not self.in_force:
                 await self._drop()
 
-    async def roll_back(self, policy: Policy) -> None:
-        """Drop what a refused policy would have needed. Raises KernelError."""
-        async with self._lock:
-            if not self.in_force:
-                await self._drop()
+    roll_back = commit
 
     def take_flags_over(self) -> bool:
         """Return whether the backup flags that are set are a killed predecessor's."""
@@ -130,20 +120,16 @@ class UserspacePathManager(Component):
     async def _hold(self) -> None:
         put_back = self._sysctls.before(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
-            await self._find_keeper()
-        assert self._keeper is not None
+            if self._keeper is not None:
+                self._keeper.close()
+            self._keeper = await self._kernel.keeper(self._state_directory)
+            if is_managed():
+                with listener() as events:
+                    tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                    tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
         await self._keeper.hold(put_back)
         self._flags_note.write()
         self._sysctls.hold(SYSCTLS)
-
-    async def _find_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-        self._keeper = await self._kernel.keeper(self._state_directory)
-        if is_managed():
-            with listener() as events:
-                tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
-                tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
 
     async def _drop(self) -> None:
         try:

@@ -88,7 +88,6 @@ class Sampler:
         self._last_sweep = self._next_sweep = 0.0
 
     def as_json(self) -> dict[str, float | int]:
-        """Return the sampler's figures for the status."""
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
@@ -107,7 +106,6 @@ class Sampler:
         self._wake_urgent.set()
 
     async def run(self) -> None:
-        """Sample, forever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch))
             tasks.create_task(self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent))
@@ -307,7 +305,6 @@ class _Pace:
     def __init__(self, rest: float = 0.0) -> None:
         """*rest*: pause after a slice, as a multiple of its work."""
         self.worked = 0.0
-        """Seconds, of the finished slices."""
         self._rest = rest
         self.begin()
 

@@ -60,7 +60,6 @@ class Tunnels(Component):
         """Tunnels that a warning has already reported as left alone."""
         self._heard = time.monotonic()
         self._refused = ""
-        """Why the last request had no answer."""
         self._is_prepared = False
         self._wake = asyncio.Event()
 

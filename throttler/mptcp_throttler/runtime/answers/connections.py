@@ -42,7 +42,6 @@ def status_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]
 
 
 def classes(snapshot: Snapshot) -> list[answers.ClassAnswer]:
-    """Return the classes in the kernel."""
     return [class_answer(planner, minor) for planner in snapshot.planners for minor in sorted(planner.classes.actual)]
 
 
@@ -155,7 +154,6 @@ _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
 
 
 def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
-    """Yield the connections of a page."""
     traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
     samples, sockets = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
     for connection in page:

@@ -143,7 +143,6 @@ class _Explained:
         }
 
     def _subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
-        """Explain one direction of an active *subflow*."""
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
         verdict = self._steps[-1][four_tuple, direction]
         throttle = verdict.throttle

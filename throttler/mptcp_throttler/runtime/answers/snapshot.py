@@ -50,7 +50,6 @@ class Snapshot:
 
     @property
     def common(self) -> Answer:
-        """What every answer has."""
         return {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": self.pid}
 
     def wall(self, time: float) -> float:
@@ -84,7 +83,6 @@ class Snapshot:
         return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
-        """Return the verdicts on a connection."""
         return self.engine.decisions.verdicts.get(token, ())
 
     def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:

@@ -37,7 +37,6 @@ MAX_TUNNEL_PATHS: Final = 1000
 
 
 def head(snapshot: Snapshot) -> answers.HeadAnswer:
-    """Return what the daemon is and does."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **snapshot.common,
@@ -61,7 +60,6 @@ def head(snapshot: Snapshot) -> answers.HeadAnswer:
 
 
 def counters(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the counters of the daemon's parts."""
     engine = snapshot.engine
     download, upload = engine.downloads, engine.uploads
     return {
@@ -80,7 +78,6 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
-    """Return aggregates."""
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
