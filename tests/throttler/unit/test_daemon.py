@@ -55,7 +55,7 @@ class Scene:
 
     async def reload(self, policy: str) -> None:
         self.policy[0] = policy
-        await self.daemon._reloads.reload()
+        await self.daemon._reload()
 
     def status(self) -> dict[str, Any]:
         return self.ask(query="status")

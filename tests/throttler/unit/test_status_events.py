@@ -81,7 +81,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
     async with running(tmp_path, CAPPED) as scene:
         before = scene.ask(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
-        await scene.daemon._reloads.reload()
+        await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
         scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)

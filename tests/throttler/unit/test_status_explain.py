@@ -18,7 +18,7 @@ from test_status_events import VOLUME
 
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
-from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine, reloads
+from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.events import MAX_EVENTS
@@ -172,7 +172,7 @@ def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[]
     clock = SimpleNamespace(
         time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
     )
-    for module in (actions, budgets, daemon, decisions, engine, reloads):
+    for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(time, "time", clock.time)  # a default argument has it
 

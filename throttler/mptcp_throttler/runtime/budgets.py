@@ -59,11 +59,8 @@ class Budgets(Component):
         listed: Callable[[float], Set[int] | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._path = path
-        self._clock = clock
-        self._stage = stage
-        self._changed = changed
-        self._listed = listed
+        self._path, self._clock, self._stage = path, clock, stage
+        self._changed, self._listed = changed, listed
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None
         """Used only in that thread; None until a policy has a budget."""
@@ -84,7 +81,7 @@ class Budgets(Component):
             return
         now = self._clock()
         # First: at a new period the stage forgets what was read of budgets that it does not have yet.
-        self._pass_on(self._stage.advance(now, time.monotonic()))
+        self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
             if self._ledger is None:
@@ -109,7 +106,7 @@ class Budgets(Component):
         if abs(self._ahead - before) > 1.0:
             # The clock was set. One that is years ahead until the network sets it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
-        self._pass_on(self._stage.advance(wall, now))
+        self._changed(self._stage.advance(wall, now))
         sockets.forget_unlisted(now, self._listed)
         pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause and not sockets.closed:
@@ -173,11 +170,7 @@ class Budgets(Component):
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
         async with self._writing:  # counts being written would be missing
-            self._pass_on(self._stage.set_used(periods, await self._call(ledger.used, periods)))
-
-    def _pass_on(self, tokens: Collection[int]) -> None:
-        if tokens:
-            self._changed(tokens)
+            self._changed(self._stage.set_used(periods, await self._call(ledger.used, periods)))
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

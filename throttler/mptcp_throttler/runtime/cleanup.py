@@ -42,16 +42,8 @@ async def cleanup(settings: Settings) -> list[str]:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (
-            _tunnels,
-            _uploads,
-            _plain_tcp,
-            _backup_flags,
-            _path_manager,
-            _root_qdiscs,
-            _limits,
-            _status_socket,
-        ):
+        steps = _tunnels, _uploads, _plain_tcp, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket
+        for remove in steps:
             try:
                 done += filter(None, [await remove(settings)])
             except KernelError as error:

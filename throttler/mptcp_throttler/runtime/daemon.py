@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import READY, WATCHDOG, is_managed, status, watchdog_seconds
+from mptcp_common.problems import DocumentError
+from mptcp_common.service_manager import READY, WATCHDOG, is_managed, reloading, status, watchdog_seconds
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
@@ -32,13 +33,14 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcp
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, set_aside
-from mptcp_throttler.runtime.logs import faults_told, tell
+from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
+from mptcp_throttler.runtime.grants import Grants
+from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.queries import answer
-from mptcp_throttler.runtime.reloads import Grants, PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
+from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ class Daemon:
         """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
-        self._started, self._pid = time.monotonic(), os.getpid()
+        self._started = self._policy_since = time.monotonic()
+        self._pid = os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
@@ -85,7 +88,8 @@ class Daemon:
             self._closed_sockets,
             engine.paced,
         )
-        self._reloads = PolicyReloads(self._components, engine, read_policy, read_settings, self._summary)
+        self._read_policy, self._read_settings = read_policy, read_settings
+        self._reloads: ReloadCounts = {"accepted": 0, "refused": 0, "last_refused": None, "settings": []}
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
         self._observers = Observers(engine, self._drift.verify)
@@ -202,7 +206,59 @@ class Daemon:
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()
-            await self._reloads.reload()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
+        tell(*reloading())
+        try:
+            await self._take_policy()
+        finally:
+            tell(READY, status(self._summary()))
+
+    async def _take_policy(self) -> None:
+        engine, counts = self._engine, self._reloads
+        counts["settings"] = list(await asyncio.to_thread(self._read_settings))
+        for line in counts["settings"]:
+            log.warning("%s", line)
+        try:
+            async with cycles():
+                policy = await asyncio.to_thread(self._read_policy)
+            await self._prepare(policy)
+        except (DocumentError, KernelError) as error:
+            lines = str(error).splitlines()
+            for line in lines:
+                log.error("%s", line, extra=TOLD)
+            log.error("policy not reloaded: the one in force stays", extra=TOLD)
+            engine.events.reload(time.monotonic(), f"policy not reloaded: {lines[0]}")
+            counts["refused"] += 1
+            counts["last_refused"] = {"time": time.time(), "errors": lines}
+            return
+        await engine.take_policy(policy)
+        for component in self._components:
+            try:
+                await component.commit(policy)
+            except KernelError as error:
+                log.error("%s", error)
+        counts["accepted"] += 1
+        counts["last_refused"] = None
+        self._policy_since = time.monotonic()
+        text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
+        log.info("%s", text)
+        engine.events.reload(time.monotonic(), text)
+
+    async def _prepare(self, policy: Policy) -> None:
+        """Prepare all components for *policy*. If one refuses, roll all back and raise KernelError."""
+        try:
+            for component in self._components:
+                await component.prepare(policy)
+        except KernelError:
+            for component in reversed(self._components):
+                try:
+                    await component.roll_back(self._engine.decisions.policy)
+                except KernelError as error:
+                    log.error("%s", error)
+            raise
 
     async def _tell_service_manager(self, told: str) -> None:
         """Send watchdog pings, and the status if it is not *told*, forever: a loop that hangs is restarted."""
@@ -219,7 +275,7 @@ class Daemon:
     def _summary(self) -> str:
         """Return one line on what the daemon does, for ``systemctl status``."""
         engine = self._engine
-        policy, refused = engine.decisions.policy, self._reloads.last_refused
+        policy, refused = engine.decisions.policy, self._reloads["last_refused"]
         text = (
             f"{counted(len(engine.tracker.connections), 'connection')}, "
             f"{counted(engine.capped, 'capped subflow')} on "
@@ -236,6 +292,7 @@ class Daemon:
         """Yield the answer to a request in pieces; called in a child."""
         snapshot = Snapshot(
             started=self._started,
+            policy_since=self._policy_since,
             pid=self._pid,
             engine=self._engine,
             budgets=self._budgets,

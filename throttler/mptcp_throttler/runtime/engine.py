@@ -140,8 +140,7 @@ class Engine:
     async def follow_grants(self, tokens: Collection[int]) -> None:
         """Decide about the connections of *tokens*, and have new ones begin, by the grants that are in force now."""
         await self._set_births()
-        if tokens:
-            self.decide(tokens)
+        self.decide(tokens)
 
     async def run(self) -> None:
         while True:
@@ -153,20 +152,19 @@ class Engine:
         now = time.monotonic()
         if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
             self.ahead = time.time() - now
-        events = self.tracker.expire(now)
-        if events:
-            self.take_events(events)
+        self.take_events(self.tracker.expire(now))
         self.decisions.anticipation.expire(now)
         for planner in self._planners:
             planner.expire(now)
         self.follow()
 
     def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
-        if events := [each for event in told for each in self.tracker.kernel_event(event)]:
-            self.take_events(events)
+        self.take_events([each for event in told for each in self.tracker.kernel_event(event)])
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide again about every connection that *events* name."""
+        if not events:
+            return
         self.events.tracked(events)
         self.actions.close_excess(events, is_dry_run=self.decisions.policy.dry_run)
         for event in events:
@@ -185,10 +183,8 @@ class Engine:
 
     def take_outcome(self, outcome: Outcome) -> None:
         """Carry out the effects of a stage's outcome, then decide again about what it changed."""
-        if outcome.effects:
-            self.actions.carry_out(outcome.effects)
-        if outcome.changed:
-            self.decide(outcome.changed)
+        self.actions.carry_out(outcome.effects)
+        self.decide(outcome.changed)
 
     # Decide and plan: the planners follow each decision
 
@@ -199,7 +195,7 @@ class Engine:
 
     def decide(self, tokens: Collection[int]) -> None:
         """Decide about connections: a few at once, many soon."""
-        if self.decisions.decide(tokens):
+        if tokens and self.decisions.decide(tokens):
             self.follow()
 
     # Into the kernel

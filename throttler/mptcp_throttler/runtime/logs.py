@@ -34,12 +34,8 @@ TOLD: Final = {"told": True}
 _LOGGER: Final = "mptcp_throttler"
 log = logging.getLogger(__name__)
 
-_PRIORITIES = (
-    (logging.ERROR, journal.ERROR),
-    (logging.WARNING, journal.WARNING),
-    (logging.INFO, journal.INFO),
-    (logging.NOTSET, journal.DEBUG),
-)
+_PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
+"""By level; above, it is an error."""
 _IDENTIFIER = "mptcp-throttler"
 """As the service manager names a service's output."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
@@ -80,7 +76,8 @@ class Lines(logging.Formatter):
         self._for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
-        return journal.lines(super().format(record), _priority(record), for_journal=self._for_journal)
+        priority = _PRIORITIES.get(record.levelno, journal.ERROR)
+        return journal.lines(super().format(record), priority, for_journal=self._for_journal)
 
 
 class Entries(logging.Handler):
@@ -99,21 +96,16 @@ class Entries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record)
+            if os.getpid() != self._pid:
+                raise OSError  # that descriptor number is another file in a child of the daemon
             fields = {"SYSLOG_IDENTIFIER": _IDENTIFIER, **getattr(record, "fields", {})}
-            self._send(journal.entry(text, _priority(record), fields))
-        except OSError:
-            # The journal is away or behind, the entry is too large for a datagram, or this is a child of the daemon.
+            entry = journal.entry(self.format(record), _PRIORITIES.get(record.levelno, journal.ERROR), fields)
+            # Not connected: the journal may restart.
+            self._socket.sendto(entry, self._address)
+        except OSError:  # or the journal is away or behind, or the entry is too large for a datagram
             self._otherwise.emit(record)
         except Exception:
             self.handleError(record)
-
-    def _send(self, datagram: bytes) -> None:
-        if os.getpid() != self._pid:
-            # That descriptor number is another file in a child.
-            raise OSError("not the daemon itself")
-        # Not connected: the journal may restart.
-        self._socket.sendto(datagram, self._address)
 
     def close(self) -> None:
         self._socket.close()
@@ -161,10 +153,6 @@ def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
         notify(*lines, descriptors=descriptors)
     except OSError as error:
         log.warning("tell the service manager %s: %s", lines[0], reason(error))
-
-
-def _priority(record: logging.LogRecord) -> int:
-    return next(priority for level, priority in _PRIORITIES if record.levelno >= level)
 
 
 def _handler() -> logging.Handler:

@@ -73,14 +73,8 @@ class Observers:
 
     def __init__(self, engine: Engine, interface_returned: Callable[[], Awaitable[object]]) -> None:
         self.counters = ObserverCounters()
-        self._settings = engine.settings
-        self._kernel = engine.kernel
-        self._tracker = engine.tracker
-        self._sampler = engine.sampler
-        self._sockets = engine.sockets
-        self._tunnels = engine.tunnels
-        self._take = engine.take_events
-        self._joined = engine.joined
+        self._settings, self._kernel = engine.settings, engine.kernel
+        self._engine, self._tracker = engine, engine.tracker
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._reading = ReadingShare(time.monotonic())
@@ -96,7 +90,7 @@ class Observers:
         if missing is not None:
             log.warning("%s", missing)
         self._routes = self._kernel.routes(self._settings)
-        routes, tunnels = self._routes, self._tunnels
+        routes, tunnels = self._routes, self._engine.tunnels
         self._tracker.interface_of = lambda four_tuple: tunnels.interface(four_tuple) or routes.interface(four_tuple)
         for interface in self._settings.interfaces:
             try:
@@ -149,14 +143,11 @@ class Observers:
         resync = self._tracker.begin_resync(time.monotonic())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
-            events = resync.add(piece, time.monotonic())
-            if events:
-                self._take(events)
+            self._engine.take_events(resync.add(piece, time.monotonic()))
 
-        await self._sampler.sweep(take, gently)
+        await self._engine.sampler.sweep(take, gently)
         for events in resync.finish():
-            if events:
-                self._take(events)
+            self._engine.take_events(events)
             await asyncio.sleep(0)
 
     def _open_capture(self, interface: str) -> None:
@@ -208,12 +199,11 @@ class Observers:
         if asked:
             self.counters.questions += len(asked)
             try:
-                events = self._tracker.answer(asked, self._sockets.look_up(asked), time.monotonic())
+                events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
             else:
-                if events:
-                    self._take(events)
+                self._engine.take_events(events)
         self.ask_soon()
 
     def _read_capture(self, capture: SegmentSource) -> None:
@@ -241,11 +231,10 @@ class Observers:
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
-        if events:
-            self._take(events)
+        self._engine.take_events(events)
         for join in joins:
             ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
-            self._joined(FourTuple(*ends), join.time)
+            self._engine.joined(FourTuple(*ends), join.time)
         self.ask_soon()
 
     def _read_events(self) -> None:
@@ -258,8 +247,7 @@ class Observers:
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()
-        if events:
-            self._take(events)
+        self._engine.take_events(events)
 
     def _read_losses(self) -> bool:
         """Count losses; return whether events were lost."""
@@ -267,10 +255,9 @@ class Observers:
         if dropped:
             self.counters.segments_dropped += dropped
             log.warning("%d segments dropped by the capture buffer", dropped)
-        overflowed = 0
-        if self._events is not None:
-            overflowed, self._events.lost = self._events.lost, 0
-            self.counters.kernel_events_lost += overflowed
-            if overflowed:
-                log.warning("path-manager events lost")
-        return bool(overflowed)
+        if self._events is None or not self._events.lost:
+            return False
+        self.counters.kernel_events_lost += self._events.lost
+        self._events.lost = 0
+        log.warning("path-manager events lost")
+        return True

@@ -24,10 +24,9 @@ from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.views.answers import SCHEMA, Answer, TunnelName
+from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelName
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +38,13 @@ class Snapshot:
     now: float = field(default_factory=time)
     """Seconds since the epoch."""
     started: float
+    policy_since: float
+    """When the policy in force was taken, monotonic seconds as *started*."""
     pid: int
     engine: Engine
     budgets: Budgets
     closed_sockets: ClosedSockets
-    reloads: PolicyReloads
+    reloads: ReloadCounts
     drift: DriftMonitor
     gauge: LoopGauge
     observers: Observers
@@ -67,7 +68,7 @@ class Snapshot:
     @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.reloads.since or self.started)
+        return self.wall(self.policy_since)
 
     @property
     def connections(self) -> Mapping[int, Connection]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.config.files import accept_policy
-from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Budget, Direction, Throttle
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
@@ -78,7 +77,14 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
-    for connection, now, then in _decided(snapshot, policy, end):
+    decisions, connections = snapshot.engine.decisions, snapshot.connections
+    decisions.set_policy(policy)
+    for number, (token, connection) in enumerate(connections.items()):
+        if time.monotonic() > end:
+            done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
+            raise RequestError(f"to decide by this policy takes too long: {done}")
+        now = snapshot.verdicts(token)
+        *_, then = decisions.steps(connection)
         before, after = _treatments(now, dry_run_now), _treatments(then, policy.dry_run, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
@@ -118,20 +124,6 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
         "dry_run_now": dry_run_now,
         "dry_run_then": policy.dry_run,
     }
-
-
-def _decided(
-    snapshot: Snapshot, policy: Policy, end: float
-) -> Iterator[tuple[Connection, tuple[Verdict, ...], tuple[Verdict, ...]]]:
-    """Yield each connection, its verdicts now, and those by *policy*. Raises RequestError at *end*."""
-    decisions, connections = snapshot.engine.decisions, snapshot.connections
-    decisions.set_policy(policy)
-    for number, (token, connection) in enumerate(connections.items()):
-        if time.monotonic() > end:
-            done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
-            raise RequestError(f"to decide by this policy takes too long: {done}")
-        *_, verdicts = decisions.steps(connection)
-        yield connection, snapshot.verdicts(token), verdicts
 
 
 def _treatments(
