@@ -274,7 +274,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         connection.candidate = candidate
         relaxed = time.time()
         scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
-        scene.engine.decide([7])
+        scene.engine.decisions.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
@@ -337,7 +337,7 @@ async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) 
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
-        scene.engine.decide([7])  # the entry goes in a later turn of the loop
+        scene.engine.decisions.decide([7])  # the entry goes in a later turn of the loop
         assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
         await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
 

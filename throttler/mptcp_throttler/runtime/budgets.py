@@ -13,9 +13,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 from mptcp_common.kernel_error import KernelError
@@ -25,7 +24,7 @@ from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
@@ -48,19 +47,11 @@ T = TypeVar("T")
 
 
 class Budgets(Component):
-    """One daemon's budgets. *changed* takes the tokens to decide again; *listed* returns the cookies of all sockets of
-    the last sweep, or None if that ended before its argument, monotonic seconds."""
+    """One daemon's budgets."""
 
-    def __init__(
-        self,
-        path: Path,
-        stage: BudgetStage,
-        changed: Callable[[Collection[int]], None],
-        listed: Callable[[float], Set[int] | None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._path, self._clock, self._stage = path, clock, stage
-        self._changed, self._listed = changed, listed
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
+        self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None
         """Used only in that thread; None until a policy has a budget."""
@@ -203,9 +194,7 @@ class ClosedSockets(Component):
         listeners: Sequence[Callable[[int, End, int, int], None]],
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        self._told = told
-        self._open_meter = open_meter
-        self._listeners = tuple(listeners)
+        self._open_meter, self._listeners, self._told = open_meter, listeners, told
         self._meter: SocketMeter | None = None
 
     @property

@@ -70,7 +70,7 @@ class Daemon:
         self._gauge = LoopGauge()
         self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
-        self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
+        self._budgets = Budgets(engine)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
         self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
@@ -157,7 +157,7 @@ class Daemon:
             tell(READY, status(told))
             await self._until_stopped(
                 *(component.run() for component in self._components),
-                engine.decide_later(),
+                engine.decisions.run(),
                 engine.cap_log.run(),
                 engine.sampler.run(),
                 self._observers.supervise(),

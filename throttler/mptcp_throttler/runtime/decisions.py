@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -46,9 +46,10 @@ class Decisions:
         planners: Sequence[Planner],
         listen_ports: Collection[int],
         told: Callable[[Decision], None],
+        follow: Callable[[], None],
     ) -> None:
         """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* takes
-        each decision, before the planners."""
+        each decision, before the planners; *follow* is called after the planners of a few connections have changed."""
         self.policy = policy
         self.verdicts: dict[int, Verdicts] = {}
         """By token; for each active subflow, direction by direction."""
@@ -56,7 +57,7 @@ class Decisions:
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
         self._comparer = Comparer()
-        self._told = told
+        self._told, self._follow = told, follow
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         self._wake = asyncio.Event()
@@ -69,40 +70,36 @@ class Decisions:
         for planner in self._planners:
             planner.set_policy(policy.enforced)
 
-    def decide(self, tokens: Collection[int]) -> bool:
-        """Decide about connections: a few at once, many by :meth:`due`. Return whether it was at once."""
+    def decide(self, tokens: Collection[int]) -> None:
+        """Decide about connections: a few at once, many by :meth:`run`."""
         if len(tokens) > AT_ONCE:
             self._waiting.update(dict.fromkeys(tokens))
             self._wake.set()
-            return False
-        now = time.monotonic()
-        for token in tokens:
-            self._waiting.pop(token, None)
-            self._decide(token, now)
-        return True
+        elif tokens:
+            now = time.monotonic()
+            for token in tokens:
+                self._waiting.pop(token, None)
+                self._decide(token, now)
+            self._follow()
 
-    async def decide_all(self) -> AsyncIterator[None]:
-        """Decide about every connection; yield after each slice. :meth:`due` need not run meanwhile."""
+    async def decide_all(self) -> None:
+        """Decide about every connection, in slices. :meth:`run` need not run meanwhile."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
         # Setting the policy took some milliseconds.
         await asyncio.sleep(0)
-        async for _ in self._slices():
-            yield
+        await self._decide_waiting()
 
-    async def due(self) -> AsyncIterator[None]:
-        """Decide about waiting connections and those whose anticipation ended, forever; yield each time."""
+    async def run(self) -> None:
+        """Decide about waiting connections and those whose anticipation ended, forever."""
         while True:
             due = self.anticipation.next_due
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
             self._wake.clear()
-            ended = self.anticipation.due(time.monotonic())
-            if ended and self.decide(ended):
-                yield
-            async for _ in self._slices():
-                yield
+            self.decide(self.anticipation.due(time.monotonic()))
+            await self._decide_waiting()
 
-    async def _slices(self) -> AsyncIterator[None]:
+    async def _decide_waiting(self) -> None:
         while self._waiting:
             now = time.monotonic()
             begin_acyclic()
@@ -113,7 +110,7 @@ class Decisions:
                 if time.monotonic() > now + SLICE_SECONDS:
                     break
             end_of_acyclic()
-            yield
+            self._follow()
             await asyncio.sleep(0)
 
     def _decide(self, token: int, now: float) -> None:

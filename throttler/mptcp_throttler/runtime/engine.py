@@ -85,7 +85,8 @@ class Engine:
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
-        self.decisions = Decisions(policy, connections, stages, self._planners, ports, self._decided)
+        decided = self._decided, self.follow
+        self.decisions = Decisions(policy, connections, stages, self._planners, ports, *decided)
         self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
@@ -118,8 +119,7 @@ class Engine:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now, wall = time.monotonic(), time.time()
         self._open_rules = self.decisions.policy.open_rules(wall)
-        async for _ in self.decisions.decide_all():
-            self.follow()
+        await self.decisions.decide_all()
         for planner in self._planners:
             planner.expire(now)
             try:
@@ -140,7 +140,7 @@ class Engine:
     async def follow_grants(self, tokens: Collection[int]) -> None:
         """Decide about the connections of *tokens*, and have new ones begin, by the grants that are in force now."""
         await self._set_births()
-        self.decide(tokens)
+        self.decisions.decide(tokens)
 
     async def run(self) -> None:
         while True:
@@ -174,7 +174,7 @@ class Engine:
                 fields = about(self.tracker.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
-        self.decide({event.token for event in events})
+        self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
                 captured = self.join_latency.take_expected(event.four_tuple)
@@ -184,19 +184,7 @@ class Engine:
     def take_outcome(self, outcome: Outcome) -> None:
         """Carry out the effects of a stage's outcome, then decide again about what it changed."""
         self.actions.carry_out(outcome.effects)
-        self.decide(outcome.changed)
-
-    # Decide and plan: the planners follow each decision
-
-    async def decide_later(self) -> None:
-        """Decide about waiting connections and those whose anticipation ended, forever."""
-        async for _ in self.decisions.due():
-            self.follow()
-
-    def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: a few at once, many soon."""
-        if tokens and self.decisions.decide(tokens):
-            self.follow()
+        self.decisions.decide(outcome.changed)
 
     # Into the kernel
 
