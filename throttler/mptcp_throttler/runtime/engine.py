@@ -65,7 +65,7 @@ class Engine:
         connections = self.tracker.connections
         self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         counted = self.budget_stage.sockets.already_counted
-        self.tunnels = Tunnels(settings, kernel.ask_tunnels, self.take_kernel_events, counted)
+        self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
         self.path_manager = UserspacePathManager(settings.state_directory, kernel)
         sockets = kernel.sockets(settings)
         self.sockets = self.tunnels.beside(sockets)

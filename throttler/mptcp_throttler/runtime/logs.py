@@ -31,13 +31,10 @@ from mptcp_throttler.views.words import address_text
 
 TOLD: Final = {"told": True}
 """``extra`` of a line that is already an event of another kind."""
-_LOGGER: Final = "mptcp_throttler"
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
 """By level; above, it is an error."""
-_IDENTIFIER = "mptcp-throttler"
-"""As the service manager names a service's output."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Libraries, and the lowest level of theirs that is logged."""
 FIRST_SECONDS, AGAIN_SECONDS = 1.0, 60.0
@@ -98,7 +95,8 @@ class Entries(logging.Handler):
         try:
             if os.getpid() != self._pid:
                 raise OSError  # that descriptor number is another file in a child of the daemon
-            fields = {"SYSLOG_IDENTIFIER": _IDENTIFIER, **getattr(record, "fields", {})}
+            # The identifier is the one that the service manager gives a service's output.
+            fields = {"SYSLOG_IDENTIFIER": "mptcp-throttler", **getattr(record, "fields", {})}
             entry = journal.entry(self.format(record), _PRIORITIES.get(record.levelno, journal.ERROR), fields)
             # Not connected: the journal may restart.
             self._socket.sendto(entry, self._address)
@@ -139,7 +137,7 @@ class _Faults(logging.Handler):
 def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
     """Pass to *take* the time (monotonic seconds) and text of warnings and errors logged meanwhile."""
     handler = _Faults(take)
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger("mptcp_throttler")
     logger.addHandler(handler)
     try:
         yield

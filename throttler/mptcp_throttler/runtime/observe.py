@@ -43,8 +43,6 @@ class ReadingShare:
     the processor from the proxy. The kernel drops and counts what is not read in time. Times are arguments, in seconds.
     """
 
-    __slots__ = ("_allowed", "_as_of")
-
     def __init__(self, now: float) -> None:
         self._allowed, self._as_of = READING_BURST_SECONDS, now
 

@@ -13,8 +13,6 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.views.answers import SCHEMA
 from mptcp_throttler.views.requests import Request, RequestError, parse_request
 
-_encode = msgspec.json.Encoder().encode
-
 
 def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
     """Yield the JSON answer to *line* in pieces; for an empty line, the whole status. An answer is one line: without an
@@ -75,6 +73,6 @@ def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iter
 
 def _encoded(value: object) -> bytes:
     try:
-        return _encode(value)
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:  # half a surrogate pair, of a request or a file's name: it may pass escaped
         return json.dumps(value, default=attrgetter("value")).encode()

@@ -46,8 +46,6 @@ processor, and a join waits many milliseconds for other processes."""
 
 
 class _Fed:
-    __slots__ = ("consumer", "idle", "looked_up", "next_urgent", "turn")
-
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.turn = asyncio.Lock()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
@@ -33,9 +33,6 @@ ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
 NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
 
-Ask = Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
-"""Sends a request to the daemon at a socket, and returns its answer. Raises OSError."""
-
 
 class Tunnels(Component):
     """The tunnels of one host. Without ``tunnel_ports`` in the settings it does nothing."""
@@ -43,12 +40,13 @@ class Tunnels(Component):
     def __init__(
         self,
         settings: Settings,
-        ask: Ask,
+        kernel: KernelAccess,
         changed: Callable[[Sequence[KernelEvent]], None],
         counted: Callable[[int, int, int], None],
     ) -> None:
         """*changed* takes events of paths; *counted* a cookie and the bytes sent and received before it was known."""
-        self._settings, self._ask, self._changed, self._counted = settings, ask, changed, counted
+        self._settings, self._ask = settings, kernel.ask_tunnels
+        self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}

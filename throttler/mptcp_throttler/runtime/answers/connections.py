@@ -117,22 +117,19 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
 def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
     """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
-    found = []
-    for connection in list(snapshot.connections.values()):
-        if token is not None and connection.token != token:
-            continue
-        if client is not None and all(each.four_tuple.remote != client for each in connection.subflows):
-            continue
+
+    def meets_all(connection: Connection) -> bool:
         verdicts = snapshot.verdicts(connection.token)
-        if path is not None and all(each.path != path for each in verdicts):
-            continue
-        if rule is not None and not any(
-            each.throttle is not None and each.rule is not None and each.rule.name == rule for each in verdicts
-        ):
-            continue
-        found.append(connection)
+        capping = (each.rule for each in verdicts if each.throttle is not None and each.rule is not None)
+        return (
+            token in (None, connection.token)
+            and (client is None or any(each.four_tuple.remote == client for each in connection.subflows))
+            and (path is None or any(each.path == path for each in verdicts))
+            and (rule is None or any(each.name == rule for each in capping))
+        )
+
     key = _SORTS[request.get("sort")]
-    return sorted(found, key=lambda each: key(snapshot, each))
+    return sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
 
 
 def _rate(snapshot: Snapshot, connection: Connection) -> Any:

@@ -21,7 +21,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction, Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.cap_totals import CapKey, Limits
+from mptcp_throttler.telemetry.cap_totals import CapKey, CapTotal, Limits
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request
@@ -156,8 +156,8 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
         return place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value
 
     for key in sorted(throttles.keys() | caps.keys(), key=order):
-        total, throttle = caps.get(key), throttles.get(key)
-        limits = {} if total is None else total.limits
+        total, throttle = caps.get(key, CapTotal(key)), throttles.get(key)
+        limits = total.limits
         kinds = list(limits)
         if not kinds and throttle is not None:
             kinds = [Limits(throttle.rate, throttle.ceil, throttle.share)]
@@ -166,16 +166,16 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "rule": key.rule,
             "path": key.path,
             "direction": key.direction,
-            "capped": 0 if total is None else total.subflows,
+            "capped": total.subflows,
             "landing": pending.get(key, 0),
             "rate": min((each.rate for each in kinds), default=None),
             "lowest_ceil": min((each.ceil for each in kinds), default=None),
             "ceil": max((each.ceil for each in kinds), default=None),
             "total_ceil": sum(each.ceil * number for each, number in limits.items()),
             "classes": sum(limits.values()),
-            "shared_classes": 0 if total is None else total.shared,
+            "shared_classes": total.shared,
             "share": max(kinds, key=lambda each: limits.get(each, 0)).share if kinds else None,
-            "bytes": 0 if total is None else total.bytes,
+            "bytes": total.bytes,
         }
 
 
@@ -213,10 +213,6 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 
 class _Client:
     """One address that opened connections, or that only has a budget account."""
-
-    __slots__ = (
-        "address", "addresses", "capped", "connections", "received", "received_rate", "sent", "sent_rate", "subflows",
-    )  # fmt: skip
 
     def __init__(self, address: bytes) -> None:
         self.address = address
