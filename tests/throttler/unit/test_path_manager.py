@@ -220,14 +220,14 @@ def test_what_was_prepared_is_rolled_back_unless_the_policy_in_force_needs_it(ho
     async def script(manager: UserspacePathManager) -> None:
         await manager.commit(BALANCED)
         await manager.prepare(BY_ORDER)
-        await manager.roll_back(BY_ORDER)
+        await manager.roll_back(BALANCED)
         assert host.pm_type == "0"
         assert not host.keepers[0].alive
         await manager.prepare(BY_ORDER)
         await manager.commit(BY_ORDER)
         for policy in (BY_ORDER, BALANCED):
             await manager.prepare(policy)
-            await manager.roll_back(policy)
+            await manager.roll_back(BY_ORDER)
             assert host.pm_type == "1"
             assert host.keepers[1].alive
 

@@ -291,6 +291,7 @@ class Daemon:
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
         snapshot = Snapshot(
+            now=time.time(),
             started=self._started,
             policy_since=self._policy_since,
             pid=self._pid,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from time import time
+from dataclasses import dataclass
 
 from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 class Snapshot:
     """The parts of the daemon, all at rest."""
 
-    now: float = field(default_factory=time)
+    now: float
     """Seconds since the epoch."""
     started: float
     policy_since: float
