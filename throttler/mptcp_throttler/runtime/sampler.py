@@ -213,7 +213,7 @@ class Sampler:
 
     @asynccontextmanager
     async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Hold the turns of all consumers that are not *by request*; yield those consumers."""
+        """Hold the turns of all consumers that are not *by request*; yield those held, released at the end."""
         held: list[_Fed] = []
         for fed in self._fed:
             fed.looked_up.clear()
@@ -238,45 +238,31 @@ class Sampler:
         *looked_up* were looked up."""
         now = time.monotonic()
         for fed in self._fed:
-            if fed in held:
-                await self._give_watched(fed, found, now, pace, looked_up)
-                held.remove(fed)
-                fed.turn.release()
-            else:
+            consumer, rest = fed.consumer, pace.rest
+            if fed not in held:
                 pace.end()
-                async with fed.turn:
-                    # No rest: the consumer's look-ups wait meanwhile.
-                    brief = _Pace()
-                    await self._give_watched(fed, found, now, brief, looked_up)
-                    brief.end()
-                pace.worked += brief.worked
+                await fed.turn.acquire()
+                held.append(fed)
                 pace.begin()
-
-    async def _give_watched(
-        self,
-        fed: _Fed,
-        found: dict[FourTuple, KernelSubflow],
-        now: float,
-        pace: _Pace,
-        looked_up: Set[FourTuple] | None,
-    ) -> None:
-        consumer = fed.consumer
-        urgent = consumer.urgent() if looked_up is None else ()
-        if not urgent and not consumer.watches_any():
-            return
-        watched = consumer.watched()
-        asked = list(watched)
-        if urgent:  # only then: a set of all sockets takes long
-            known = watched if isinstance(watched, Set) else frozenset(watched)
-            asked += [each for each in urgent if each not in known]
-        asked = await _without(asked, fed.looked_up, pace)
-        # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
-        missing = await _without(asked, found, pace)
-        if looked_up is not None:
-            missing = await _without(missing, looked_up, pace)
-        if missing:
-            found.update(await self._look_up(missing, pace))
-        await self._give(consumer, Samples(now, found, True, asked), pace)
+                pace.rest = 0.0  # the consumer's look-ups wait meanwhile
+            urgent = consumer.urgent() if looked_up is None else ()
+            if urgent or consumer.watches_any():
+                watched = consumer.watched()
+                asked = list(watched)
+                if urgent:  # only then: a set of all sockets takes long
+                    known = watched if isinstance(watched, Set) else frozenset(watched)
+                    asked += [each for each in urgent if each not in known]
+                asked = await _without(asked, fed.looked_up, pace)
+                # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
+                missing = await _without(asked, found, pace)
+                if looked_up is not None:
+                    missing = await _without(missing, looked_up, pace)
+                if missing:
+                    found.update(await self._look_up(missing, pace))
+                await self._give(consumer, Samples(now, found, True, asked), pace)
+            held.remove(fed)
+            fed.turn.release()
+            pace.rest = rest
 
     async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):
@@ -303,7 +289,7 @@ class _Pace:
     def __init__(self, rest: float = 0.0) -> None:
         """*rest*: pause after a slice, as a multiple of its work."""
         self.worked = 0.0
-        self._rest = rest
+        self.rest = rest
         self.begin()
 
     async def give_way(self) -> None:
@@ -311,7 +297,7 @@ class _Pace:
         if worked < SLICE_SECONDS:
             return
         self.end()
-        await asyncio.sleep(self._rest * worked)
+        await asyncio.sleep(self.rest * worked)
         self.begin()
 
     def end(self) -> None:
