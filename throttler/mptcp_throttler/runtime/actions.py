@@ -91,8 +91,7 @@ class Actions:
         return about(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
-        """Close what *events* report as too many, because no cap would hold it; log what stays each time that a dump
-        reports it.
+        """Close what *events* report as too many, because no cap would hold it; log what stays, at each dump.
 
         The kernel accepts more subflows than are tracked only under the path manager in user space, which steering by
         order needs; that closes them. Otherwise they are only logged. The kernel resets a connection beyond its

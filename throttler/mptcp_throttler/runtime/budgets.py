@@ -1,10 +1,9 @@
 """The components of counted bytes: sockets that have closed, and budgets.
 
-The component of budgets gives the stage the calendar and closed sockets, and writes its counts to the ledger.
-
-Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be
-written go back to the stage, and are written with later ones. A ``quota reset`` by another process is detected by the
-number that SQLite gives each state of a database; only then is the ledger read.
+That of budgets gives the stage the calendar and closed sockets, and writes its counts to the ledger. Only one thread
+opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be written go back to
+the stage, and are written with later ones. A ``quota reset`` by another process is detected by the number that SQLite
+gives each state of a database; only then is the ledger read.
 """
 
 from __future__ import annotations

@@ -129,14 +129,15 @@ async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
         if not any(sockets.pieces()):
             return ""
-        kept: Collection[KernelSubflow]
         try:
             pacing = BpfSocketPacing(settings.ownership, for_accepted=False)
         except KernelError as error:
-            limited = [each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None]
-            if limited:
+            kept: Collection[KernelSubflow] = [
+                each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None
+            ]
+            if kept:
                 log.error("%s", error)
-            count, kept = len(limited), limited
+            count = len(kept)
         else:
             with closing(pacing):
                 count, kept = await lift_all(pacing, sockets, LIFT_SECONDS)

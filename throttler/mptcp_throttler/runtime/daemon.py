@@ -37,8 +37,7 @@ from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycle
 from mptcp_throttler.runtime.grants import Grants
 from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.queries import answer
-from mptcp_throttler.runtime.status import StatusServer
+from mptcp_throttler.runtime.status import StatusServer, answer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
 from mptcp_throttler.views.answers import ReloadCounts
 

@@ -58,7 +58,7 @@ class LoopGauge:
         self.longest = 0.0
         self.late = 0
         self._recent: deque[tuple[float, float]] = deque()
-        """Time and size of delays, in order of falling size: the first is the longest within the window."""
+        """Time and size of the delays within the window."""
 
     async def run(self) -> None:
         while True:
@@ -71,15 +71,13 @@ class LoopGauge:
         """Count one *delay* that ended at *now*."""
         self.longest = max(self.longest, delay)
         self.late += delay > LATE_SECONDS
-        while self._recent and self._recent[-1][1] <= delay:
-            self._recent.pop()
         self._recent.append((now, delay))
         while self._recent[0][0] < now - RECENT_SECONDS:
             self._recent.popleft()
 
     def as_json(self) -> LoopDelay:
         """Return for the status: ``longest`` since the start, ``recent`` within 10 s, ``late`` above 50 ms."""
-        recent = self._recent[0][1] if self._recent else 0.0
+        recent = max((delay for _, delay in self._recent), default=0.0)
         return {"longest": round(self.longest, 4), "recent": round(recent, 4), "late": self.late}
 
 

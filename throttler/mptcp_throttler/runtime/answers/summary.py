@@ -219,6 +219,8 @@ class _Client:
         self.addresses = {address}
         self.connections = self.subflows = self.capped = 0
         self.sent = self.received = self.sent_rate = self.received_rate = 0
+        self.budgets: list[answers.AccountAnswer] = []
+        """The fullest first."""
 
     def take(self, connection: Connection, snapshot: Snapshot, is_dry: bool) -> None:
         traffic = snapshot.engine.traffic
@@ -235,6 +237,19 @@ class _Client:
         if not is_dry:
             verdicts = snapshot.verdicts(connection.token)
             self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
+
+    def answer(self) -> answers.ClientTotals:
+        return {
+            "client": address_text(self.address) or "",
+            "connections": self.connections,
+            "subflows": self.subflows,
+            "capped": self.capped,
+            "rate_sent": self.sent_rate,
+            "rate_received": self.received_rate,
+            "bytes_sent": self.sent,
+            "bytes_received": self.received,
+            "budgets": self.budgets,
+        }
 
 
 _CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
@@ -262,11 +277,14 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
         shown = _fullest(snapshot, found, limit)
     else:
         shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
-    accounts = _accounts(snapshot, shown)
+    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
+    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys()):
+        if row["client"] is not None:
+            owners[row["client"]].budgets.append(row)
     return {
         **snapshot.common,
         "total": total,
-        "clients": [_row(each, accounts.get(id(each), [])) for each in shown],
+        "clients": [each.answer() for each in shown],
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
@@ -286,31 +304,6 @@ def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> 
     others = (each for each in found.values() if each.address not in shown)
     rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
     return list(islice([*shown.values(), *rest], limit))
-
-
-def _accounts(snapshot: Snapshot, shown: list[_Client]) -> dict[int, list[answers.AccountAnswer]]:
-    """Return the accounts of *shown*, by the identity of each client, the fullest first."""
-    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
-    found: dict[int, list[answers.AccountAnswer]] = {}
-    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys())
-    for row in rows:
-        if row["client"] is not None:
-            found.setdefault(id(owners[row["client"]]), []).append(row)
-    return found
-
-
-def _row(client: _Client, budgets: list[answers.AccountAnswer]) -> answers.ClientTotals:
-    return {
-        "client": address_text(client.address) or "",
-        "connections": client.connections,
-        "subflows": client.subflows,
-        "capped": client.capped,
-        "rate_sent": client.sent_rate,
-        "rate_received": client.received_rate,
-        "bytes_sent": client.sent,
-        "bytes_received": client.received,
-        "budgets": budgets,
-    }
 
 
 def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
