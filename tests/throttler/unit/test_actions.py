@@ -21,6 +21,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.commands = self
 
     def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
         self.asked.append(token)

@@ -119,6 +119,7 @@ class PathManager:
     def __init__(self, *, refuses: bool = False, in_force: bool = True) -> None:
         self.closed: list[tuple[int, FourTuple]] = []
         self.in_force = in_force
+        self.commands = self
         self._refuses = refuses
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:

@@ -135,7 +135,7 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
         await manager.prepare(BY_ORDER)
         assert note.exists(), "before a flag is set"
         await manager.commit(BY_ORDER)
-        assert not manager.take_flags_over()
+        assert not manager.flags_note.take_over()
         await manager.prepare(BALANCED)
         await manager.commit(BALANCED)
         assert note.exists(), "flags are taken back later"

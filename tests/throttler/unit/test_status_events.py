@@ -104,7 +104,7 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
         effects = scene.engine.actions
-        effects._path_manager.set_backup = lambda *_: None  # type: ignore[method-assign]
+        scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with caplogged() as fields:
             effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
             effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])

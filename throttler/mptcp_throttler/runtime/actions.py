@@ -66,7 +66,7 @@ class Actions:
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over a killed daemon's backup flags; take back those that no rule explains. If no killed daemon had set
         any, the flags are somebody else's and stay."""
-        if self._path_manager.take_flags_over():
+        if self._path_manager.flags_note.take_over():
             self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
@@ -74,7 +74,7 @@ class Actions:
 
     def _set_backup(self, effect: SetBackup) -> None:
         try:
-            self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
+            self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
             # Without a rule, the flag is an earlier daemon's, and no policy in force asks for the change.
             if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
@@ -121,7 +121,7 @@ class Actions:
             self._say("subflows", event, "left, for no policy in force steers by order; nothing caps it")
             return
         try:
-            self._path_manager.close_subflow(event.token, event.four_tuple)
+            self._path_manager.commands.close_subflow(event.token, event.four_tuple)
         except KernelError as error:
             if error.errno == errno.EINVAL and event.token not in self._connections:
                 return  # the connection ended meanwhile, with all subflows

@@ -19,7 +19,6 @@ from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, listener
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
-from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.logs import tell
@@ -45,7 +44,7 @@ class UserspacePathManager(Component):
         self._state_directory = state_directory
         self._kernel = kernel
         self._sysctls = kernel.sysctls(state_directory)
-        self._flags_note = FlagsNote(state_directory)
+        self.flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
         self.in_force = False
@@ -55,7 +54,7 @@ class UserspacePathManager(Component):
 
     async def prepare(self, policy: Policy) -> None:
         """Set what *policy* needs, the listener before the sysctls. Raises KernelError."""
-        self._flags_note.find()
+        self.flags_note.find()
         if needs_user_space(policy):
             async with self._lock:
                 await self._hold()
@@ -69,18 +68,13 @@ class UserspacePathManager(Component):
 
     roll_back = commit
 
-    def take_flags_over(self) -> bool:
-        """Return whether the backup flags that are set are a killed predecessor's."""
-        return self._flags_note.take_over()
-
-    def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
-        """Make one subflow backup or regular. Raises KernelError, for example if the connection was accepted under the
-        kernel's path manager."""
-        self._open_commands().set_backup(token, four_tuple, backup)
-
-    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow, if it exists. Raises KernelError as :meth:`set_backup` does."""
-        self._open_commands().close_subflow(token, four_tuple)
+    @property
+    def commands(self) -> SubflowCommands:
+        """Commands for single subflows, opened when first needed. The kernel refuses those for a connection that was
+        accepted under its own path manager. Raises KernelError."""
+        if self._commands is None:
+            self._commands = self._kernel.subflow_commands()
+        return self._commands
 
     async def verify(self) -> None:
         """Set again what somebody changed, and restart a killed keeper. Raises KernelError."""
@@ -110,12 +104,7 @@ class UserspacePathManager(Component):
             try:
                 await self._drop()
             finally:
-                self._flags_note.remove()
-
-    def _open_commands(self) -> SubflowCommands:
-        if self._commands is None:
-            self._commands = self._kernel.subflow_commands()
-        return self._commands
+                self.flags_note.remove()
 
     async def _hold(self) -> None:
         put_back = self._sysctls.before(SYSCTLS)
@@ -128,7 +117,7 @@ class UserspacePathManager(Component):
                     tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
                     tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
         await self._keeper.hold(put_back)
-        self._flags_note.write()
+        self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
 
     async def _drop(self) -> None:
