@@ -161,24 +161,19 @@ class Uploads(Component, Consumer):
             self.reconciler.wake()
 
     async def run(self) -> None:
-        applying: asyncio.Task[None] | None = None
-        try:
+        await self._wake.wait()
+        assert self.reconciler is not None, "it wakes with the first policy for uploads"
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.reconciler.run())
             while True:
+                self._wake.clear()
+                for changed in self._transitions.step(time.monotonic()):
+                    if changed:
+                        self.reconciler.wake()
+                    await asyncio.sleep(0)
+                await asyncio.sleep(STEP_SECONDS)
                 if not self._transitions.busy:
                     await self._wake.wait()
-                self._wake.clear()
-                if self.reconciler is not None:
-                    applying = applying or asyncio.create_task(self.reconciler.run())
-                    if applying.done():
-                        applying.result()
-                    for changed in self._transitions.step(time.monotonic()):
-                        if changed:
-                            self.reconciler.wake()
-                        await asyncio.sleep(0)
-                await asyncio.sleep(STEP_SECONDS)
-        finally:
-            if applying is not None:
-                applying.cancel()
 
     async def close(self) -> None:
         async with self._stack:
