@@ -187,7 +187,11 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)
         client.setblocking(True)
-        _send(client, answer(line))
+        with client.makefile("wb", buffering=PIECE_BYTES) as file:
+            for number, piece in enumerate(answer(line)):
+                file.write(piece)
+                if number == 0:
+                    file.flush()  # the client sees at once that an answer comes
         code = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client went away
@@ -211,14 +215,6 @@ def _read_line(client: socket.socket) -> bytes:
         line += piece
         client.settimeout(LINE_SECONDS)
     return line.partition(b"\n")[0]
-
-
-def _send(client: socket.socket, document: Iterator[bytes]) -> None:
-    with client.makefile("wb", buffering=PIECE_BYTES) as file:
-        for number, piece in enumerate(document):
-            file.write(piece)
-            if number == 0:
-                file.flush()  # the client sees at once that an answer comes
 
 
 # The answers: one function of ``runtime.answers`` per query

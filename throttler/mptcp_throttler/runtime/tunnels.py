@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Final
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
@@ -31,7 +31,6 @@ REST_SECONDS: Final = 0.02
 """Minimum pause between two requests."""
 ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
-NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
 
 
 class Tunnels(Component):
@@ -57,7 +56,7 @@ class Tunnels(Component):
         self._said: set[tuple[str, int]] = set()
         """Tunnels that a warning has already reported as left alone."""
         self._heard = time.monotonic()
-        self._refused = ""
+        self._answers = True
         self._is_prepared = False
         self._wake = asyncio.Event()
 
@@ -106,10 +105,9 @@ class Tunnels(Component):
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
         """Take the entries of paths; return the others."""
         paths = {each: target for each, target in entries.items() if self.is_path(each)}
-        if not paths:
-            return dict(entries)
-        self.wanted |= paths
-        self._wake.set()
+        if paths:
+            self.wanted |= paths
+            self._wake.set()
         return {each: target for each, target in entries.items() if each not in paths}
 
     def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
@@ -139,15 +137,14 @@ class Tunnels(Component):
             async with asyncio.timeout(ANSWER_SECONDS):
                 events = self.table.take(await self._ask(socket, request), time.monotonic())
         except (OSError, ValueError) as error:
-            why = str(error) or "no answer"
-            if not self._refused:
-                log.warning("tunnels: %s: %s; asking again each second", socket, why)
-            self._refused = why
+            if self._answers:
+                log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
+            self._answers = False
             # Packets flow on without the daemon, by its last answer.
-            return self.table.take(NO_TUNNELS, now) if now - self._heard > GONE_SECONDS else []
-        if self._refused:
+            return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
+        if not self._answers:
             log.info("tunnels: %s answers", socket)
-        self._refused, self._heard = "", now
+        self._answers, self._heard = True, now
         self._count_from_here(before)
         for name, port in self.table.strangers - self._said:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)
