@@ -188,9 +188,9 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         line = _read_line(client)
         client.setblocking(True)
         with client.makefile("wb", buffering=PIECE_BYTES) as file:
-            for number, piece in enumerate(answer(line)):
+            for at, piece in enumerate(answer(line)):
                 file.write(piece)
-                if number == 0:
+                if at == 0:
                     file.flush()  # the client sees at once that an answer comes
         code = 0
     except (BrokenPipeError, ConnectionResetError):

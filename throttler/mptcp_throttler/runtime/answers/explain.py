@@ -50,6 +50,7 @@ def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
     )
     for event in deque(found, limit) if after is None else islice(found, limit):
         known = event.four_tuple
+        remote = "" if known is None else end_text(known.remote, known.remote_port)
         address = _remote(event) if event.token is None else clients.get(event.token)
         yield {
             "seq": event.sequence,
@@ -57,12 +58,12 @@ def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
             "kind": event.kind,
             "token": None if event.token is None else f"{event.token:08x}",
             "client": address_text(address or b""),
-            "remote": None if known is None else end_text(known.remote, known.remote_port),
+            "remote": remote or None,
             "local": None if known is None else end_text(known.local, known.local_port),
             "path": event.path,
             "rule": event.rule,
             "direction": event.direction,
-            "text": _text(event),
+            "text": _text(event, remote),
         }
 
 
@@ -70,9 +71,7 @@ def _remote(event: Happened) -> bytes | None:
     return None if event.four_tuple is None else event.four_tuple.remote
 
 
-def _text(event: Happened) -> str:
-    known = event.four_tuple
-    remote = "" if known is None else end_text(known.remote, known.remote_port)
+def _text(event: Happened, remote: str) -> str:
     path = "" if event.path is None else f" on path {event.path}"
     upload = "upload of " if event.direction == "up" else ""
     match event.kind:
@@ -80,7 +79,7 @@ def _text(event: Happened) -> str:
             return f"connection opened from {remote}"
         case kinds.SUBFLOW:
             return f"subflow {remote}: {event.detail}"
-        case kinds.CLOSED if known is None:
+        case kinds.CLOSED if not remote:
             return f"connection closed: {event.detail}"
         case kinds.CLOSED:
             return f"subflow {remote} closed: {event.detail}"
