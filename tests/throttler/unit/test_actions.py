@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import cast
 
 import pytest
 from sampling import four_tuple
@@ -12,11 +11,9 @@ from sampling import four_tuple
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.runtime.actions import MOST_LINES, ActionRunner
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.telemetry.events import EventRecorder
 
 
 class Refusing:
@@ -24,6 +21,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.commands = self
 
     def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
         self.asked.append(token)
@@ -36,13 +34,13 @@ def path_manager() -> Refusing:
 
 
 @pytest.fixture
-def effects(path_manager: Refusing) -> ActionRunner:
+def effects(path_manager: Refusing) -> Actions:
     stage = SteeringStage(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
-    return ActionRunner(cast(UserspacePathManager, path_manager), stage, cast(EventRecorder, None), {})
+    return Actions(path_manager, {}, None, stage, None)  # type: ignore[arg-type]
 
 
 def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
-    effects: ActionRunner, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    effects: Actions, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload to a policy by order each connection from before had a line, and an event by it."""
     now = 6_000.0

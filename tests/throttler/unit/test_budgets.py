@@ -7,8 +7,10 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import metering
@@ -26,8 +28,7 @@ from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, Ker
 from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
@@ -40,6 +41,23 @@ BOOT = BOOT_ID.read_text().strip()
 
 def usage(added: dict[Account, int], counters: dict[int, tuple[int, int]] | None = None, *closed: int) -> Usage:
     return Usage(added, counters or {}, frozenset(closed))
+
+
+def budgets_of(
+    path: Path,
+    stage: BudgetStage,
+    heard: list[int],
+    listed: Callable[[float], set[int] | None],
+    clock: Callable[[], float] = time.time,
+) -> Budgets:
+    """Return the budgets of an engine that notes in *heard* what it is to decide again."""
+    engine: Any = SimpleNamespace(
+        settings=SimpleNamespace(ledger=path),
+        budget_stage=stage,
+        decisions=SimpleNamespace(decide=heard.extend),
+        sampler=SimpleNamespace(cookies=listed),
+    )
+    return Budgets(engine, clock)
 
 
 class Host:
@@ -58,7 +76,7 @@ class Host:
         """A daemon begins; one from before is not there any more."""
         self.heard.clear()
         self.stage = BudgetStage()
-        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda _: {self.cookie}, lambda: self.now)
+        self.budgets = budgets_of(self.path, self.stage, self.heard, lambda _: {self.cookie}, lambda: self.now)
         self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
@@ -339,7 +357,7 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
 
 def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
     async def play() -> None:
-        budgets = Budgets(path, BudgetStage(), lambda _: None, lambda _: None)
+        budgets = budgets_of(path, BudgetStage(), [], lambda _: None)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
         await budgets.close()
 

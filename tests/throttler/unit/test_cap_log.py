@@ -7,7 +7,7 @@ from dataclasses import replace
 from test_shaping_plan import rule, uncapped, verdict
 
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.runtime.cap_log import CapLog
+from mptcp_throttler.runtime.logs import CapLog
 from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.traffic import Traffic
 

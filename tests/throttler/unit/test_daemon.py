@@ -56,7 +56,7 @@ class Scene:
 
     async def reload(self, policy: str) -> None:
         self.policy[0] = policy
-        await self.daemon._reloads.reload()
+        await self.daemon._reload()
 
     def status(self) -> dict[str, Any]:
         return self.ask(query="status")
@@ -292,7 +292,7 @@ async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(
         assert done[:3] == ["policy", "turn", "decided"]
 
 
-@pytest.mark.parametrize("name", ["daemon.rest_when_busy", "garbage.run"])
+@pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
 def test_what_keeps_the_loop_answering_runs_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -146,7 +146,7 @@ def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
                 await another_look(scene)
                 await scene.reload(policy)
                 assert cyclic_garbage() == {}
-            assert scene.daemon._reloads.as_json()["accepted"] == 4
+            assert scene.daemon._reloads["accepted"] == 4
 
     try:
         asyncio.run(scenario())

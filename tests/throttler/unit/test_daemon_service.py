@@ -22,7 +22,7 @@ from mptcp_common.status_client import ask
 from mptcp_throttler.cli.daemon import reload_outcome
 from mptcp_throttler.config.files import news_of_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
-from mptcp_throttler.runtime import cap_log as cap_log_module
+from mptcp_throttler.runtime import logs
 from mptcp_throttler.runtime.logs import Lines
 from mptcp_throttler.shaping.model import Target
 from mptcp_throttler.views.status_table import print_status
@@ -301,8 +301,8 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
 
 def logging_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have caps logged without the pauses in which changes are gathered."""
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
 
 
 def three_connected() -> FakeKernel:
@@ -396,7 +396,7 @@ def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
 def test_thousands_of_caps_are_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -436,7 +436,7 @@ async def test_the_status_says_who_manages_paths(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         shown = scene.status()
         assert shown["path_manager"] == "kernel"
-        scene.daemon._path_manager.in_force = True
+        scene.daemon._engine.path_manager.in_force = True
         assert scene.status()["path_manager"] == "user space"
-        scene.daemon._path_manager.in_force = False
+        scene.daemon._engine.path_manager.in_force = False
         assert json.dumps(shown["pid"]).isdigit()

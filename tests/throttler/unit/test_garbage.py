@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime import event_loop
 
 
 class Node:
@@ -25,7 +25,7 @@ def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(s
     async def with_cycles() -> weakref.ref[Node]:
         async with AsyncExitStack() as stack:
             if said:
-                await stack.enter_async_context(garbage.cycles())
+                await stack.enter_async_context(event_loop.cycles())
             node = Node()
             found = weakref.ref(node)
             await asyncio.sleep(0)  # slices of others in between
@@ -34,11 +34,11 @@ def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(s
     async def scenario() -> weakref.ref[Node]:
         work = asyncio.create_task(with_cycles())
         while not work.done():
-            garbage.begin_acyclic()
-            garbage.end_of_acyclic()
+            event_loop.begin_acyclic()
+            event_loop.end_of_acyclic()
             await asyncio.sleep(0)
-        garbage.begin_acyclic()
-        garbage.end_of_acyclic()
+        event_loop.begin_acyclic()
+        event_loop.end_of_acyclic()
         return work.result()
 
     assert (asyncio.run(scenario())() is None) is said
@@ -46,15 +46,15 @@ def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(s
 
 @pytest.mark.usefixtures("collected_by_hand")
 def test_what_is_made_in_a_slice_is_not_walked_through() -> None:
-    garbage.begin_acyclic()
+    event_loop.begin_acyclic()
     made = [[number] for number in range(10_000)]
-    garbage.end_of_acyclic()
+    event_loop.end_of_acyclic()
     assert gc.get_count()[0] < 1000
     assert not any(each in gc.get_objects(generation=0) for each in made[:3])
 
 
 def test_nothing_is_set_aside_while_the_collector_is_on() -> None:
     before = gc.get_freeze_count()
-    garbage.begin_acyclic()
-    garbage.end_of_acyclic()
+    event_loop.begin_acyclic()
+    event_loop.end_of_acyclic()
     assert gc.get_freeze_count() == before

@@ -18,7 +18,6 @@ from test_daemon import CAPPED, running, scenario, until
 
 from mptcp_common import journal
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime import cap_log as cap_log_module
 from mptcp_throttler.runtime import logs
 from mptcp_throttler.runtime.logs import Entries, Lines, about
 
@@ -181,7 +180,7 @@ def test_entries_are_for_a_stderr_that_is_the_journal(
 def test_the_daemon_says_whose_cap_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario

@@ -11,7 +11,7 @@ BIG = 4 << 20
 """Bytes: after one of that size was freed, the C library would put those of the next size on its heap."""
 HEAP_GROWS = f"""
 import re
-from mptcp_throttler.runtime.garbage import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
 
 def heap():
     begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
@@ -40,7 +40,7 @@ TABLE = 132 * 1024
 """Bytes of a table of libnftables, which makes some for each entry."""
 ON_HEAP = f"""
 import ctypes, re
-from mptcp_throttler.runtime.garbage import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
 
 keep_large_objects_apart()
 malloc = ctypes.CDLL(None).malloc

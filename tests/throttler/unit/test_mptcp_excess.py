@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -14,17 +16,11 @@ from mptcp_dialogue import ACTIVE, PORT, Host, announced, feed, kinds
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MOST_LINES, ConnectionLimiter
+from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 
 MOST = SMALL.max_subflows_per_connection
-
-
-def not_called(*_: object) -> bool:
-    raise AssertionError("nothing of connections is reported")
-
-
 EXCESS = "subflow-excess"
 
 
@@ -123,6 +119,7 @@ class PathManager:
     def __init__(self, *, refuses: bool = False, in_force: bool = True) -> None:
         self.closed: list[tuple[int, FourTuple]] = []
         self.in_force = in_force
+        self.commands = self
         self._refuses = refuses
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
@@ -137,9 +134,13 @@ def reported(time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
+def closing(manager: PathManager, connections: Mapping[int, Connection] = MappingProxyType({})) -> Actions:
+    return Actions(manager, connections, None, None, None)  # type: ignore[arg-type]
+
+
 def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -> None:
     manager, events = PathManager(), reported()
-    ConnectionLimiter(manager, {}, not_called, not_called).close(events)  # type: ignore[arg-type]
+    closing(manager).close_excess(events, is_dry_run=False)
     assert manager.closed == [(events[0].token, events[0].four_tuple)]
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
@@ -149,7 +150,7 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
 def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
     """Defect: they were closed in a dry run, and where somebody else is the path manager in user space."""
     manager = PathManager(in_force=False)
-    ConnectionLimiter(manager, {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
+    closing(manager).close_excess(reported(), is_dry_run=False)
     assert manager.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
@@ -158,15 +159,15 @@ def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture
 
 def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
     there = crowded()[0].connections
-    excess = ConnectionLimiter(PathManager(refuses=True), there, not_called, not_called)  # type: ignore[arg-type]
+    excess = closing(PathManager(refuses=True), there)
     for _ in range(100):
-        excess.close(reported())
+        excess.close_excess(reported(), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES
     assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
-    excess.close(reported(120.0))
+    excess.close_excess(reported(120.0), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES + 1
 
 
 def test_of_a_connection_that_ended_meanwhile_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    ConnectionLimiter(PathManager(refuses=True), {}, not_called, not_called).close(reported())  # type: ignore[arg-type]
+    closing(PathManager(refuses=True)).close_excess(reported(), is_dry_run=False)
     assert not caplog.records

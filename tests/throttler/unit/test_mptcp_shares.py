@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MOST_LINES, ConnectionLimiter
+from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 
 ROOM = SMALL.max_connections
 EXCESS = "connection-excess"
@@ -311,7 +311,7 @@ class Sockets:
         self.closed: list[FourTuple] = []
         self._keeps = keeps
 
-    def close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         stayed = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
         self.closed += [each for each in four_tuples if each not in stayed]
         return dict.fromkeys(stayed, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
@@ -323,13 +323,17 @@ def reported(count: int = 1, time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, str]], *, dry_run: bool = False) -> ConnectionLimiter:
-    return ConnectionLimiter(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
+def close(sockets: Sockets, events: Sequence[Event], *, dry_run: bool = False) -> None:
+    closing(sockets).close_excess(events, is_dry_run=dry_run)
+
+
+def closing(sockets: Sockets) -> Actions:
+    return Actions(None, {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFixture) -> None:
     sockets, events = Sockets(), reported(2)
-    excess(sockets.close).close(events)
+    close(sockets, events)
     assert sockets.closed == [event.four_tuple for event in events]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     whose = "192.0.2.0 has 6 connections, and there is room for 6 of anybody's"
@@ -341,21 +345,21 @@ def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFi
 )
 def test_what_stays_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture, dry_run: bool, words: str) -> None:
     sockets = Sockets(keeps=lambda _: True)
-    excess(sockets.close, dry_run=dry_run).close(reported())
+    close(sockets, reported(), dry_run=dry_run)
     assert words in caplog.text
     assert caplog.messages[0].endswith("; nothing caps it")
 
 
 def test_only_what_stays_of_many_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture) -> None:
-    excess(Sockets(keeps=lambda number: number == 1).close).close(reported(3))
+    close(Sockets(keeps=lambda number: number == 1), reported(3))
     assert [message.endswith("; nothing caps it") for message in caplog.messages] == [False, True, False]
     assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 
 
 def test_a_flood_of_them_is_said_a_few_times_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     sockets = Sockets()
-    one = excess(sockets.close)
-    one.close(reported(100))
+    one = closing(sockets)
+    one.close_excess(reported(100), is_dry_run=False)
     assert (len(sockets.closed), len(caplog.records)) == (100, MOST_LINES)
-    one.close(reported(1, 120.0))
+    one.close_excess(reported(1, 120.0), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES + 1

@@ -19,6 +19,7 @@ from mptcp_throttler.kernel.mptcp_pm import commands, keeper
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime import cleanup
 from mptcp_throttler.runtime import path_manager as module
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 
@@ -134,7 +135,7 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
         await manager.prepare(BY_ORDER)
         assert note.exists(), "before a flag is set"
         await manager.commit(BY_ORDER)
-        assert not manager.take_flags_over()
+        assert not manager.flags_note.take_over()
         await manager.prepare(BALANCED)
         await manager.commit(BALANCED)
         assert note.exists(), "flags are taken back later"
@@ -162,24 +163,29 @@ def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(module, "REAL", replace(REAL, subflow_commands=Commands))  # type: ignore[arg-type]
     listed = [SimpleNamespace(token=token, four_tuple=None, made_backup=token != 2) for token in (1, 2, 3)]
-    sockets: Any = SimpleNamespace(pieces=lambda: [listed])
+    sockets: Any = SimpleNamespace(pieces=lambda: [listed], close=lambda: None)
+    fakes = replace(REAL, subflow_commands=Commands, sockets=lambda _: sockets)  # type: ignore[arg-type]
+    monkeypatch.setattr(cleanup, "REAL", fakes)
     if noted:
         commands.FlagsNote(host.state).write()
-    assert module.take_flags_back(host.state, sockets) == (1 if noted else 0)
+    settings: Any = SimpleNamespace(state_directory=host.state)
+    done = asyncio.run(cleanup._backup_flags(settings))
+    assert done == ("sockets: the backup flag of 1 subflow taken back" if noted else "")
     assert asked == ([(1, False), (3, False)] if noted else [])
     assert not (host.state / commands.FLAGS_NOTE).exists()
 
 
-def test_a_note_stays_as_long_as_flags_do(host: FakeHost) -> None:
+def test_a_note_stays_as_long_as_flags_do(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces() -> None:
         raise KernelError("no list")
 
     commands.FlagsNote(host.state).write()
-    sockets: Any = SimpleNamespace(pieces=pieces)
+    sockets: Any = SimpleNamespace(pieces=pieces, close=lambda: None)
+    monkeypatch.setattr(cleanup, "REAL", replace(REAL, sockets=lambda _: sockets))
+    settings: Any = SimpleNamespace(state_directory=host.state)
     with pytest.raises(KernelError, match="no list"):
-        module.take_flags_back(host.state, sockets)
+        asyncio.run(cleanup._backup_flags(settings))
     assert list(host.state.iterdir())
 
 
@@ -214,14 +220,14 @@ def test_what_was_prepared_is_rolled_back_unless_the_policy_in_force_needs_it(ho
     async def script(manager: UserspacePathManager) -> None:
         await manager.commit(BALANCED)
         await manager.prepare(BY_ORDER)
-        await manager.roll_back(BY_ORDER)
+        await manager.roll_back(BALANCED)
         assert host.pm_type == "0"
         assert not host.keepers[0].alive
         await manager.prepare(BY_ORDER)
         await manager.commit(BY_ORDER)
         for policy in (BY_ORDER, BALANCED):
             await manager.prepare(policy)
-            await manager.roll_back(policy)
+            await manager.roll_back(BY_ORDER)
             assert host.pm_type == "1"
             assert host.keepers[1].alive
 
@@ -244,6 +250,7 @@ def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], N
     async def script(manager: UserspacePathManager) -> None:
         with pytest.raises(KernelError):
             await manager.prepare(BY_ORDER)
+        await manager.roll_back(BALANCED)
 
     run(host, script)
     assert host.pm_type == "0"

@@ -16,7 +16,8 @@ from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.bpf import MirroredMap
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
-from mptcp_throttler.runtime.component import Component, verify_all
+from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
@@ -137,13 +138,17 @@ def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
             if self.fails:
                 raise KernelError("no")
 
-    owners, refused = [Owner(True), Owner(False)], dict[Component, str]()
-    for _ in range(2):
-        assert not asyncio.run(verify_all(owners, refused))
-    assert len(seen) == 4
-    assert caplog.messages == ["verify: no"], "it is said once"
-    owners[0].fails = False
-    assert asyncio.run(verify_all(owners, refused))
+    async def scenario() -> None:
+        owners = [Owner(True), Owner(False)]
+        monitor = DriftMonitor(owners, 30)
+        for _ in range(2):
+            assert not await monitor.verify()
+        assert len(seen) == 4
+        assert caplog.messages == ["verify: no"], "it is said once"
+        owners[0].fails = False
+        assert await monitor.verify()
+
+    asyncio.run(scenario())
 
 
 class FakeMap:

@@ -9,7 +9,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, running, scenario, until
 from test_status_answers import LTE, WIFI, sampled
 
-from mptcp_throttler.runtime.answers import plain_tcp
+from mptcp_throttler.runtime.answers import summary
 
 MB = 1_000_000
 POLICY = PATHS + (
@@ -73,7 +73,7 @@ async def test_what_is_no_subflow_is_plain_tcp(tmp_path: Path) -> None:
     six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plain_tcp, "TABLES", (four, six, tmp_path / "none"))
+            patch.setattr(summary, "TABLES", (four, six, tmp_path / "none"))
             found = scene.ask(query="clients")["plain_tcp"]
-    clients = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
-    assert found == {"connections": 3, "total": 2, "clients": clients}
+    shown = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
+    assert found == {"connections": 3, "total": 2, "clients": shown}

@@ -81,7 +81,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
     async with running(tmp_path, CAPPED) as scene:
         before = scene.ask(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
-        await scene.daemon._reloads.reload()
+        await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
         scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
@@ -104,7 +104,7 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
         effects = scene.engine.actions
-        effects._path_manager.set_backup = lambda *_: None  # type: ignore[method-assign]
+        scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with caplogged() as fields:
             effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
             effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])

@@ -18,7 +18,7 @@ from test_status_events import VOLUME
 
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
-from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine, reloads
+from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.events import MAX_EVENTS
@@ -172,7 +172,7 @@ def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[]
     clock = SimpleNamespace(
         time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
     )
-    for module in (actions, budgets, daemon, decisions, engine, reloads):
+    for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(time, "time", clock.time)  # a default argument has it
 
@@ -274,7 +274,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         connection.candidate = candidate
         relaxed = time.time()
         scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
-        scene.engine.decide([7])
+        scene.engine.decisions.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
@@ -337,7 +337,7 @@ async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) 
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
-        scene.engine.decide([7])  # the entry goes in a later turn of the loop
+        scene.engine.decisions.decide([7])  # the entry goes in a later turn of the loop
         assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
         await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
 

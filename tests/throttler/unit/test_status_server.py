@@ -240,14 +240,13 @@ def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:
-            opened = server._open_to_group
 
-            def remove_opened() -> None:
-                opened()
-                server._path.unlink()
+            def remove_opened(path: Path, mode: int) -> None:
+                os.chmod(path, mode)
+                path.unlink()
 
             with monkeypatch.context() as patch:
-                patch.setattr(server, "_open_to_group", remove_opened)
+                patch.setattr(Path, "chmod", remove_opened)
                 server._path.unlink()
                 with pytest.raises(KernelError, match="No such file"):
                     await server.verify()

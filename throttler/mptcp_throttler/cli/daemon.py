@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
-    from mptcp_throttler.runtime.garbage import keep_large_objects_apart
+    from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
     from mptcp_throttler.runtime.logs import log_to_stderr
 
     keep_large_objects_apart()

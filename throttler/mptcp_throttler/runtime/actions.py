@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
@@ -25,22 +26,22 @@ MOST_LINES: Final = 20
 """Per minute and kind: anybody can cause them, and a reload to a policy by order refuses all connections."""
 
 
-class ActionRunner:
-    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`)."""
+class Actions:
+    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`), and closes what is too many."""
 
     def __init__(
         self,
         path_manager: UserspacePathManager,
+        connections: Mapping[int, Connection],
+        sockets: KernelSockets,
         steering: SteeringStage,
         events: EventRecorder,
-        connections: Mapping[int, Connection],
     ) -> None:
         """*connections* is the tracker's live view by token."""
-        self._events = events
-        self._connections = connections
-        self._path_manager = path_manager
-        self._steering = steering
-        self._refusals = RateLimiter(MOST_LINES)
+        self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
+        self._steering, self._events = steering, events
+        kinds = "refusals", "subflows", "connections of its client"
+        self._lines = {kind: RateLimiter(MOST_LINES) for kind in kinds}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
@@ -65,19 +66,18 @@ class ActionRunner:
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over a killed daemon's backup flags; take back those that no rule explains. If no killed daemon had set
         any, the flags are somebody else's and stay."""
-        if self._path_manager.take_flags_over():
+        if self._path_manager.flags_note.take_over():
             self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
-        """Make all subflows that were made backup regular again."""
         self.carry_out(self._steering.release_all())
 
     def _set_backup(self, effect: SetBackup) -> None:
         try:
-            self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
+            self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
             # Without a rule, the flag is an earlier daemon's, and no policy in force asks for the change.
-            if effect.rule is not None and self._refusals.allow(time.monotonic()):
+            if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.refused(effect)
@@ -90,39 +90,30 @@ class ActionRunner:
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return about(self._connections.get(token), token=token, rule=rule)
 
+    def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
+        """Close what *events* report as too many, because no cap would hold it; log what stays, at each dump.
 
-class ConnectionLimiter:
-    """Closes what the tracker reports as too many, because no cap would hold it; logs what stays and why.
-
-    The kernel accepts more subflows than are tracked only under the path manager in user space, which steering by order
-    needs; that closes them. Otherwise they are only logged. The kernel resets a connection beyond its client's share
-    (:mod:`mptcp_throttler.mptcp.limits`); a dry run only logs it.
-    """
-
-    def __init__(
-        self,
-        path_manager: UserspacePathManager,
-        connections: Mapping[int, Connection],
-        close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, str]],
-        is_dry_run: Callable[[], bool],
-    ) -> None:
-        """*connections* is the tracker's live view by token; *close_sockets* returns which stay, and why."""
-        self._path_manager = path_manager
-        self._connections = connections
-        self._close_sockets = close_sockets
-        self._is_dry_run = is_dry_run
-        self._lines = {"subflows": RateLimiter(MOST_LINES), "connections of its client": RateLimiter(MOST_LINES)}
-
-    def close(self, events: Iterable[Event]) -> None:
-        """Close what *events* report as too many; log what stays each time that a dump reports it."""
+        The kernel accepts more subflows than are tracked only under the path manager in user space, which steering by
+        order needs; that closes them. Otherwise they are only logged. The kernel resets a connection beyond its
+        client's share (:mod:`mptcp_throttler.mptcp.limits`); a dry run only logs it.
+        """
         connections = []
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 self._close_subflow(event)
             elif event.kind is EventKind.CONNECTION_EXCESS:
                 connections.append(event)
-        if connections:
-            self._close_connections(connections)
+        if not connections:
+            return
+        four_tuples = [each.four_tuple for each in connections if each.four_tuple is not None]
+        if is_dry_run:
+            stayed: Mapping[FourTuple, str] = dict.fromkeys(four_tuples, "left, for this is a dry run")
+        else:
+            # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
+            stayed = self._sockets.close_sockets(four_tuples)
+        for event in connections:
+            why = None if event.four_tuple is None else stayed.get(event.four_tuple)
+            self._say("connections of its client", event, "closed" if why is None else f"{why}; nothing caps it")
 
     def _close_subflow(self, event: Event) -> None:
         assert event.four_tuple is not None
@@ -130,25 +121,13 @@ class ConnectionLimiter:
             self._say("subflows", event, "left, for no policy in force steers by order; nothing caps it")
             return
         try:
-            self._path_manager.close_subflow(event.token, event.four_tuple)
+            self._path_manager.commands.close_subflow(event.token, event.four_tuple)
         except KernelError as error:
             if error.errno == errno.EINVAL and event.token not in self._connections:
                 return  # the connection ended meanwhile, with all subflows
             self._say("subflows", event, f"{error}; nothing caps it")
         else:
             self._say("subflows", event, "closed")
-
-    def _close_connections(self, events: Sequence[Event]) -> None:
-        if self._is_dry_run():
-            stayed: Mapping[Any, str] = dict.fromkeys(
-                [each.four_tuple for each in events], "left, for this is a dry run"
-            )
-        else:
-            # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
-            stayed = self._close_sockets([each.four_tuple for each in events if each.four_tuple is not None])
-        for event in events:
-            why = stayed.get(event.four_tuple)
-            self._say("connections of its client", event, "closed" if why is None else f"{why}; nothing caps it")
 
     def _say(self, what: str, event: Event, outcome: str) -> None:
         if self._lines[what].allow(event.time):

@@ -1,8 +1,9 @@
-"""The component of budgets: gives the stage the calendar and closed sockets, and writes its counts to the ledger.
+"""The components of counted bytes: sockets that have closed, and budgets.
 
-Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be
-written go back to the stage, and are written with later ones. A ``quota reset`` by another process is detected by the
-number that SQLite gives each state of a database; only then is the ledger read.
+That of budgets gives the stage the calendar and closed sockets, and writes its counts to the ledger. Only one thread
+opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be written go back to
+the stage, and are written with later ones. A ``quota reset`` by another process is detected by the number that SQLite
+gives each state of a database; only then is the ledger read.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.ports import SocketMeter
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+CLOSED_AT_ONCE = 256
+"""Closed sockets counted before yielding to the event loop: about a millisecond."""
 MAX_WRITE_SECONDS = 5.0
 """Between two writes while all sockets exist: the kernel keeps their counters."""
 COUNTERS_PER_SECOND = 4000
@@ -43,28 +46,16 @@ T = TypeVar("T")
 
 
 class Budgets(Component):
-    """One daemon's budgets. *changed* takes the tokens to decide again; *listed* returns the cookies of all sockets of
-    the last sweep, or None if that ended before its argument, monotonic seconds."""
+    """One daemon's budgets."""
 
-    def __init__(
-        self,
-        path: Path,
-        stage: BudgetStage,
-        changed: Callable[[Collection[int]], None],
-        listed: Callable[[float], Set[int] | None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._path = path
-        self._clock = clock
-        self._stage = stage
-        self._changed = changed
-        self._listed = listed
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
+        self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None
         """Used only in that thread; None until a policy has a budget."""
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
-        """The periods whose accounts were read last."""
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
         self._ahead = math.inf
@@ -80,7 +71,7 @@ class Budgets(Component):
             return
         now = self._clock()
         # First: at a new period the stage forgets what was read of budgets that it does not have yet.
-        self._pass_on(self._stage.advance(now, time.monotonic()))
+        self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
             if self._ledger is None:
@@ -97,7 +88,6 @@ class Budgets(Component):
             await self.tick(time.monotonic())
 
     async def tick(self, now: float) -> None:
-        """Do what is due at *now*, monotonic seconds."""
         ledger = self._ledger
         if ledger is None:
             return
@@ -106,7 +96,7 @@ class Budgets(Component):
         if abs(self._ahead - before) > 1.0:
             # The clock was set. One that is years ahead until the network sets it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
-        self._pass_on(self._stage.advance(wall, now))
+        self._changed(self._stage.advance(wall, now))
         sockets.forget_unlisted(now, self._listed)
         pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause and not sockets.closed:
@@ -146,7 +136,7 @@ class Budgets(Component):
     async def _write(self, ledger: Ledger) -> None:
         """Write pending counts. Raises LedgerError; then they are kept."""
         # A write outlives the cancellation of its task: it must be known whether it succeeded.
-        await asyncio.shield(asyncio.ensure_future(self._write_whole(ledger)))
+        await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
         async with self._writing:
@@ -170,11 +160,7 @@ class Budgets(Component):
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
         async with self._writing:  # counts being written would be missing
-            self._pass_on(self._stage.set_used(periods, await self._call(ledger.used, periods)))
-
-    def _pass_on(self, tokens: Collection[int]) -> None:
-        if tokens:
-            self._changed(tokens)
+            self._changed(self._stage.set_used(periods, await self._call(ledger.used, periods)))
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -190,3 +176,58 @@ class Budgets(Component):
             ledger.close()
             raise
         return ledger, counters
+
+
+class ClosedSockets(Component):
+    """Reports what each socket carried in its life to the parts that count bytes. *listeners* get the fields of each
+    ``ClosedSocket`` once; *told* follows each round, even an empty one.
+
+    Without it, what a subflow carries after its last sample is unknown, or everything if it lives shorter than a
+    sampling interval. It always runs, because totals of paths and caps need it as budgets do. It costs a call or two
+    per connection in the kernel and, once a second, some microseconds here for each closed one.
+    """
+
+    def __init__(
+        self,
+        open_meter: Callable[[], SocketMeter | None],
+        listeners: Sequence[Callable[[int, End, int, int], None]],
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open_meter, self._listeners, self._told = open_meter, listeners, told
+        self._meter: SocketMeter | None = None
+
+    @property
+    def are_counted(self) -> bool:
+        return self._meter is not None
+
+    async def prepare(self, policy: Policy) -> None:
+        """Meter sockets that are accepted from now on, whatever *policy* says."""
+        if self._meter is None:
+            self._meter = self._open_meter()
+
+    async def verify(self) -> None:
+        for problem in self._meter.check() if self._meter is not None else ():
+            self.repairs += 1
+            log.warning("%s; putting it right", problem)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            await self.tell()
+
+    async def tell(self) -> None:
+        try:
+            for number, each in enumerate(() if self._meter is None else self._meter.closed(), start=1):
+                for listener in self._listeners:
+                    listener(*each)
+                if number % CLOSED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except KernelError as error:
+            log.error("%s; what sockets carried last is counted later", error)
+        self._told()
+
+    async def close(self) -> None:
+        if self._meter is not None:
+            await self.tell()
+            self._meter.close()
+            self._meter = None

@@ -5,6 +5,7 @@ What it set on sockets has no name; it is taken back from all subflows of the li
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Collection
 from contextlib import closing
@@ -13,14 +14,15 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
+from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote
+from mptcp_throttler.kernel.mptcp_pm.keeping import find_keeper, remove_socket
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
 from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_file import locked
+from mptcp_throttler.kernel.sysctl import OwnedSysctls
 from mptcp_throttler.mptcp.model import KernelSubflow
-from mptcp_throttler.runtime.directions import Uploads
+from mptcp_throttler.runtime.directions import PlainTcp, Uploads
 from mptcp_throttler.runtime.pacing import lift_all
-from mptcp_throttler.runtime.path_manager import end_keeper, take_flags_back
-from mptcp_throttler.runtime.plain_tcp import PlainTcp
 from mptcp_throttler.shaping.plan import Planner
 
 log = logging.getLogger(__name__)
@@ -40,16 +42,8 @@ async def cleanup(settings: Settings) -> list[str]:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (
-            _tunnels,
-            _uploads,
-            _plain_tcp,
-            _backup_flags,
-            _path_manager,
-            _root_qdiscs,
-            _limits,
-            _status_socket,
-        ):
+        steps = _tunnels, _uploads, _plain_tcp, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket
+        for remove in steps:
             try:
                 done += filter(None, [await remove(settings)])
             except KernelError as error:
@@ -91,14 +85,38 @@ async def _plain_tcp(settings: Settings) -> str:
 
 
 async def _backup_flags(settings: Settings) -> str:
+    """Make regular the subflows that a killed daemon, by its note, made backup."""
+    note = FlagsNote(settings.state_directory)
+    note.find()
+    if not note.take_over():
+        return ""
+    regular = 0
     with closing(REAL.sockets(settings)) as sockets:
-        regular = take_flags_back(settings.state_directory, sockets)
+        backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
+    with closing(REAL.subflow_commands()) as commands:
+        for each in backup:
+            try:
+                commands.set_backup(each.token, each.four_tuple, False)
+                regular += 1
+            except KernelError as error:
+                # It has ended, or its connection was accepted under the kernel's path manager: that flag is not ours.
+                if error.errno != errno.EINVAL:
+                    raise
+    note.remove()
     return f"sockets: the backup flag of {counted(regular, 'subflow')} taken back" if regular else ""
 
 
 async def _path_manager(settings: Settings) -> str:
-    ended = await end_keeper(settings.state_directory)
-    return "path manager: the kernel's; connections from before get no further subflows" if ended else ""
+    """End the keeper that a killed daemon left; put the sysctls back."""
+    keeper = await find_keeper(settings.state_directory)
+    try:
+        if keeper is not None:
+            await keeper.end()
+        else:
+            remove_socket(settings.state_directory)
+    finally:
+        OwnedSysctls(settings.state_directory).restore()
+    return "" if keeper is None else "path manager: the kernel's; connections from before get no further subflows"
 
 
 async def _root_qdiscs(settings: Settings) -> str:
@@ -111,14 +129,15 @@ async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
         if not any(sockets.pieces()):
             return ""
-        kept: Collection[KernelSubflow]
         try:
             pacing = BpfSocketPacing(settings.ownership, for_accepted=False)
         except KernelError as error:
-            limited = [each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None]
-            if limited:
+            kept: Collection[KernelSubflow] = [
+                each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None
+            ]
+            if kept:
                 log.error("%s", error)
-            count, kept = len(limited), limited
+            count = len(kept)
         else:
             with closing(pacing):
                 count, kept = await lift_all(pacing, sockets, LIFT_SECONDS)

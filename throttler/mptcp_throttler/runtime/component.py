@@ -8,23 +8,16 @@ close does not stop the others (``AsyncExitStack``).
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterable, Sequence
 
-from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.policy.model import Policy
-
-log = logging.getLogger(__name__)
 
 
 class Component:
     """A part with something in the kernel, on disk or on the event loop. By default, each step does nothing. Each
     object there has one component that makes and changes it: docs/contract.md names them all."""
 
-    @property
-    def repairs(self) -> int:
-        """How many objects were found changed and repaired so far."""
-        return 0
+    repairs = 0
+    """How many objects were found changed and repaired so far."""
 
     async def verify(self) -> None:
         """Compare this component's objects with the desired state, and repair differences. Raises KernelError."""
@@ -44,32 +37,3 @@ class Component:
 
     async def close(self) -> None:
         """Remove everything from the kernel. Raises KernelError with all failures."""
-
-
-async def prepare_all(components: Sequence[Component], wanted: Policy, present: Policy) -> None:
-    """Prepare *components* for *wanted*. If one refuses, roll all back to *present* and raise KernelError."""
-    try:
-        for component in components:
-            await component.prepare(wanted)
-    except KernelError:
-        for component in reversed(components):
-            try:
-                await component.roll_back(present)
-            except KernelError as error:
-                log.error("%s", error)
-        raise
-
-
-async def verify_all(owners: Iterable[Component], refused: dict[Component, str]) -> bool:
-    """Verify all *owners*; a failed repair does not stop the others. Return whether all succeeded. *refused* has the
-    last error of each owner that failed, so that it is logged once."""
-    for owner in owners:
-        try:
-            await owner.verify()
-        except KernelError as error:
-            if refused.get(owner) != str(error):
-                log.error("verify: %s", error)
-            refused[owner] = str(error)
-        else:
-            refused.pop(owner, None)
-    return not refused

@@ -19,31 +19,27 @@ from functools import partial
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import READY, WATCHDOG, is_managed, status, watchdog_seconds
+from mptcp_common.problems import DocumentError
+from mptcp_common.service_manager import READY, WATCHDOG, is_managed, reloading, status, watchdog_seconds
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.component import Component
+from mptcp_throttler.runtime.directions import PlainTcp
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge
+from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
 from mptcp_throttler.runtime.grants import Grants
-from mptcp_throttler.runtime.logs import faults_told, tell
+from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.plain_tcp import PlainTcp
-from mptcp_throttler.runtime.queries import answer
-from mptcp_throttler.runtime.reloads import PolicyReloads
-from mptcp_throttler.runtime.status import StatusServer
+from mptcp_throttler.runtime.status import StatusServer, answer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
-from mptcp_throttler.storage.grants import NAME as GRANTS
+from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
 
@@ -66,47 +62,42 @@ class Daemon:
         """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
-        self._started, self._pid = time.monotonic(), os.getpid()
+        self._started = self._policy_since = time.monotonic()
+        self._pid = os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
-        self._sockets = kernel.sockets(settings)
-        self._path_manager = UserspacePathManager(settings.state_directory, kernel)
-        self._engine = engine = Engine(settings, kernel, policy, self._sockets, self._path_manager)
+        self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
-        self._budgets = Budgets(settings.ledger, engine.budget_stage, engine.decide, engine.sampler.cookies)
-        grants = settings.ledger.with_name(GRANTS), engine.grants, engine.tracker.connections, engine.events
-        self._grants = Grants(*grants, engine.follow_grants)
+        self._budgets = Budgets(engine)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
-        self._closed_sockets = closed_sockets = ClosedSockets(
-            partial(kernel.meter, settings), counting, traffic.closed_told
-        )
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
         # The order of preparation; closing is in reverse. The ledger comes first: a start that it refuses must leave
         # the kernel alone, but a component that has adopted what a killed daemon left would remove it when closed.
         # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
-            self._grants,
+            Grants(engine),
             engine.tunnels,
             engine.downloads,
             engine.uploads,
             self._plain_tcp,
-            self._path_manager,
-            closed_sockets,
+            engine.path_manager,
+            self._closed_sockets,
             engine.paced,
         )
-        self._reloads = PolicyReloads(self._components, engine, read_policy, read_settings, self._summary)
+        self._read_policy, self._read_settings = read_policy, read_settings
+        self._reloads: ReloadCounts = {"accepted": 0, "refused": 0, "last_refused": None, "settings": []}
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
-        self._observers = Observers(settings, kernel, engine, self._drift.verify)
+        self._observers = Observers(engine, self._drift.verify)
 
     def stop(self) -> None:
         """Make :meth:`serve` end."""
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the policy again."""
         self._reload_wanted.set()
 
     async def run(self) -> None:
@@ -135,7 +126,7 @@ class Daemon:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
             stack.enter_context(faults_told(engine.events.fault))
-            stack.callback(self._sockets.close)
+            stack.callback(engine.sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
@@ -159,20 +150,20 @@ class Daemon:
             stack.callback(self._drift.close)
             self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
-            garbage.set_aside()
+            set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
             told = self._summary()
             tell(READY, status(told))
             await self._until_stopped(
                 *(component.run() for component in self._components),
-                engine.decide_later(),
+                engine.decisions.run(),
                 engine.cap_log.run(),
                 engine.sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
                 rest_when_busy(),
                 self._tell_service_manager(told),
-                garbage.run(),
+                collect_garbage(),
                 engine.run(),
                 self._drift.run(),
                 engine.follow_the_clock(),
@@ -180,7 +171,6 @@ class Daemon:
             )
 
     async def _adopt(self) -> None:
-        """Take over what a killed daemon left."""
         engine = self._engine
         found = list(engine.sampler.latest.values())
         engine.actions.adopt(found)
@@ -205,7 +195,6 @@ class Daemon:
             await asyncio.gather(stop, *tasks, return_exceptions=True)
 
     async def _sample_for_the_last_time(self) -> None:
-        """Have budgets count what was carried so far."""
         if self._engine.budget_stage.watched():
             try:
                 await self._engine.sampler.sweep()
@@ -216,7 +205,59 @@ class Daemon:
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()
-            await self._reloads.reload()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
+        tell(*reloading())
+        try:
+            await self._take_policy()
+        finally:
+            tell(READY, status(self._summary()))
+
+    async def _take_policy(self) -> None:
+        engine, counts = self._engine, self._reloads
+        counts["settings"] = list(await asyncio.to_thread(self._read_settings))
+        for line in counts["settings"]:
+            log.warning("%s", line)
+        try:
+            async with cycles():
+                policy = await asyncio.to_thread(self._read_policy)
+            await self._prepare(policy)
+        except (DocumentError, KernelError) as error:
+            lines = str(error).splitlines()
+            for line in lines:
+                log.error("%s", line, extra=TOLD)
+            log.error("policy not reloaded: the one in force stays", extra=TOLD)
+            engine.events.reload(time.monotonic(), f"policy not reloaded: {lines[0]}")
+            counts["refused"] += 1
+            counts["last_refused"] = {"time": time.time(), "errors": lines}
+            return
+        await engine.take_policy(policy)
+        for component in self._components:
+            try:
+                await component.commit(policy)
+            except KernelError as error:
+                log.error("%s", error)
+        counts["accepted"] += 1
+        counts["last_refused"] = None
+        self._policy_since = time.monotonic()
+        text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
+        log.info("%s", text)
+        engine.events.reload(time.monotonic(), text)
+
+    async def _prepare(self, policy: Policy) -> None:
+        """Prepare all components for *policy*. If one refuses, roll all back and raise KernelError."""
+        try:
+            for component in self._components:
+                await component.prepare(policy)
+        except KernelError:
+            for component in reversed(self._components):
+                try:
+                    await component.roll_back(self._engine.decisions.policy)
+                except KernelError as error:
+                    log.error("%s", error)
+            raise
 
     async def _tell_service_manager(self, told: str) -> None:
         """Send watchdog pings, and the status if it is not *told*, forever: a loop that hangs is restarted."""
@@ -233,7 +274,7 @@ class Daemon:
     def _summary(self) -> str:
         """Return one line on what the daemon does, for ``systemctl status``."""
         engine = self._engine
-        policy, refused = engine.decisions.policy, self._reloads.last_refused
+        policy, refused = engine.decisions.policy, self._reloads["last_refused"]
         text = (
             f"{counted(len(engine.tracker.connections), 'connection')}, "
             f"{counted(engine.capped, 'capped subflow')} on "
@@ -251,13 +292,11 @@ class Daemon:
         snapshot = Snapshot(
             now=time.time(),
             started=self._started,
+            policy_since=self._policy_since,
             pid=self._pid,
-            settings=self._settings,
-            kernel=self._kernel,
             engine=self._engine,
             budgets=self._budgets,
             closed_sockets=self._closed_sockets,
-            path_manager=self._path_manager,
             reloads=self._reloads,
             drift=self._drift,
             gauge=self._gauge,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,8 +18,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
-from mptcp_throttler.runtime import garbage
-from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
@@ -32,16 +31,13 @@ AT_ONCE = 64
 SLICE_SECONDS = 0.003
 """Limit of a slice: a join waits for it. Just after a status request each page of memory that is written is copied
 first, and the same connections take three times as long."""
-Listener = Callable[[Decision], None]
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
-"""Until this age a subflow has so little in flight that a cap may begin at once."""
+"""Until this age a subflow whose beginning was seen has so little in flight that a cap may begin at once."""
 
 
 class Decisions:
-    """The verdicts of all connections, and the planners that follow them."""
-
     def __init__(
         self,
         policy: Policy,
@@ -49,21 +45,19 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         listen_ports: Collection[int],
-        keeps: Listener,
-        of_caps: Sequence[Listener],
+        told: Callable[[Decision], None],
+        follow: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *keeps*
-        takes each decision, *of_caps* only those that change a cap; both before the planners."""
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* takes
+        each decision, before the planners; *follow* is called after the planners of a few connections have changed."""
         self.policy = policy
         self.verdicts: dict[int, Verdicts] = {}
         """By token; for each active subflow, direction by direction."""
         self._connections = connections
-        self._stages = tuple(stages)
-        self._planners = tuple(planners)
+        self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
         self._comparer = Comparer()
-        self._keeps = keeps
-        self._of_caps = tuple(of_caps)
+        self._told, self._follow = told, follow
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         self._wake = asyncio.Event()
@@ -76,78 +70,67 @@ class Decisions:
         for planner in self._planners:
             planner.set_policy(policy.enforced)
 
-    def decide(self, tokens: Collection[int]) -> bool:
-        """Decide about connections: a few at once, many by :meth:`due`. Return whether it was at once."""
+    def decide(self, tokens: Collection[int]) -> None:
+        """Decide about connections: a few at once, many by :meth:`run`."""
         if len(tokens) > AT_ONCE:
             self._waiting.update(dict.fromkeys(tokens))
             self._wake.set()
-            return False
-        now = time.monotonic()
-        for token in tokens:
-            self._waiting.pop(token, None)
-            self._decide(token, now)
-        return True
+        elif tokens:
+            now = time.monotonic()
+            for token in tokens:
+                self._waiting.pop(token, None)
+                self._decide(token, now)
+            self._follow()
 
-    async def decide_all(self) -> AsyncIterator[None]:
-        """Decide about every connection; yield after each slice. :meth:`due` need not run meanwhile."""
+    async def decide_all(self) -> None:
+        """Decide about every connection, in slices. :meth:`run` need not run meanwhile."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
         # Setting the policy took some milliseconds.
         await asyncio.sleep(0)
-        async for _ in self._slices():
-            yield
+        await self._decide_waiting()
 
-    async def due(self) -> AsyncIterator[None]:
-        """Decide about waiting connections and those whose anticipation ended, forever; yield each time."""
+    async def run(self) -> None:
+        """Decide about waiting connections and those whose anticipation ended, forever."""
         while True:
             due = self.anticipation.next_due
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
             self._wake.clear()
-            ended = self.anticipation.due(time.monotonic())
-            if ended and self.decide(ended):
-                yield
-            async for _ in self._slices():
-                yield
+            self.decide(self.anticipation.due(time.monotonic()))
+            await self._decide_waiting()
 
-    async def _slices(self) -> AsyncIterator[None]:
+    async def _decide_waiting(self) -> None:
         while self._waiting:
-            self._slice()
-            yield
+            now = time.monotonic()
+            begin_acyclic()
+            for _ in range(min(AT_ONCE, len(self._waiting))):
+                token = next(iter(self._waiting))
+                del self._waiting[token]
+                self._decide(token, now)
+                if time.monotonic() > now + SLICE_SECONDS:
+                    break
+            end_of_acyclic()
+            self._follow()
             await asyncio.sleep(0)
-
-    def _slice(self) -> None:
-        now = time.monotonic()
-        garbage.begin_acyclic()
-        for _ in range(min(AT_ONCE, len(self._waiting))):
-            token = next(iter(self._waiting))
-            del self._waiting[token]
-            self._decide(token, now)
-            if time.monotonic() > now + SLICE_SECONDS:
-                break
-        garbage.end_of_acyclic()
 
     def _decide(self, token: int, now: float) -> None:
         connection = self._connections.get(token)
         before = self.verdicts.get(token, ())
-        young: Collection[FourTuple] = ()
+        young: list[FourTuple] = []
+        verdicts: Verdicts = ()
         if connection is None:
             self.verdicts.pop(token, None)
             self.anticipation.forget(token, now)
             for stage in self._stages:
                 stage.forget(token)
-            verdicts: Verdicts = ()
         else:
-            young = young_subflows(connection, now)
-            verdicts = ()
-            for verdicts in self.steps(connection):  # noqa: B007 - the last ones hold
-                pass
+            if connection.seen_from_start:
+                young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
+            *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
         is_dry = self.policy.dry_run
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=is_dry):
-            self._keeps(decision)
-            if decision.changes_caps:
-                for listener in self._of_caps:
-                    listener(decision)
+            self._told(decision)
         # A dry run's decisions go no further.
         enforced = without_caps(verdicts) if is_dry else verdicts
         for planner in self._planners:
@@ -183,13 +166,6 @@ class Decisions:
         return paths if self.policy.anticipate else 0
 
 
-def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
-    """Return the subflows too young to have sent much; none if the connection's beginning was not seen."""
-    if not connection.seen_from_start:
-        return ()
-    return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
-
-
 def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
     """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*.
 
@@ -205,35 +181,18 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     """Return *verdicts* on a tunnel's paths without upload caps and steering: what comes in by them passes no queue of
     ours, and the tunnel's own daemon chooses among them."""
-    return tuple(
-        [
-            replace(
-                each,
-                scope=None,
-                throttle=None,
-                reason=BEFORE[Direction.UP] + NOT_CAPPED,
-                beside=None,
-                steer=None,
-                steer_path=None,
-            )
-            if each.direction is Direction.UP and each.throttle is not None
-            else replace(each, steer=None, steer_path=None)
-            for each in verdicts
-        ]
-    )
+    reason, found = BEFORE[Direction.UP] + NOT_CAPPED, []
+    for each in verdicts:
+        bare = replace(each, steer=None, steer_path=None)
+        if each.direction is Direction.UP and each.throttle is not None:
+            bare = replace(bare, scope=None, throttle=None, reason=reason, beside=None)
+        found.append(bare)
+    return tuple(found)
 
 
 def _left_alone(verdict: Verdict) -> Verdict:
     port = verdict.four_tuple.local_port
-    reason = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
+    why = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
     return replace(
-        verdict,
-        rule=None,
-        scope=None,
-        throttle=None,
-        reason=reason,
-        budget=None,
-        steer=None,
-        steer_path=None,
-        beside=None,
+        verdict, rule=None, scope=None, throttle=None, reason=why, budget=None, steer=None, steer_path=None, beside=None
     )

@@ -15,18 +15,23 @@ from contextlib import AsyncExitStack
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.netfilter.nftables import LibNftables
 from mptcp_throttler.kernel.ports import EgressTrafficControl
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.runtime.tunnels import Tunnels
-from mptcp_throttler.shaping.model import gso_limit
+from mptcp_throttler.shaping.commands import plain_tcp_table
+from mptcp_throttler.shaping.model import PLAIN_TCP_TABLE, gso_limit
 from mptcp_throttler.shaping.onset.uploads import MEASURE_SECONDS, STEP_SECONDS, UploadOnsets
-from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
 from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
+
+_PLAIN_TCP = f"inet {PLAIN_TCP_TABLE}"
+_REMOVE_PLAIN_TCP = f"add table {_PLAIN_TCP}\ndelete table {_PLAIN_TCP}\n"
 
 
 class Downloads(Component):
@@ -61,11 +66,10 @@ class Downloads(Component):
         self.reconciler.wake()
 
     async def verify(self) -> None:
-        await self.reconciler.verify()
-
-    @property
-    def repairs(self) -> int:
-        return self.reconciler.counters.repairs
+        try:
+            await self.reconciler.verify()
+        finally:
+            self.repairs = self.reconciler.counters.repairs
 
     @property
     def left_out(self) -> Collection[str]:
@@ -130,8 +134,7 @@ class Uploads(Component, Consumer):
         if not policy.enforced.acts_on_upload:
             await self._remove()
 
-    async def roll_back(self, policy: Policy) -> None:
-        await self.commit(policy)
+    roll_back = commit
 
     async def remove_what_was_left(self) -> bool:
         """Remove what a killed daemon left, if the policy does not need it; return whether that is possible here."""
@@ -142,42 +145,35 @@ class Uploads(Component, Consumer):
         return True
 
     async def verify(self) -> None:
-        if self._left and not self.in_force:
-            await self._remove_all()
-        elif self._may_be_left and not self.in_force:
-            await self._remove()
         if self.in_force and self.reconciler is not None:
-            await self.reconciler.verify()
-
-    @property
-    def repairs(self) -> int:
-        return 0 if self.reconciler is None else self.reconciler.counters.repairs
+            try:
+                await self.reconciler.verify()
+            finally:
+                self.repairs = self.reconciler.counters.repairs
+        elif self._left:
+            await self._remove_all()
+        elif self._may_be_left:
+            await self._remove()
 
     def follow(self) -> None:
-        """Note that the plan may have changed."""
         if self.in_force and self.reconciler is not None:
             self._wake.set()
             self.reconciler.wake()
 
     async def run(self) -> None:
-        applying: asyncio.Task[None] | None = None
-        try:
+        await self._wake.wait()
+        assert self.reconciler is not None, "it wakes with the first policy for uploads"
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.reconciler.run())
             while True:
+                self._wake.clear()
+                for changed in self._transitions.step(time.monotonic()):
+                    if changed:
+                        self.reconciler.wake()
+                    await asyncio.sleep(0)
+                await asyncio.sleep(STEP_SECONDS)
                 if not self._transitions.busy:
                     await self._wake.wait()
-                self._wake.clear()
-                if self.reconciler is not None:
-                    applying = applying or asyncio.create_task(self.reconciler.run())
-                    if applying.done():
-                        applying.result()
-                    for changed in self._transitions.step(time.monotonic()):
-                        if changed:
-                            self.reconciler.wake()
-                        await asyncio.sleep(0)
-                await asyncio.sleep(STEP_SECONDS)
-        finally:
-            if applying is not None:
-                applying.cancel()
 
     async def close(self) -> None:
         async with self._stack:
@@ -221,8 +217,79 @@ class Uploads(Component, Consumer):
         self.in_force = False
 
     async def _remove_all(self) -> None:
-        """Raises KernelError."""
         if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})
         self._left = self._may_be_left = False
+
+
+class PlainTcp(Component):
+    """Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
+
+    The throttler knows no plain TCP connections; the table matches them by addresses, interface and the lack of an
+    MPTCP option. It is made again, in one transaction, with each policy.
+    """
+
+    def __init__(self, settings: Settings, kernel: KernelAccess, planner: Planner) -> None:
+        """*planner* is that of downloads."""
+        self._settings, self._kernel, self._planner = settings, kernel, planner
+        self._nft: LibNftables | None = None
+        self._wanted = ""
+        self._made: str | None = ""
+        """The table as nftables lists it, empty without one; None while that is not known."""
+        self._changing = asyncio.Lock()
+
+    async def prepare(self, policy: Policy) -> None:
+        if policy.enforced.caps_plain_tcp:
+            missing = self._kernel.upload_missing()
+            if missing is not None:
+                raise KernelError(f"a rule caps plain TCP, which needs nftables: {missing}")
+
+    async def commit(self, policy: Policy) -> None:
+        caps = list(plain_tcp_caps(policy.enforced, self._planner))
+        async with self._changing:
+            self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
+            await self._make()
+
+    async def verify(self) -> None:
+        async with self._changing:
+            if self._made is None:  # what was to be made, or removed, was refused
+                await self._make()
+            elif self._wanted and await self._listed() != self._made:
+                log.warning("nftables table %s is not as it was made: made anew", PLAIN_TCP_TABLE)
+                self.repairs += 1
+                await self._make()
+
+    async def close(self) -> None:
+        try:
+            async with self._changing:
+                self._wanted = ""
+                await self._make()
+        finally:
+            if self._nft is not None:
+                self._nft.close()
+
+    async def remove_what_was_left(self) -> bool:
+        """Remove what a killed daemon left; return whether there was anything. Raises KernelError."""
+        if self._kernel.upload_missing() is not None or not await self._listed():
+            return False
+        self._made = None
+        await self._make()
+        return True
+
+    async def _make(self) -> None:
+        """Make the table, or remove it. Refused or interrupted, it is tried again by :meth:`verify` and the end."""
+        if self._wanted or self._made != "":
+            self._made = None
+            await self._run(_REMOVE_PLAIN_TCP + self._wanted, "make" if self._wanted else "remove")
+            self._made = await self._listed() if self._wanted else ""
+
+    async def _listed(self) -> str:
+        try:
+            return await self._run(f"list table {_PLAIN_TCP}", "list")
+        except KernelError:
+            return ""
+
+    async def _run(self, commands: str, verb: str) -> str:
+        self._nft = self._nft or self._kernel.nftables()
+        return await asyncio.to_thread(self._nft.run, commands, f"{verb} the nftables table {PLAIN_TCP_TABLE}")

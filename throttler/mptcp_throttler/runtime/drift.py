@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.access import NoticeSource
-from mptcp_throttler.runtime.component import Component, verify_all
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,6 @@ class RepairBackoff:
         """By thing: how often it was repaired, and when last."""
 
     def repaired(self, things: Iterable[str], now: float) -> None:
-        """Note repairs of *things*."""
         recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
         self._repairs = recent | {thing: (recent.get(thing, (0, now))[0] + 1, now) for thing in things}
 
@@ -72,7 +71,6 @@ class DriftMonitor:
     """Compares and repairs for one daemon. Must be made inside a running event loop."""
 
     def __init__(self, owners: Sequence[Component], interval: float) -> None:
-        """*interval*: seconds between periodic comparisons."""
         self.counters = ChangeCounters()
         self._owners = owners
         self._interval = interval
@@ -84,7 +82,7 @@ class DriftMonitor:
         """When to compare because of them, monotonic seconds; infinite without changes."""
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}
-        """What the last comparison could not repair, and why."""
+        """What the last comparison could not repair, and why: each reason is logged once."""
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
@@ -104,9 +102,18 @@ class DriftMonitor:
             self._close(source)
 
     async def verify(self) -> bool:
-        """Compare and repair everything; return whether that succeeded."""
+        """Compare and repair everything; return whether that succeeded. A failed repair does not stop the others."""
         async with self._turn:
-            return await verify_all(self._owners, self._refused)
+            for owner in self._owners:
+                try:
+                    await owner.verify()
+                except KernelError as error:
+                    if self._refused.get(owner) != str(error):
+                        log.error("verify: %s", error)
+                    self._refused[owner] = str(error)
+                else:
+                    self._refused.pop(owner, None)
+            return not self._refused
 
     async def run(self) -> None:
         """Compare forever; retry failed repairs soon."""

@@ -18,17 +18,15 @@ from functools import partial
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.runtime.actions import ActionRunner, ConnectionLimiter
-from mptcp_throttler.runtime.cap_log import CapLog
+from mptcp_throttler.runtime.actions import Actions
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
-from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.logs import CapLog, about
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
@@ -41,6 +39,7 @@ from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.resting import RestStage
 from mptcp_throttler.stages.stage import Outcome
 from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
 from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
 from mptcp_throttler.telemetry.traffic import Traffic
@@ -59,21 +58,17 @@ MOST_LINES = 20
 class Engine:
     """One daemon's engine. Its parts are made in the order in which a change passes them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kernel: KernelAccess,
-        policy: Policy,
-        sockets: KernelSockets,
-        path_manager: UserspacePathManager,
-    ) -> None:
+    def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
         """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""
+        self.settings, self.kernel = settings, kernel
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
         self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         counted = self.budget_stage.sockets.already_counted
-        self.tunnels = Tunnels(settings, kernel.ask_tunnels, self.take_kernel_events, counted)
+        self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
+        self.path_manager = UserspacePathManager(settings.state_directory, kernel)
+        sockets = kernel.sockets(settings)
         self.sockets = self.tunnels.beside(sockets)
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
@@ -81,7 +76,7 @@ class Engine:
         self.ahead = time.time() - time.monotonic()
         """Seconds by which the wall clock is ahead of the monotonic one, in which times are kept. Updated only when the
         clock was set, so that a time is always shown the same."""
-        self.traffic = Traffic(time.monotonic, self._sweep_seconds)
+        self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
@@ -91,12 +86,9 @@ class Engine:
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
-        of_caps = self.cap_log.decided, self.events.decided
-        self.decisions = Decisions(policy, connections, stages, self._planners, ports, self.traffic.decided, of_caps)
-        self._limiter = ConnectionLimiter(
-            path_manager, connections, self.sockets.close_sockets, lambda: self.decisions.policy.dry_run
-        )
-        self.actions = ActionRunner(path_manager, self.steering, self.events, connections)
+        decided = self._decided, self.follow
+        self.decisions = Decisions(policy, connections, stages, self._planners, ports, *decided)
+        self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
@@ -108,7 +100,6 @@ class Engine:
     # Where changes come in
 
     async def take_policy(self, policy: Policy) -> None:
-        """Put *policy* in force on every connection."""
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
@@ -129,8 +120,7 @@ class Engine:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
         now, wall = time.monotonic(), time.time()
         self._open_rules = self.decisions.policy.open_rules(wall)
-        async for _ in self.decisions.decide_all():
-            self.follow()
+        await self.decisions.decide_all()
         for planner in self._planners:
             planner.expire(now)
             try:
@@ -151,11 +141,9 @@ class Engine:
     async def follow_grants(self, tokens: Collection[int]) -> None:
         """Decide about the connections of *tokens*, and have new ones begin, by the grants that are in force now."""
         await self._set_births()
-        if tokens:
-            self.decide(tokens)
+        self.decisions.decide(tokens)
 
     async def run(self) -> None:
-        """Do the periodic work every second, forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.tick()
@@ -165,23 +153,21 @@ class Engine:
         now = time.monotonic()
         if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
             self.ahead = time.time() - now
-        events = self.tracker.expire(now)
-        if events:
-            self.take_events(events)
+        self.take_events(self.tracker.expire(now))
         self.decisions.anticipation.expire(now)
         for planner in self._planners:
             planner.expire(now)
         self.follow()
 
     def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
-        """Pass events to the tracker; decide about what they change."""
-        if events := [each for event in told for each in self.tracker.kernel_event(event)]:
-            self.take_events(events)
+        self.take_events([each for event in told for each in self.tracker.kernel_event(event)])
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide again about every connection that *events* name."""
+        if not events:
+            return
         self.events.tracked(events)
-        self._limiter.close(events)
+        self.actions.close_excess(events, is_dry_run=self.decisions.policy.dry_run)
         for event in events:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
@@ -189,7 +175,7 @@ class Engine:
                 fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
-        self.decide({event.token for event in events})
+        self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
                 captured = self.join_latency.take_expected(event.four_tuple)
@@ -198,22 +184,8 @@ class Engine:
 
     def take_outcome(self, outcome: Outcome) -> None:
         """Carry out the effects of a stage's outcome, then decide again about what it changed."""
-        if outcome.effects:
-            self.actions.carry_out(outcome.effects)
-        if outcome.changed:
-            self.decide(outcome.changed)
-
-    # Decide and plan: the planners follow each decision
-
-    async def decide_later(self) -> None:
-        """Decide about waiting connections and those whose anticipation ended, forever."""
-        async for _ in self.decisions.due():
-            self.follow()
-
-    def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: a few at once, many soon."""
-        if self.decisions.decide(tokens):
-            self.follow()
+        self.actions.carry_out(outcome.effects)
+        self.decisions.decide(outcome.changed)
 
     # Into the kernel
 
@@ -250,11 +222,14 @@ class Engine:
         """Number of subflows with a cap. More have an entry in the kernel: ended ones, and some without a cap."""
         return 0 if self.decisions.policy.dry_run else self.traffic.capped
 
+    def _decided(self, decision: Decision) -> None:
+        self.traffic.decided(decision)
+        if decision.changes_caps:
+            self.cap_log.decided(decision)
+            self.events.decided(decision)
+
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.monotonic()
         if there and direction is Direction.DOWN:
             self.join_latency.applied(four_tuples, now)
         self.events.entries(direction, four_tuples, there, now)
-
-    def _sweep_seconds(self) -> float:
-        return self.sampler.sweep_seconds

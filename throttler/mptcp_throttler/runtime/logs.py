@@ -1,4 +1,4 @@
-"""The daemon's log: on stderr, or in the journal as entries with fields; and what a hang leaves in it.
+"""The daemon's log: on stderr, or in the journal as entries with fields; which caps came and went (:class:`CapLog`).
 
 Every warning and error also becomes an event, so no fault is reported in two places. Fields say what a line is about,
 so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: see docs/operator.md.
@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,24 +22,25 @@ from typing import Any, Final
 from mptcp_common import journal
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import notify
+from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.policy.verdict import Verdict
+from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.views.words import address_text
 
 TOLD: Final = {"told": True}
 """``extra`` of a line that is already an event of another kind."""
-_LOGGER: Final = "mptcp_throttler"
 log = logging.getLogger(__name__)
 
-_PRIORITIES = (
-    (logging.ERROR, journal.ERROR),
-    (logging.WARNING, journal.WARNING),
-    (logging.INFO, journal.INFO),
-    (logging.NOTSET, journal.DEBUG),
-)
-_IDENTIFIER = "mptcp-throttler"
-"""As the service manager names a service's output."""
+_PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
+"""By level; above, it is an error."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Libraries, and the lowest level of theirs that is logged."""
+FIRST_SECONDS, AGAIN_SECONDS = 1.0, 60.0
+"""From the first change of a rule's caps to a line about them, and between such lines while changes go on."""
+_CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
+"""Of a subflow that got a cap, lost it, and ended with it, in force or in a dry run."""
 
 
 def about(
@@ -71,7 +73,8 @@ class Lines(logging.Formatter):
         self._for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
-        return journal.lines(super().format(record), _priority(record), for_journal=self._for_journal)
+        priority = _PRIORITIES.get(record.levelno, journal.ERROR)
+        return journal.lines(super().format(record), priority, for_journal=self._for_journal)
 
 
 class Entries(logging.Handler):
@@ -90,21 +93,17 @@ class Entries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record)
-            fields = {"SYSLOG_IDENTIFIER": _IDENTIFIER, **getattr(record, "fields", {})}
-            self._send(journal.entry(text, _priority(record), fields))
-        except OSError:
-            # The journal is away or behind, the entry is too large for a datagram, or this is a child of the daemon.
+            if os.getpid() != self._pid:
+                raise OSError  # that descriptor number is another file in a child of the daemon
+            # The identifier is the one that the service manager gives a service's output.
+            fields = {"SYSLOG_IDENTIFIER": "mptcp-throttler", **getattr(record, "fields", {})}
+            entry = journal.entry(self.format(record), _PRIORITIES.get(record.levelno, journal.ERROR), fields)
+            # Not connected: the journal may restart.
+            self._socket.sendto(entry, self._address)
+        except OSError:  # or the journal is away or behind, or the entry is too large for a datagram
             self._otherwise.emit(record)
         except Exception:
             self.handleError(record)
-
-    def _send(self, datagram: bytes) -> None:
-        if os.getpid() != self._pid:
-            # That descriptor number is another file in a child.
-            raise OSError("not the daemon itself")
-        # Not connected: the journal may restart.
-        self._socket.sendto(datagram, self._address)
 
     def close(self) -> None:
         self._socket.close()
@@ -138,7 +137,7 @@ class _Faults(logging.Handler):
 def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
     """Pass to *take* the time (monotonic seconds) and text of warnings and errors logged meanwhile."""
     handler = _Faults(take)
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger("mptcp_throttler")
     logger.addHandler(handler)
     try:
         yield
@@ -152,10 +151,6 @@ def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
         notify(*lines, descriptors=descriptors)
     except OSError as error:
         log.warning("tell the service manager %s: %s", lines[0], reason(error))
-
-
-def _priority(record: logging.LogRecord) -> int:
-    return next(priority for level, priority in _PRIORITIES if record.levelno >= level)
 
 
 def _handler() -> logging.Handler:
@@ -176,3 +171,82 @@ def log_to_stderr(level: int) -> None:
     for name, least in _TALKATIVE.items():
         logging.getLogger(name).setLevel(least)
     faulthandler.enable()
+
+
+class CapLog:
+    """Logs which subflows got or lost a cap: each one at debug level, otherwise one line per rule.
+
+    After a quiet time, that line comes a second after the first change, then once a minute while changes go on. So ten
+    thousand short downloads make one line a minute, and a cap on one subflow names it.
+    """
+
+    def __init__(self, subflows: Callable[[str], int]) -> None:
+        """*subflows* returns how many subflows a rule caps, or would in a dry run."""
+        self._subflows = subflows
+        self._counts: dict[tuple[str, bool], Counter[str]] = {}
+        """By rule, and whether it was a dry run."""
+        self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
+        """The last of these changes. It is put in words only if it is logged, because most are only counted."""
+        self._is_dry = False
+        """The last decision was a dry run's."""
+        self._changed = asyncio.Event()
+
+    def decided(self, decision: Decision) -> None:
+        """Note what *decision* changed. When a dry run ends, subflows that it named have lost nothing."""
+        self._is_dry = is_dry = decision.is_dry
+        if is_dry and decision.turns:
+            return
+        capped, lifted, ended = _CAP_WORDS[is_dry]
+        for verdict in decision.got:
+            self._note(decision, verdict, capped, verdict.reason)
+        what = "would have no cap any more (dry run)" if is_dry else "no cap any more"
+        for had, verdict in decision.lost:
+            self._note(decision, had, lifted, f"{what}: {verdict.reason}")
+        for had in decision.ended:
+            self._note(decision, had, ended, "ended (dry run)" if is_dry else "ended")
+
+    def _note(self, decision: Decision, capped: Verdict, word: str, text: str) -> None:
+        key = _rule(capped), decision.is_dry
+        self._counts.setdefault(key, Counter())[word] += 1
+        self._last[key] = decision, capped, text
+        if log.isEnabledFor(logging.DEBUG):
+            line, fields = _cap_line(decision, capped, text)
+            log.debug("%s", line, extra=fields)
+        self._changed.set()
+
+    def lines(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return, for each rule with changes since the last call, a line and its ``extra``."""
+        counts, last = self._counts, self._last
+        self._counts, self._last = {}, {}
+        self._changed.clear()
+        return [
+            _cap_line(*last[key]) if counts[key].total() == 1 else self._line(*key, counts[key])
+            for key in sorted(counts, key=lambda key: key[1])
+        ]
+
+    def _line(self, rule: str, is_dry: bool, counts: Counter[str]) -> tuple[str, dict[str, Any]]:
+        words = _CAP_WORDS[is_dry]
+        changes = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+        now = counted(self._subflows(rule) if is_dry is self._is_dry else 0, "subflow")
+        return f"rule {rule}: {changes}; {now} {words[0]} now{' (dry run)' if is_dry else ''}", about(rule=rule)
+
+    async def run(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(FIRST_SECONDS)
+            while lines := self.lines():
+                for line, fields in lines:
+                    log.info("%s", line, extra=fields)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _cap_line(decision: Decision, capped: Verdict, text: str) -> tuple[str, dict[str, Any]]:
+    most = "" if capped.throttle is None else f" ({format_rate(capped.throttle.ceil)})"
+    upload = "upload of " if capped.direction is Direction.UP else ""
+    subflow, rule = capped.four_tuple, _rule(capped)
+    fields = about(decision.connection, token=decision.token, subflow=subflow, rule=rule, path=capped.path)
+    return f"{upload}{subflow}{most}: {text}", fields
+
+
+def _rule(verdict: Verdict) -> str:
+    return "" if verdict.rule is None else verdict.rule.name

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
+from mptcp_throttler.kernel.access import EventSource, RouteSource, SegmentSource
 from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
@@ -44,8 +43,6 @@ class ReadingShare:
     the processor from the proxy. The kernel drops and counts what is not read in time. Times are arguments, in seconds.
     """
 
-    __slots__ = ("_allowed", "_as_of")
-
     def __init__(self, now: float) -> None:
         self._allowed, self._as_of = READING_BURST_SECONDS, now
 
@@ -72,22 +69,10 @@ class ObserverCounters:
 class Observers:
     """Opens and supervises the observers of one network namespace. Must be used inside a running event loop."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kernel: KernelAccess,
-        engine: Engine,
-        interface_returned: Callable[[], Awaitable[object]],
-    ) -> None:
+    def __init__(self, engine: Engine, interface_returned: Callable[[], Awaitable[object]]) -> None:
         self.counters = ObserverCounters()
-        self._settings = settings
-        self._kernel = kernel
-        self._tracker = engine.tracker
-        self._sampler = engine.sampler
-        self._sockets = engine.sockets
-        self._tunnels = engine.tunnels
-        self._take = engine.take_events
-        self._joined = engine.joined
+        self._settings, self._kernel = engine.settings, engine.kernel
+        self._engine, self._tracker = engine, engine.tracker
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._reading = ReadingShare(time.monotonic())
@@ -103,7 +88,7 @@ class Observers:
         if missing is not None:
             log.warning("%s", missing)
         self._routes = self._kernel.routes(self._settings)
-        routes, tunnels = self._routes, self._tunnels
+        routes, tunnels = self._routes, self._engine.tunnels
         self._tracker.interface_of = lambda four_tuple: tunnels.interface(four_tuple) or routes.interface(four_tuple)
         for interface in self._settings.interfaces:
             try:
@@ -144,7 +129,10 @@ class Observers:
                 await self._interface_returned()
             due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
             if due or self._tracker.wants_resync:
-                await self.resync_quietly()
+                try:
+                    await self.resync(gently=True)
+                except KernelError as error:  # the next one may work
+                    log.error("resync: %s", error)
 
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the current sockets. Raises KernelError if it fails."""
@@ -153,22 +141,12 @@ class Observers:
         resync = self._tracker.begin_resync(time.monotonic())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
-            events = resync.add(piece, time.monotonic())
-            if events:
-                self._take(events)
+            self._engine.take_events(resync.add(piece, time.monotonic()))
 
-        await self._sampler.sweep(take, gently)
+        await self._engine.sampler.sweep(take, gently)
         for events in resync.finish():
-            if events:
-                self._take(events)
+            self._engine.take_events(events)
             await asyncio.sleep(0)
-
-    async def resync_quietly(self) -> None:
-        """Resync. A failed sweep is logged; the next one may work."""
-        try:
-            await self.resync(gently=True)
-        except KernelError as error:
-            log.error("resync: %s", error)
 
     def _open_capture(self, interface: str) -> None:
         capture = self._kernel.capture(interface, self._settings)
@@ -219,12 +197,11 @@ class Observers:
         if asked:
             self.counters.questions += len(asked)
             try:
-                events = self._tracker.answer(asked, self._sockets.look_up(asked), time.monotonic())
+                events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
             else:
-                if events:
-                    self._take(events)
+                self._engine.take_events(events)
         self.ask_soon()
 
     def _read_capture(self, capture: SegmentSource) -> None:
@@ -252,11 +229,10 @@ class Observers:
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
-        if events:
-            self._take(events)
+        self._engine.take_events(events)
         for join in joins:
             ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
-            self._joined(FourTuple(*ends), join.time)
+            self._engine.joined(FourTuple(*ends), join.time)
         self.ask_soon()
 
     def _read_events(self) -> None:
@@ -269,8 +245,7 @@ class Observers:
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()
-        if events:
-            self._take(events)
+        self._engine.take_events(events)
 
     def _read_losses(self) -> bool:
         """Count losses; return whether events were lost."""
@@ -278,10 +253,9 @@ class Observers:
         if dropped:
             self.counters.segments_dropped += dropped
             log.warning("%d segments dropped by the capture buffer", dropped)
-        overflowed = 0
-        if self._events is not None:
-            overflowed, self._events.lost = self._events.lost, 0
-            self.counters.kernel_events_lost += overflowed
-            if overflowed:
-                log.warning("path-manager events lost")
-        return bool(overflowed)
+        if self._events is None or not self._events.lost:
+            return False
+        self.counters.kernel_events_lost += self._events.lost
+        self._events.lost = 0
+        log.warning("path-manager events lost")
+        return True

@@ -42,7 +42,6 @@ WAKE_SECONDS, WAKE_PART = 0.02, 20
 class SocketLimiter(Component, Consumer):
     """One planner's soft caps on sockets of this host. If they cannot be paced, it does nothing: caps begin at once."""
 
-    repairs = 0
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
     urgent_share = 0.5

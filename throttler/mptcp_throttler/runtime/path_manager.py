@@ -10,18 +10,15 @@ is 3 instead of 4: a subflow whose path has died is left one timeout earlier.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import is_managed
-from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
-from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, listener
+from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.logs import tell
@@ -43,13 +40,11 @@ def needs_user_space(policy: Policy) -> bool:
 class UserspacePathManager(Component):
     """The path manager of one daemon's network namespace."""
 
-    repairs = 0
-
     def __init__(self, state_directory: Path, kernel: KernelAccess) -> None:
         self._state_directory = state_directory
         self._kernel = kernel
         self._sysctls = kernel.sysctls(state_directory)
-        self._flags_note = FlagsNote(state_directory)
+        self.flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
         self.in_force = False
@@ -58,17 +53,11 @@ class UserspacePathManager(Component):
         """Guards the keeper: a reload must not interrupt its restart."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Set what *policy* needs, the listener before the sysctls. Raises KernelError with nothing changed."""
-        self._flags_note.find()
-        if not needs_user_space(policy):
-            return
-        async with self._lock:
-            try:
+        """Set what *policy* needs, the listener before the sysctls. Raises KernelError."""
+        self.flags_note.find()
+        if needs_user_space(policy):
+            async with self._lock:
                 await self._hold()
-            except KernelError:
-                if not self.in_force:
-                    await self._drop()
-                raise
 
     async def commit(self, policy: Policy) -> None:
         """Put back what the policy in force does not need, or a killed predecessor left. Raises KernelError."""
@@ -77,24 +66,15 @@ class UserspacePathManager(Component):
             if not self.in_force:
                 await self._drop()
 
-    async def roll_back(self, policy: Policy) -> None:
-        """Drop what a refused policy would have needed. Raises KernelError."""
-        async with self._lock:
-            if not self.in_force:
-                await self._drop()
+    roll_back = commit
 
-    def take_flags_over(self) -> bool:
-        """Return whether the backup flags that are set are a killed predecessor's."""
-        return self._flags_note.take_over()
-
-    def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
-        """Make one subflow backup or regular. Raises KernelError, for example if the connection was accepted under the
-        kernel's path manager."""
-        self._open_commands().set_backup(token, four_tuple, backup)
-
-    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow, if it exists. Raises KernelError as :meth:`set_backup` does."""
-        self._open_commands().close_subflow(token, four_tuple)
+    @property
+    def commands(self) -> SubflowCommands:
+        """Commands for single subflows, opened when first needed. The kernel refuses those for a connection that was
+        accepted under its own path manager. Raises KernelError."""
+        if self._commands is None:
+            self._commands = self._kernel.subflow_commands()
+        return self._commands
 
     async def verify(self) -> None:
         """Set again what somebody changed, and restart a killed keeper. Raises KernelError."""
@@ -124,30 +104,21 @@ class UserspacePathManager(Component):
             try:
                 await self._drop()
             finally:
-                self._flags_note.remove()
-
-    def _open_commands(self) -> SubflowCommands:
-        if self._commands is None:
-            self._commands = self._kernel.subflow_commands()
-        return self._commands
+                self.flags_note.remove()
 
     async def _hold(self) -> None:
         put_back = self._sysctls.before(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
-            await self._find_keeper()
-        assert self._keeper is not None
+            if self._keeper is not None:
+                self._keeper.close()
+            self._keeper = await self._kernel.keeper(self._state_directory)
+            if is_managed():
+                with listener() as events:
+                    tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                    tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
         await self._keeper.hold(put_back)
-        self._flags_note.write()
+        self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
-
-    async def _find_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-        self._keeper = await self._kernel.keeper(self._state_directory)
-        if is_managed():
-            with listener() as events:
-                tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
-                tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
 
     async def _drop(self) -> None:
         try:
@@ -160,44 +131,3 @@ class UserspacePathManager(Component):
                     await keeper.release()
                 except KernelError as error:
                     log.warning("%s", error)
-
-
-async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left; put the sysctls back. Return whether one ran. Raises KernelError."""
-    keeper = await find_keeper(state_directory)
-    try:
-        if keeper is not None:
-            await keeper.end()
-        else:
-            remove_socket(state_directory)
-    finally:
-        OwnedSysctls(state_directory).restore()
-    return keeper is not None
-
-
-def take_flags_back(state_directory: Path, sockets: KernelSockets) -> int:
-    """Make regular the subflows that a killed daemon, by its note, made backup; return how many. Raises KernelError."""
-    note = FlagsNote(state_directory)
-    note.find()
-    if not note.take_over():
-        return 0
-    backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
-    commands = REAL.subflow_commands()
-    try:
-        # A refused subflow has ended, or its connection was accepted under the kernel's path manager: that flag is not
-        # ours.
-        regular = [each for each in backup if _is_made_regular(commands, each)]
-    finally:
-        commands.close()
-    note.remove()
-    return len(regular)
-
-
-def _is_made_regular(commands: SubflowCommands, subflow: KernelSubflow) -> bool:
-    try:
-        commands.set_backup(subflow.token, subflow.four_tuple, False)
-    except KernelError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return False
-    return True

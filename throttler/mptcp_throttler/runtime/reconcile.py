@@ -135,19 +135,18 @@ class Reconciler:
                 return
             for problem in problems:
                 log.warning("%s", problem)
-            before = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
+            classes, entries = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
             try:
                 await self._prepare_and_read_back()
             except KernelError:
                 self._refused = True
                 self._wake.set()
                 raise
-            found = self.planner.classes.actual, self.planner.entries.actual
+            changed = sum(problems.values())
+            changed += await _differing(classes, self.planner.classes.actual, ClassSpec.same_as)
+            changed += await _differing(entries, self.planner.entries.actual, Target.__eq__)
             # An interface that is left out is logged once; the counter shows for how long.
             self.counters.failures += len(self._tc.left_out)
-        changed = _count_changes(before[0], found[0], ClassSpec.same_as)
-        changed += _count_changes(before[1], found[1], Target.__eq__)
-        changed += sum(problems.values())
         if changed:
             self.counters.repairs += changed
             log.warning("%d kernel objects were not as we left them; putting them right", changed)
@@ -174,7 +173,7 @@ class Reconciler:
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if another change must come first."""
         classes, entries = self.planner.classes, self.planner.entries
-        refused: list[KernelError] = []  # only the first; in a list: see ``garbage``
+        refused: list[KernelError] = []  # only the first; in a list: see ``event_loop``
 
         async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
             try:
@@ -243,10 +242,11 @@ class Reconciler:
             problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
             if not problems:
                 entries = await self._netfilter.read_entries()
-                believed = self.planner.classes.actual, self.planner.entries.actual
-                if classes is not None and await _differ(believed[0], classes, ClassSpec.same_as, changed):
+                if classes is not None and await _differing(
+                    self.planner.classes.actual, classes, ClassSpec.same_as, changed
+                ):
                     problems["classes differ"] = 0
-                if await _differ(believed[1], entries, Target.__eq__, changed):
+                if await _differing(self.planner.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0
         finally:
             self._changed = None
@@ -279,18 +279,12 @@ def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
             yield left
 
 
-async def _differ(
-    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object]
-) -> bool:
-    """Tell whether *found* differs from what is *believed* to be in the kernel, ignoring what *changed* meanwhile."""
+async def _differing(
+    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object] = ()
+) -> int:
+    """Return how many objects are *found* otherwise than *believed*, ignoring those that *changed* meanwhile."""
+    count = 0
     async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
-        if key in changed:
-            continue
-        if key not in believed or key not in found or not same(believed[key], found[key]):
-            return True
-    return False
-
-
-def _count_changes(before: Mapping[K, V], after: Mapping[K, V], same: Callable[[V, V], bool]) -> int:
-    kept = before.keys() & after.keys()
-    return len(before.keys() ^ after.keys()) + sum(not same(before[key], after[key]) for key in kept)
+        if key not in changed:
+            count += key not in believed or key not in found or not same(believed[key], found[key])
+    return count

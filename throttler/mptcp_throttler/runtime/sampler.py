@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime import garbage
-from mptcp_throttler.runtime.event_loop import wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
 from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
@@ -47,8 +46,6 @@ processor, and a join waits many milliseconds for other processes."""
 
 
 class _Fed:
-    __slots__ = ("consumer", "idle", "looked_up", "next_urgent", "turn")
-
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.turn = asyncio.Lock()
@@ -89,7 +86,6 @@ class Sampler:
         self._last_sweep = self._next_sweep = 0.0
 
     def as_json(self) -> dict[str, float | int]:
-        """Return the sampler's figures for the status."""
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
@@ -108,7 +104,6 @@ class Sampler:
         self._wake_urgent.set()
 
     async def run(self) -> None:
-        """Sample, forever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch))
             tasks.create_task(self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent))
@@ -144,8 +139,7 @@ class Sampler:
             return
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace()
-            found = await self._look_up(list(watched), pace)
-            await self._give_all(found, time.monotonic(), pace, held, looked_up=watched)
+            await self._give_all(await self._look_up(list(watched), pace), pace, held, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -156,8 +150,21 @@ class Sampler:
         between, so that the process does not use up its turn on the processor. Raises KernelError."""
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace(REST if gently else 0.0)
-            await self._list(pace, each_piece)
-            await self._give_all(self.latest, self.latest_time, pace, held)
+            # Into ``latest``, in place: old samples are freed one by one as new ones come.
+            seen = set[FourTuple]()
+            for piece in self._sockets.pieces():
+                for subflow in piece:
+                    self.latest[subflow.four_tuple] = subflow
+                    seen.add(subflow.four_tuple)
+                if each_piece is not None:
+                    each_piece(piece)
+                await pace.give_way()
+            if len(seen) < len(self.latest):
+                for four_tuple in self.latest.keys() - seen:
+                    del self.latest[four_tuple]
+            self.latest_time = time.monotonic()
+            self.sweeps += 1
+            await self._give_all(self.latest, pace, held)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -185,22 +192,6 @@ class Sampler:
                 pace.end()
             fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
 
-    async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
-        """List all sockets into :attr:`latest`, in place: old samples are freed one by one as new ones come."""
-        found, seen = self.latest, set[FourTuple]()
-        for piece in self._sockets.pieces():
-            for subflow in piece:
-                found[subflow.four_tuple] = subflow
-                seen.add(subflow.four_tuple)
-            if each_piece is not None:
-                each_piece(piece)
-            await pace.give_way()
-        if len(seen) < len(found):
-            for four_tuple in found.keys() - seen:
-                del found[four_tuple]
-        self.latest_time = time.monotonic()
-        self.sweeps += 1
-
     def _pause_to_sweep(self) -> float:
         periods = [fed.consumer.period for fed in self._fed if fed.consumer.watches_any()]
         if not periods:
@@ -222,7 +213,7 @@ class Sampler:
 
     @asynccontextmanager
     async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Hold the turns of all consumers that are not *by request*; yield those consumers."""
+        """Hold the turns of all consumers that are not *by request*; yield those held, released at the end."""
         held: list[_Fed] = []
         for fed in self._fed:
             fed.looked_up.clear()
@@ -239,47 +230,39 @@ class Sampler:
     async def _give_all(
         self,
         found: dict[FourTuple, KernelSubflow],
-        now: float,
         pace: _Pace,
         held: list[_Fed],
         looked_up: Set[FourTuple] | None = None,
     ) -> None:
-        """Give all consumers their watched subflows, and the urgent ones too unless these are look-ups."""
+        """Give all consumers what was *found* of their watched subflows; of the urgent ones, too, unless only those of
+        *looked_up* were looked up."""
+        now = time.monotonic()
         for fed in self._fed:
-            if fed in held:
-                await self._give_watched(fed, found, now, pace, looked_up)
-                held.remove(fed)
-                fed.turn.release()
-            else:
+            consumer, rest = fed.consumer, pace.rest
+            if fed not in held:
                 pace.end()
-                async with fed.turn:
-                    # No rest: the consumer's look-ups wait meanwhile.
-                    brief = _Pace()
-                    await self._give_watched(fed, found, now, brief, looked_up)
-                    brief.end()
-                pace.worked += brief.worked
+                await fed.turn.acquire()
+                held.append(fed)
                 pace.begin()
-
-    async def _give_watched(
-        self,
-        fed: _Fed,
-        found: dict[FourTuple, KernelSubflow],
-        now: float,
-        pace: _Pace,
-        looked_up: Set[FourTuple] | None,
-    ) -> None:
-        consumer = fed.consumer
-        urgent = consumer.urgent() if looked_up is None else ()
-        if not urgent and not consumer.watches_any():
-            return
-        asked = await _without(list(_each_once(consumer.watched(), urgent)), fed.looked_up, pace)
-        # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
-        missing = await _without(asked, found, pace)
-        if looked_up is not None:
-            missing = await _without(missing, looked_up, pace)
-        if missing:
-            found.update(await self._look_up(missing, pace))
-        await self._give(consumer, Samples(now, found, True, asked), pace)
+                pace.rest = 0.0  # the consumer's look-ups wait meanwhile
+            urgent = consumer.urgent() if looked_up is None else ()
+            if urgent or consumer.watches_any():
+                watched = consumer.watched()
+                asked = list(watched)
+                if urgent:  # only then: a set of all sockets takes long
+                    known = watched if isinstance(watched, Set) else frozenset(watched)
+                    asked += [each for each in urgent if each not in known]
+                asked = await _without(asked, fed.looked_up, pace)
+                # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
+                missing = await _without(asked, found, pace)
+                if looked_up is not None:
+                    missing = await _without(missing, looked_up, pace)
+                if missing:
+                    found.update(await self._look_up(missing, pace))
+                await self._give(consumer, Samples(now, found, True, asked), pace)
+            held.remove(fed)
+            fed.turn.release()
+            pace.rest = rest
 
     async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):
@@ -287,14 +270,6 @@ class Sampler:
                 self._take(outcome)
             await pace.give_way()
         await pace.give_way()
-
-
-def _each_once(watched: Collection[FourTuple], urgent: Collection[FourTuple]) -> Collection[FourTuple]:
-    """Return each subflow of both once. If nothing is urgent, build no set: a set of all sockets takes long."""
-    if not urgent:
-        return watched
-    known = watched if isinstance(watched, Set) else frozenset(watched)
-    return [*watched, *(each for each in urgent if each not in known)]
 
 
 async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
@@ -314,8 +289,7 @@ class _Pace:
     def __init__(self, rest: float = 0.0) -> None:
         """*rest*: pause after a slice, as a multiple of its work."""
         self.worked = 0.0
-        """Seconds, of the finished slices."""
-        self._rest = rest
+        self.rest = rest
         self.begin()
 
     async def give_way(self) -> None:
@@ -323,13 +297,13 @@ class _Pace:
         if worked < SLICE_SECONDS:
             return
         self.end()
-        await asyncio.sleep(self._rest * worked)
+        await asyncio.sleep(self.rest * worked)
         self.begin()
 
     def end(self) -> None:
-        garbage.end_of_acyclic()
+        end_of_acyclic()
         self.worked += time.monotonic() - self._began
 
     def begin(self) -> None:
         self._began = time.monotonic()
-        garbage.begin_acyclic()
+        begin_acyclic()

@@ -1,7 +1,4 @@
-"""Answers the status socket: what the daemon knows and does, as JSON over a Unix socket, for people and for monitoring.
-
-A client sends one line, its request, and reads one JSON document until the end (docs/status.md). An empty request gets
-the whole status. Keys are stable; new ones may be added.
+"""Answers the status socket (docs/status.md): a client sends one line and reads one JSON document until the end.
 
 Each answer is made by a child, a copy of the daemon at that moment (fork(2)). So it is consistent, and only the copying
 of page tables holds up the event loop, however many connections there are and however slow the client is. The child
@@ -11,20 +8,27 @@ keeps only the client and the log open.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
+from mptcp_throttler.runtime.answers import connections, explain, summary, what_if
+from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.views.requests import LARGEST_REQUEST
+from mptcp_throttler.views.answers import SCHEMA
+from mptcp_throttler.views.requests import LARGEST_REQUEST, Request, RequestError, parse_request
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +50,6 @@ _STDERR = 2
 
 class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
-
-    repairs = 0
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
         """*answer* runs in a child: it may take its time, and its changes do not reach the daemon. Members of *group*
@@ -75,22 +77,18 @@ class StatusServer(Component):
                 listener.bind(str(self._path))
             finally:
                 os.umask(old_mask)
-            self._open_to_group()
+            if self._group is not None:
+                try:
+                    shutil.chown(self._path, group=self._group)
+                except (LookupError, PermissionError) as error:
+                    raise KernelError(f"status_group {self._group}: {reason(error)}") from error
+            self._path.chmod(0o660)
             listener.listen()
             self._inode = self._path.stat().st_ino
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
         self._listen()
-
-    def _open_to_group(self) -> None:
-        """Raises OSError; KernelError if the socket cannot be the group's."""
-        if self._group is not None:
-            try:
-                shutil.chown(self._path, group=self._group)
-            except (LookupError, PermissionError) as error:
-                raise KernelError(f"status_group {self._group}: {reason(error)}") from error
-        self._path.chmod(0o660)
 
     async def verify(self) -> None:
         """Listen again if somebody removed or replaced the socket. Raises KernelError."""
@@ -189,7 +187,11 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)
         client.setblocking(True)
-        _send(client, answer(line))
+        with client.makefile("wb", buffering=PIECE_BYTES) as file:
+            for at, piece in enumerate(answer(line)):
+                file.write(piece)
+                if at == 0:
+                    file.flush()  # the client sees at once that an answer comes
         code = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client went away
@@ -215,9 +217,68 @@ def _read_line(client: socket.socket) -> bytes:
     return line.partition(b"\n")[0]
 
 
-def _send(client: socket.socket, document: Iterator[bytes]) -> None:
-    with client.makefile("wb", buffering=PIECE_BYTES) as file:
-        for number, piece in enumerate(document):
-            file.write(piece)
-            if number == 0:
-                file.flush()  # the client sees at once that an answer comes
+# The answers: one function of ``runtime.answers`` per query
+
+
+def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
+    """Yield the JSON answer to *line* in pieces; for an empty line, the whole status. An answer is one line: without an
+    end of line it was cut off."""
+    try:
+        yield from _pieces(snapshot, parse_request(line))
+    except RequestError as error:  # before any part of an answer
+        yield _encoded({"schema": SCHEMA, "error": str(error)})
+    yield b"\n"
+
+
+def _pieces(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
+    common, policy = snapshot.common, snapshot.policy
+    match request.query:
+        case "status":
+            yield from _long(summary.head(snapshot), "connections", connections.status_connections(snapshot))
+            rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
+            yield b"," + _encoded(rest)[1:]
+        case "head":
+            yield _encoded(summary.head(snapshot))
+        case "summary":
+            yield _encoded(summary.summary(snapshot))
+        case "connections":
+            found = connections.matching(snapshot, request)
+            start: int = request.get("offset")
+            page = found[start : start + request.get("limit")]
+            yield from _long({**common, "total": len(found)}, "connections", connections.details(snapshot, page))
+            yield b"}"
+        case "clients":
+            yield _encoded(summary.clients(snapshot, request))
+        case "explain":
+            yield _encoded(explain.explain(snapshot, request))
+        case "events":
+            ring = snapshot.engine.events.ring
+            head = {**common, "first": ring.first, "last": ring.last}
+            yield from _long(head, "events", explain.events(snapshot, request))
+            yield b"}"
+        case "client":
+            yield _encoded(connections.client(snapshot, request))
+        case "budgets":
+            yield _encoded({**common, "budgets": connections.client_budgets(snapshot, request.get("client"))})
+        case "policy":
+            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": policy.dry_run}
+            yield _encoded({**common, **about, "text": policy.text})
+        case "what_if":
+            yield _encoded(what_if.what_if(snapshot, request.get("policy")))
+
+
+def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iterator[bytes]:
+    """Yield, in pieces and without its closing brace, the object *head* plus the list *key* of *items*."""
+    yield _encoded(head)[:-1] + f',"{key}":['.encode()
+    separator = b""
+    for item in items:
+        yield separator + _encoded(item)
+        separator = b","
+    yield b"]"
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half a surrogate pair, of a request or a file's name: it may pass escaped
+        return json.dumps(value, default=attrgetter("value")).encode()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final
 
 from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
@@ -31,10 +31,6 @@ REST_SECONDS: Final = 0.02
 """Minimum pause between two requests."""
 ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
-NO_TUNNELS: Final[Mapping[str, Any]] = {"tunnels": ()}
-
-Ask = Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]]
-"""Sends a request to the daemon at a socket, and returns its answer. Raises OSError."""
 
 
 class Tunnels(Component):
@@ -43,12 +39,13 @@ class Tunnels(Component):
     def __init__(
         self,
         settings: Settings,
-        ask: Ask,
+        kernel: KernelAccess,
         changed: Callable[[Sequence[KernelEvent]], None],
         counted: Callable[[int, int, int], None],
     ) -> None:
         """*changed* takes events of paths; *counted* a cookie and the bytes sent and received before it was known."""
-        self._settings, self._ask, self._changed, self._counted = settings, ask, changed, counted
+        self._settings, self._ask = settings, kernel.ask_tunnels
+        self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}
@@ -59,8 +56,7 @@ class Tunnels(Component):
         self._said: set[tuple[str, int]] = set()
         """Tunnels that a warning has already reported as left alone."""
         self._heard = time.monotonic()
-        self._refused = ""
-        """Why the last request had no answer."""
+        self._answers = True
         self._is_prepared = False
         self._wake = asyncio.Event()
 
@@ -109,10 +105,9 @@ class Tunnels(Component):
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
         """Take the entries of paths; return the others."""
         paths = {each: target for each, target in entries.items() if self.is_path(each)}
-        if not paths:
-            return dict(entries)
-        self.wanted |= paths
-        self._wake.set()
+        if paths:
+            self.wanted |= paths
+            self._wake.set()
         return {each: target for each, target in entries.items() if each not in paths}
 
     def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
@@ -142,15 +137,14 @@ class Tunnels(Component):
             async with asyncio.timeout(ANSWER_SECONDS):
                 events = self.table.take(await self._ask(socket, request), time.monotonic())
         except (OSError, ValueError) as error:
-            why = str(error) or "no answer"
-            if not self._refused:
-                log.warning("tunnels: %s: %s; asking again each second", socket, why)
-            self._refused = why
+            if self._answers:
+                log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
+            self._answers = False
             # Packets flow on without the daemon, by its last answer.
-            return self.table.take(NO_TUNNELS, now) if now - self._heard > GONE_SECONDS else []
-        if self._refused:
+            return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
+        if not self._answers:
             log.info("tunnels: %s answers", socket)
-        self._refused, self._heard = "", now
+        self._answers, self._heard = True, now
         self._count_from_here(before)
         for name, port in self.table.strangers - self._said:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)

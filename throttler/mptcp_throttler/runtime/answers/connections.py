@@ -16,18 +16,7 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
-from mptcp_throttler.views.answers import (
-    AccountAnswer,
-    CapAnswer,
-    ClassAnswer,
-    ConnectionDetails,
-    OwnBudget,
-    OwnSubflow,
-    StatusConnection,
-    SubflowAnswer,
-    SubflowDetails,
-    TunnelPathName,
-)
+from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
@@ -38,7 +27,7 @@ Samples = Mapping[FourTuple, KernelSubflow]
 # status
 
 
-def status_connections(snapshot: Snapshot) -> Iterator[StatusConnection]:
+def status_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
     """Yield every connection, one at a time: there may be ten thousand."""
     subflow_answers, samples = _SubflowAnswers(snapshot), snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
@@ -52,12 +41,11 @@ def status_connections(snapshot: Snapshot) -> Iterator[StatusConnection]:
         }
 
 
-def classes(snapshot: Snapshot) -> list[ClassAnswer]:
-    """Return the classes in the kernel."""
+def classes(snapshot: Snapshot) -> list[answers.ClassAnswer]:
     return [class_answer(planner, minor) for planner in snapshot.planners for minor in sorted(planner.classes.actual)]
 
 
-def class_answer(planner: Planner, minor: int) -> ClassAnswer:
+def class_answer(planner: Planner, minor: int) -> answers.ClassAnswer:
     spec = planner.classes.actual[minor]
     return {
         "classid": f"{planner.ownership.htb_major:x}:{minor:x}",
@@ -73,9 +61,9 @@ class _SubflowAnswers:
         self._download, self._upload = snapshot.planners
         self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
 
-    def of(self, connection: Connection, samples: Samples) -> list[SubflowAnswer]:
+    def of(self, connection: Connection, samples: Samples) -> list[answers.SubflowAnswer]:
         down, up = by_direction(self._snapshot.verdicts(connection.token))
-        found: list[SubflowAnswer] = []
+        found: list[answers.SubflowAnswer] = []
         ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
         for subflow in connection.subflows:
             four_tuple = subflow.four_tuple
@@ -83,7 +71,7 @@ class _SubflowAnswers:
             sample, verdict, upload = samples.get(four_tuple), down.get(four_tuple), up.get(four_tuple)
             cap = _cap(subflow, verdict, self._download, self._landing)
             path = paths.get(four_tuple)
-            of_tunnel: TunnelPathName = {} if path is None else {"tunnel_path": path.name}
+            of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
             found.append(
                 {
                     **of_tunnel,
@@ -109,7 +97,7 @@ class _SubflowAnswers:
 _own_end = lru_cache(256)(end_text)  # twenty thousand subflows share a few
 
 
-def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> CapAnswer:
+def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> answers.CapAnswer:
     target = planner.entries.actual.get(subflow.four_tuple)
     throttle = None if verdict is None else verdict.throttle
     classid = None if target is None or target == UNCAPPED else f"{planner.ownership.htb_major:x}:{target.minor:x}"
@@ -129,22 +117,19 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
 def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
     """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
-    found = []
-    for connection in list(snapshot.connections.values()):
-        if token is not None and connection.token != token:
-            continue
-        if client is not None and all(each.four_tuple.remote != client for each in connection.subflows):
-            continue
+
+    def meets_all(connection: Connection) -> bool:
         verdicts = snapshot.verdicts(connection.token)
-        if path is not None and all(each.path != path for each in verdicts):
-            continue
-        if rule is not None and not any(
-            each.throttle is not None and each.rule is not None and each.rule.name == rule for each in verdicts
-        ):
-            continue
-        found.append(connection)
+        capping = (each.rule for each in verdicts if each.throttle is not None and each.rule is not None)
+        return (
+            token in (None, connection.token)
+            and (client is None or any(each.four_tuple.remote == client for each in connection.subflows))
+            and (path is None or any(each.path == path for each in verdicts))
+            and (rule is None or any(each.name == rule for each in capping))
+        )
+
     key = _SORTS[request.get("sort")]
-    return sorted(found, key=lambda each: key(snapshot, each))
+    return sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
 
 
 def _rate(snapshot: Snapshot, connection: Connection) -> Any:
@@ -165,8 +150,7 @@ _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
 }
 
 
-def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDetails]:
-    """Yield the connections of a page."""
+def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
     traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
     samples, sockets = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
     for connection in page:
@@ -177,7 +161,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[ConnectionDe
         weights = [(each.sent or 0) + (each.received or 0) for each in rates]
         weights = weights if sum(weights) else [sum(each) for each in carried]
         total = sum(weights)
-        subflows: list[SubflowDetails] = []
+        subflows: list[answers.SubflowDetails] = []
         for shown, four_tuple, rate, weight in zip(
             subflow_answers.of(connection, samples), four_tuples, rates, weights, strict=True
         ):
@@ -220,47 +204,52 @@ def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tup
 # client, budgets
 
 
-def own_connection(snapshot: Snapshot, request: Request) -> Connection | None:
-    """Return the one connection that *request* means; None if there is none, or several. A token takes precedence: the
-    subflow may have ended, and another connection may have its endpoint now."""
+def client(snapshot: Snapshot, request: Request) -> answers.ClientAnswer:
+    """Return what the owner of the one connection that *request* means may see; nothing if there is none, or several.
+    A token takes precedence: the subflow may have ended, and another connection may have its endpoint now."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
-        return snapshot.connections.get(token)
-    found = [
-        connection
-        for connection, subflow in snapshot.connections_with(request.get("endpoint"))
-        if local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
-    ]
-    return found[0] if len(found) == 1 else None
+        connection = snapshot.connections.get(token)
+    else:
+        found = [
+            connection
+            for connection, subflow in snapshot.connections_with(request.get("endpoint"))
+            if local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
+        ]
+        connection = found[0] if len(found) == 1 else None
+    return {
+        **snapshot.common,
+        "multipath": connection is not None,
+        "since": None if connection is None else snapshot.wall(connection.since),
+        "time_zone": str(snapshot.policy.time_zone),
+        "subflows": [] if connection is None else list(_own_subflows(snapshot, connection)),
+        "budgets": [] if connection is None else _connection_budgets(snapshot, connection),
+    }
 
 
-def own_subflows(snapshot: Snapshot, connection: Connection) -> list[OwnSubflow]:
-    """Return the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
-    capping = () if snapshot.policy.dry_run else snapshot.verdicts(connection.token)
-    down, up = by_direction(each for each in capping if each.throttle is not None)
-    paths = {each.four_tuple: each.path for each in snapshot.verdicts(connection.token)}
+def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answers.OwnSubflow]:
+    """Yield the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
+    verdicts = snapshot.verdicts(connection.token)
+    down, up = by_direction(each for each in verdicts if each.throttle is not None and not snapshot.policy.dry_run)
+    paths = {each.four_tuple: each.path for each in verdicts}
     samples, _ = snapshot.look_up([each.four_tuple for each in connection.subflows])
-    found: list[OwnSubflow] = []
     for four_tuple in (each.four_tuple for each in connection.subflows):
         cap, upload = down.get(four_tuple), up.get(four_tuple)
         sent, received = _carried(snapshot, four_tuple, samples)
-        found.append(
-            {
-                "path": paths.get(four_tuple),
-                "address": address_text(four_tuple.remote),
-                "capped": cap is not None,
-                "rate": None if cap is None or cap.throttle is None else cap.throttle.ceil,
-                "rule": None if cap is None or cap.rule is None else cap.rule.name,
-                "upload_rate": None if upload is None or upload.throttle is None else upload.throttle.ceil,
-                "bytes": sent + received,
-                "bytes_sent": sent,
-                "bytes_received": received,
-            }
-        )
-    return found
+        yield {
+            "path": paths.get(four_tuple),
+            "address": address_text(four_tuple.remote),
+            "capped": cap is not None,
+            "rate": None if cap is None or cap.throttle is None else cap.throttle.ceil,
+            "rule": None if cap is None or cap.rule is None else cap.rule.name,
+            "upload_rate": None if upload is None or upload.throttle is None else upload.throttle.ceil,
+            "bytes": sent + received,
+            "bytes_sent": sent,
+            "bytes_received": received,
+        }
 
 
-def connection_budgets(snapshot: Snapshot, connection: Connection) -> list[OwnBudget]:
+def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answers.OwnBudget]:
     """Return the accounts of the budgets that meter *connection*."""
     metering = _metering(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
@@ -268,7 +257,7 @@ def connection_budgets(snapshot: Snapshot, connection: Connection) -> list[OwnBu
     return [_own_budget(each) for each in rows if each["name"] in metering]
 
 
-def client_budgets(snapshot: Snapshot, address: bytes) -> list[OwnBudget]:
+def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget]:
     """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. It needs no
     connection: an operating system asks what is left when it joins a network, before it opens any. So budgets that
     would meter a subflow from *address* count as well."""
@@ -298,7 +287,7 @@ def _metering(verdicts: Iterable[Verdict]) -> set[str]:
     return {each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None}
 
 
-def _own_budget(row: AccountAnswer) -> OwnBudget:
+def _own_budget(row: answers.AccountAnswer) -> answers.OwnBudget:
     return {
         "name": row["name"],
         "client": row["client"],

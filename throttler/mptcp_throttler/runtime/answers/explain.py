@@ -1,8 +1,10 @@
-"""The answer to ``explain``: why each subflow has its cap or none, what would change that, and when."""
+"""The answers to ``events``, what happened, and ``explain``: why a subflow has its cap or none."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, Literal
 
 from mptcp_common.units import format_rate
@@ -16,7 +18,7 @@ from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
 from mptcp_throttler.telemetry.events import CUT, Happened
-from mptcp_throttler.views.answers import ExplainedConnection, ExplainedSubflow, StageWords
+from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedConnection, ExplainedSubflow, StageWords
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
@@ -29,8 +31,70 @@ _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kin
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 
-def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
-    """Return the connections that *request* names, the latest first."""
+def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
+    """Yield the requested events: the first after a number; without one, the latest."""
+    ring = snapshot.engine.events.ring
+    after, limit = request.get("after"), request.get("limit")
+    client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
+    # The client's address of each connection that exists or that an event names.
+    clients = {token: each.client for token, each in snapshot.connections.items()}
+    for event in ring.after(0):
+        if event.token is not None and event.four_tuple is not None:
+            clients.setdefault(event.token, event.four_tuple.remote)
+    found = (
+        event
+        for event in ring.after(after or 0)
+        if token in (None, event.token)
+        and rule in (None, event.rule)
+        and client in (None, _remote(event), clients.get(event.token or 0))
+    )
+    for event in deque(found, limit) if after is None else islice(found, limit):
+        known = event.four_tuple
+        remote = "" if known is None else end_text(known.remote, known.remote_port)
+        address = _remote(event) if event.token is None else clients.get(event.token)
+        yield {
+            "seq": event.sequence,
+            "time": event.time,
+            "kind": event.kind,
+            "token": None if event.token is None else f"{event.token:08x}",
+            "client": address_text(address or b""),
+            "remote": remote or None,
+            "local": None if known is None else end_text(known.local, known.local_port),
+            "path": event.path,
+            "rule": event.rule,
+            "direction": event.direction,
+            "text": _text(event, remote),
+        }
+
+
+def _remote(event: Happened) -> bytes | None:
+    return None if event.four_tuple is None else event.four_tuple.remote
+
+
+def _text(event: Happened, remote: str) -> str:
+    path = "" if event.path is None else f" on path {event.path}"
+    upload = "upload of " if event.direction == "up" else ""
+    match event.kind:
+        case kinds.CONNECTION:
+            return f"connection opened from {remote}"
+        case kinds.SUBFLOW:
+            return f"subflow {remote}: {event.detail}"
+        case kinds.CLOSED if not remote:
+            return f"connection closed: {event.detail}"
+        case kinds.CLOSED:
+            return f"subflow {remote} closed: {event.detail}"
+        case kinds.DECIDED:
+            return f"{upload}{remote}{path}: {event.detail}"
+        case kinds.APPLIED:
+            return f"{upload}{remote}{path}: cap of rule {event.rule} in force"
+        case kinds.LIFTED:
+            return f"{upload}{remote}{path}: no cap in force any more"
+        case _:
+            return f"{remote}{path}: {event.detail}" if remote else event.detail
+
+
+def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
+    """Explain the connections that *request* names, the latest first, :data:`MAX_CONNECTIONS` at most."""
     token, client, endpoint = (request.get(name) for name in ("token", "client", "endpoint"))
     connections = snapshot.connections
     if token is not None:
@@ -40,48 +104,46 @@ def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
         found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
         found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
-    return sorted(found, key=lambda each: each.since, reverse=True)
-
-
-def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[ExplainedConnection]:
-    """Explain *connections*, :data:`MAX_CONNECTIONS` at most."""
+    found.sort(key=lambda each: each.since, reverse=True)
     policy = ExplainedPolicy(snapshot.policy)
-    directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
-    found: list[ExplainedConnection] = []
-    for connection in connections[:MAX_CONNECTIONS]:
-        one = _Explained(snapshot, policy, connection)
-        found.append(
-            {
-                "token": f"{connection.token:08x}",
-                "client": address_text(connection.client),
-                "since": snapshot.wall(connection.since),
-                **snapshot.tunnel(connection),
-                "subflows": [
-                    one.subflow(subflow, direction)
-                    for subflow in connection.subflows
-                    for direction in directions
-                    if (subflow.four_tuple, direction) in one.steps[-1]
-                ],
-            }
-        )
-    return found
+    return {
+        **snapshot.common,
+        "time_zone": str(snapshot.policy.time_zone),
+        "total": len(found),
+        "connections": [_Explained(snapshot, policy, each).answer() for each in found[:MAX_CONNECTIONS]],
+    }
 
 
 class _Explained:
     def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
-        self.steps = [
+        self._steps = [
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.steps(connection)
         ]
         self._expected = decisions.expected(connection)
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
         self._whole_since = ring.whole_since
 
-    def subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
-        """Explain one direction of an active *subflow*."""
+    def answer(self) -> ExplainedConnection:
+        connection, snapshot = self._connection, self._snapshot
+        directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
+        return {
+            "token": f"{connection.token:08x}",
+            "client": address_text(connection.client),
+            "since": snapshot.wall(connection.since),
+            **snapshot.tunnel(connection),
+            "subflows": [
+                self._subflow(subflow, direction)
+                for subflow in connection.subflows
+                for direction in directions
+                if (subflow.four_tuple, direction) in self._steps[-1]
+            ],
+        }
+
+    def _subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
-        verdict = self.steps[-1][four_tuple, direction]
+        verdict = self._steps[-1][four_tuple, direction]
         throttle = verdict.throttle
         since = snapshot.engine.traffic.since(four_tuple, direction)
         tried = list(self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected))
@@ -122,8 +184,8 @@ class _Explained:
 
     def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
         """Yield what each stage added to the reason, or replaced it with."""
-        reasons = [step[four_tuple, direction].reason for step in self.steps]
-        for stage, step, before, after in zip(_STAGES, self.steps[1:], reasons[:-1], reasons[1:], strict=True):
+        reasons = [step[four_tuple, direction].reason for step in self._steps]
+        for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
             if before != after and added:
                 since = self._since(stage, step[four_tuple, direction], tried)

@@ -11,24 +11,21 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.closed_sockets import ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
-from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.views.answers import TunnelName
+from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelName
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +37,28 @@ class Snapshot:
     now: float
     """Seconds since the epoch."""
     started: float
+    policy_since: float
+    """When the policy in force was taken, monotonic seconds as *started*."""
     pid: int
-    settings: Settings
-    kernel: KernelAccess
     engine: Engine
     budgets: Budgets
     closed_sockets: ClosedSockets
-    path_manager: UserspacePathManager
-    reloads: PolicyReloads
+    reloads: ReloadCounts
     drift: DriftMonitor
     gauge: LoopGauge
     observers: Observers
 
+    @property
+    def common(self) -> Answer:
+        return {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": self.pid}
+
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""
         return time + self.engine.ahead
+
+    @property
+    def settings(self) -> Settings:
+        return self.engine.settings
 
     @property
     def policy(self) -> Policy:
@@ -63,7 +67,7 @@ class Snapshot:
     @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.reloads.since or self.started)
+        return self.wall(self.policy_since)
 
     @property
     def connections(self) -> Mapping[int, Connection]:
@@ -79,7 +83,6 @@ class Snapshot:
         return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
-        """Return the verdicts on a connection."""
         return self.engine.decisions.verdicts.get(token, ())
 
     def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
@@ -113,12 +116,12 @@ class Snapshot:
             return {}, {}
 
     def _sockets(self) -> KernelSockets:
-        return self.engine.tunnels.beside(self.kernel.sockets(self.settings))
+        return self.engine.tunnels.beside(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
         try:
-            return self.kernel.class_counters(self.settings, direction)
+            return self.engine.kernel.class_counters(self.settings, direction)
         except (KernelError, OSError) as error:
             log.error("%s; an answer shows classes without their counters", error)
             return {}

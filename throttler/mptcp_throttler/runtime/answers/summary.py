@@ -1,31 +1,33 @@
-"""The answers to ``head`` and ``summary``. Neither their size nor their cost depends on the number of connections.
+"""The answers to ``head``, ``summary`` and ``clients``: totals.
 
-The daemon keeps count with each decision; only caps in transition are looked at here.
+Neither size nor cost of the first two depends on the number of connections: the daemon keeps count with each decision;
+only caps in transition are looked at here. ``clients``, who uses what, passes once over the connections, and makes rows
+only for the clients that are shown.
 """
 
 from __future__ import annotations
 
+import heapq
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final, cast
 
-from mptcp_throttler.policy.model import Policy, Rule
+from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
+from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
+from mptcp_throttler.policy.model import Direction, Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.cap_totals import CapKey, Limits
-from mptcp_throttler.views.answers import (
-    Answer,
-    ClassTotals,
-    EffectHistograms,
-    HeadAnswer,
-    HistogramAnswer,
-    RuleTotals,
-    SummaryAnswer,
-)
-from mptcp_throttler.views.budgets import budget_rows
-from mptcp_throttler.views.words import paths_in_words, rules_in_words
+from mptcp_throttler.telemetry.cap_totals import CapKey, CapTotal, Limits
+from mptcp_throttler.views import answers
+from mptcp_throttler.views.budgets import budget_rows, budgets_of
+from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
+
+log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256
 """Maximum of listed classes; caps per client may be more."""
@@ -34,11 +36,10 @@ MAX_BUDGETS: Final = 100
 MAX_TUNNEL_PATHS: Final = 1000
 
 
-def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
-    """Return the common *answer* plus what the daemon is and does."""
+def head(snapshot: Snapshot) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
-        **answer,
+        **snapshot.common,
         "started": snapshot.wall(snapshot.started),
         "now": snapshot.now,
         "interfaces": list(settings.interfaces),
@@ -50,16 +51,15 @@ def head(snapshot: Snapshot, answer: Answer) -> HeadAnswer:
             "dry_run": policy.dry_run,
             "rules": [rule.name for rule in policy.rules],
         },
-        "reloads": snapshot.reloads.as_json(),
+        "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.trouble,
-        "path_manager": "user space" if snapshot.path_manager.in_force else "kernel",
+        "path_manager": "user space" if engine.path_manager.in_force else "kernel",
         "uploads_shaped": engine.uploads.in_force,
         "in_step": all(each.classes.settled and each.entries.settled for each in snapshot.planners),
     }
 
 
 def counters(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the counters of the daemon's parts."""
     engine = snapshot.engine
     download, upload = engine.downloads, engine.uploads
     return {
@@ -77,15 +77,14 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
-    """Return the common *answer* plus aggregates."""
+def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
-        **answer,
+        **snapshot.common,
         "started": snapshot.wall(snapshot.started),
         "connections": len(snapshot.connections),
         "tunnels": [
@@ -118,9 +117,9 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
         "guard": {"relaxed": engine.guard.relaxed(), "interventions": engine.guard.counters.relaxations},
         "counters": counters(snapshot),
         "loop": snapshot.gauge.as_json(),
-        "reaction": cast("HistogramAnswer", engine.join_latency.as_json()),
-        "effect": cast("EffectHistograms", engine.cap_latency.as_json()),
-        "reloads": snapshot.reloads.as_json(),
+        "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
+        "effect": cast("answers.EffectHistograms", engine.cap_latency.as_json()),
+        "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.trouble,
         "captures": snapshot.observers.capturing(),
         "bpf": {"pacing": engine.paced.possible, "counting": snapshot.closed_sockets.are_counted},
@@ -146,7 +145,7 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
                 yield CapKey(standing[2], standing[1], planner.direction)
 
 
-def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTotals]:
+def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     Limits are those of existing classes; for a cap that no subflow has, those that it would have."""
     rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
@@ -157,8 +156,8 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTo
         return place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value
 
     for key in sorted(throttles.keys() | caps.keys(), key=order):
-        total, throttle = caps.get(key), throttles.get(key)
-        limits = {} if total is None else total.limits
+        total, throttle = caps.get(key, CapTotal(key)), throttles.get(key)
+        limits = total.limits
         kinds = list(limits)
         if not kinds and throttle is not None:
             kinds = [Limits(throttle.rate, throttle.ceil, throttle.share)]
@@ -167,16 +166,16 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[RuleTo
             "rule": key.rule,
             "path": key.path,
             "direction": key.direction,
-            "capped": 0 if total is None else total.subflows,
+            "capped": total.subflows,
             "landing": pending.get(key, 0),
             "rate": min((each.rate for each in kinds), default=None),
             "lowest_ceil": min((each.ceil for each in kinds), default=None),
             "ceil": max((each.ceil for each in kinds), default=None),
             "total_ceil": sum(each.ceil * number for each, number in limits.items()),
             "classes": sum(limits.values()),
-            "shared_classes": 0 if total is None else total.shared,
+            "shared_classes": total.shared,
             "share": max(kinds, key=lambda each: limits.get(each, 0)).share if kinds else None,
-            "bytes": 0 if total is None else total.bytes,
+            "bytes": total.bytes,
         }
 
 
@@ -190,8 +189,8 @@ def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
             yield CapKey(rule.name, path, direction)
 
 
-def _classes(snapshot: Snapshot) -> list[ClassTotals]:
-    found: list[ClassTotals] = []
+def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
+    found: list[answers.ClassTotals] = []
     for planner in snapshot.planners:
         counted = snapshot.class_counters(planner.direction) if planner.classes.actual else {}
         rules = {cap.minor: scope.rule for scope, cap in planner.caps.items()}
@@ -207,3 +206,131 @@ def _classes(snapshot: Snapshot) -> list[ClassTotals]:
                 }
             )
     return sorted(found, key=lambda each: (-(each["bytes"] or 0), each["classid"]))[:MAX_CLASSES]
+
+
+# clients
+
+
+class _Client:
+    """One address that opened connections, or that only has a budget account."""
+
+    def __init__(self, address: bytes) -> None:
+        self.address = address
+        self.addresses = {address}
+        self.connections = self.subflows = self.capped = 0
+        self.sent = self.received = self.sent_rate = self.received_rate = 0
+        self.budgets: list[answers.AccountAnswer] = []
+        """The fullest first."""
+
+    def take(self, connection: Connection, snapshot: Snapshot, is_dry: bool) -> None:
+        traffic = snapshot.engine.traffic
+        self.connections += 1
+        for subflow in connection.subflows:
+            four_tuple = subflow.four_tuple
+            rates, (sent, received) = traffic.rates(four_tuple), traffic.carried(four_tuple)
+            self.subflows += 1
+            self.addresses.add(four_tuple.remote)
+            self.sent += sent
+            self.received += received
+            self.sent_rate += rates.sent or 0
+            self.received_rate += rates.received or 0
+        if not is_dry:
+            verdicts = snapshot.verdicts(connection.token)
+            self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
+
+    def answer(self) -> answers.ClientTotals:
+        return {
+            "client": address_text(self.address) or "",
+            "connections": self.connections,
+            "subflows": self.subflows,
+            "capped": self.capped,
+            "rate_sent": self.sent_rate,
+            "rate_received": self.received_rate,
+            "bytes_sent": self.sent,
+            "bytes_received": self.received,
+            "budgets": self.budgets,
+        }
+
+
+_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+    "rate": lambda each: (-each.sent_rate - each.received_rate, -each.sent - each.received, each.address),
+    "bytes": lambda each: (-each.sent - each.received, each.address),
+    "connections": lambda each: (-each.connections, each.address),
+    "client": lambda each: (len(each.address), each.address),
+}
+
+
+def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
+    """Return the first clients in the order of *request*."""
+    found: dict[bytes, _Client] = {}
+    is_dry = snapshot.policy.dry_run
+    for connection in list(snapshot.connections.values()):
+        address = connection.client
+        if not address:  # its last subflow has ended, but the connection has not yet
+            continue
+        client = found.get(address)
+        if client is None:
+            client = found[address] = _Client(address)
+        client.take(connection, snapshot, is_dry)
+    total, limit, sort = len(found), request.get("limit"), request.get("sort")
+    if sort == "budget":
+        shown = _fullest(snapshot, found, limit)
+    else:
+        shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
+    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
+    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys()):
+        if row["client"] is not None:
+            owners[row["client"]].budgets.append(row)
+    return {
+        **snapshot.common,
+        "total": total,
+        "clients": [each.answer() for each in shown],
+        "plain_tcp": _plain_tcp(snapshot, limit),
+    }
+
+
+def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> list[_Client]:
+    """Return first the clients that used most of their own budget, connected or not; then the others."""
+    policy = snapshot.policy
+    most = limit * max(1, len(policy.budgets))
+    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts(), snapshot.now, most)
+    owners = {address: client for client in found.values() for address in client.addresses}
+    shown: dict[bytes, _Client] = {}
+    for row in rows:
+        if row["client"] is not None:
+            address = ip_address(row["client"]).packed
+            owner = owners.get(address) or _Client(address)
+            shown.setdefault(owner.address, owner)
+    others = (each for each in found.values() if each.address not in shown)
+    rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
+    return list(islice([*shown.values(), *rest], limit))
+
+
+def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
+    """Return how many sockets on the proxy's ports are no known subflow, and the *most* clients with the most of them;
+    None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP connection from
+    the last milliseconds may be among them."""
+    ports = frozenset(snapshot.settings.ownership.listen_ports)
+    traffic = snapshot.engine.traffic
+    found: Counter[bytes] = Counter()
+    for table in TABLES:
+        try:
+            with table.open() as lines:
+                ours = (each for each in sockets(lines, ESTABLISHED) if each.local_port in ports)
+                four_tuples = (unmapped(FourTuple(*each)) for each in ours)
+                found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
+        except FileNotFoundError:
+            continue  # a kernel without IPv6
+        except OSError as error:
+            log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
+            return None
+    for address in [each for each in found if ip_address(each).is_loopback]:
+        del found[address]  # this host's own, such as queries for Squid's figures
+    return {
+        "connections": found.total(),
+        "total": len(found),
+        "clients": [
+            {"client": address_text(address) or "", "connections": number}
+            for address, number in found.most_common(most)
+        ],
+    }

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.config.files import accept_policy
-from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Budget, Direction, Policy, Throttle
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Budget, Direction, Throttle
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
-from mptcp_throttler.views.answers import Answer, Difference, WhatIfAnswer
+from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
@@ -60,7 +59,7 @@ class _Treatment:
         return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
 
 
-def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
+def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     """Decide about every connection by the policy of *text*, in this child, whose copy of the daemon is disposable.
     This is the longest query, and every reader of the status may send it. So it runs after the proxy, for a limited
     time. Raises RequestError if that is too short."""
@@ -71,14 +70,21 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
         policy, _ = accept_policy(text, "policy", snapshot.settings)
     except DocumentError as error:
         # mypy: the keys that may be left out are left out.
-        return {**answer, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
+        return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     dry_run_now = snapshot.policy.dry_run
     # Without the path manager in user space, no subflow of an existing connection becomes backup; new ones do.
-    later = "" if snapshot.path_manager.in_force or policy.dry_run else ", from the next connection on"
+    later = "" if snapshot.engine.path_manager.in_force or policy.dry_run else ", from the next connection on"
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
-    for connection, now, then in _decided(snapshot, policy, end):
+    decisions, connections = snapshot.engine.decisions, snapshot.connections
+    decisions.set_policy(policy)
+    for number, (token, connection) in enumerate(connections.items()):
+        if time.monotonic() > end:
+            done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
+            raise RequestError(f"to decide by this policy takes too long: {done}")
+        now = snapshot.verdicts(token)
+        *_, then = decisions.steps(connection)
         before, after = _treatments(now, dry_run_now), _treatments(then, policy.dry_run, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
@@ -94,9 +100,20 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
             else:
                 continue
             if len(row) < MAX_LISTED:
-                row.append(_difference(connection, verdicts[key], old, new, key in after))
+                verdict = verdicts[key]  # the other policy's if that decided, otherwise the current one
+                row.append(
+                    {
+                        "token": f"{connection.token:08x}",
+                        "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
+                        "path": verdict.path,
+                        "direction": verdict.direction,
+                        "now": old.words(new),
+                        "then": new.words(old),
+                        "why": verdict.reason if key in after else None,
+                    }
+                )
     return {
-        **answer,
+        **snapshot.common,
         "errors": [],
         "changes": changes,
         "changed": changed,
@@ -106,35 +123,6 @@ def what_if(snapshot: Snapshot, answer: Answer, text: str) -> WhatIfAnswer:
         "capped_then": capped_then,
         "dry_run_now": dry_run_now,
         "dry_run_then": policy.dry_run,
-    }
-
-
-def _decided(
-    snapshot: Snapshot, policy: Policy, end: float
-) -> Iterator[tuple[Connection, tuple[Verdict, ...], tuple[Verdict, ...]]]:
-    """Yield each connection, its verdicts now, and those by *policy*. Raises RequestError at *end*."""
-    decisions, connections = snapshot.engine.decisions, snapshot.connections
-    decisions.set_policy(policy)
-    for number, (token, connection) in enumerate(connections.items()):
-        if time.monotonic() > end:
-            done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
-            raise RequestError(f"to decide by this policy takes too long: {done}")
-        *_, verdicts = decisions.steps(connection)
-        yield connection, snapshot.verdicts(token), verdicts
-
-
-def _difference(
-    connection: Connection, verdict: Verdict, old: _Treatment, new: _Treatment, decided: bool
-) -> Difference:
-    """*verdict* is the other policy's if that has *decided*, otherwise the current one."""
-    return {
-        "token": f"{connection.token:08x}",
-        "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),
-        "path": verdict.path,
-        "direction": verdict.direction,
-        "now": old.words(new),
-        "then": new.words(old),
-        "why": verdict.reason if decided else None,
     }
 
 
