@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from mptcp_common.status_client import ask_async
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.capture import Capture
-from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
+from mptcp_throttler.kernel.mptcp_pm.family import PathManagerEvents, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables, NftablesNetfilter

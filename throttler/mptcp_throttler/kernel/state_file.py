@@ -32,8 +32,6 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ADDRESS = "\0mptcp-throttler"
 _ASKED = 4096
 """Listen backlog: nobody accepts the connections that ask who holds the address."""
-_CREDENTIALS = struct.Struct("=iII")
-"""``struct ucred``: process, user, group."""
 
 
 def read_state(path: Path) -> str | None:
@@ -155,7 +153,10 @@ def _holder() -> tuple[int, int] | None:
             asking.connect(_ADDRESS)
         except OSError:
             return None
-        process, user, _group = _CREDENTIALS.unpack(
-            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+        return peer(asking)
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process id and user id of the other end of a Unix socket."""
+    process, user, _group = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process, user

@@ -17,8 +17,8 @@ from pathlib import Path
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket
+from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote, SubflowCommands, subscribed_socket
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, remove_socket
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
@@ -145,7 +145,7 @@ class UserspacePathManager(Component):
             self._keeper.close()
         self._keeper = await self._kernel.keeper(self._state_directory)
         if is_managed():
-            with listener() as events:
+            with subscribed_socket(drops_all=True) as events:
                 tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
                 tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
 
