@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
@@ -295,10 +294,6 @@ class FakeKernel:
 
     @property
     def access(self) -> KernelAccess:
-        @asynccontextmanager
-        async def opened(port: FakeTrafficControl) -> AsyncIterator[FakeTrafficControl]:
-            yield port
-
         async def nothing_left(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
 
@@ -308,11 +303,11 @@ class FakeKernel:
 
         return replace(
             REAL,
-            traffic_control=lambda _: opened(self.traffic_control),
+            traffic_control=lambda _: self.traffic_control,
             netfilter=lambda _: ("iptables", self.netfilter),
             remove_other_backends=nothing_left,
             upload_missing=lambda: None,
-            upload_traffic_control=lambda _: opened(self.upload_traffic_control),
+            upload_traffic_control=lambda _: self.upload_traffic_control,
             upload_netfilter=lambda _: self.upload_netfilter,
             nftables=lambda: self.nftables,  # type: ignore[arg-type, return-value]
             sockets=lambda _: self.sockets,

@@ -30,9 +30,8 @@ def renamed(host: LiveNode, name: str, new: str) -> None:
 async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
     """Return what a start with *interfaces* has prepared, with smaller segments."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
-    async with tc.opened():
-        await tc.prepare()
-        await limit_gso(tc, 6250)
+    await tc.prepare()
+    await limit_gso(tc, 6250)
     return tc
 
 
@@ -61,8 +60,7 @@ def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_sto
 
     async def stop() -> None:
         tc = HtbTrafficControl(["t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -92,8 +90,7 @@ def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: 
 
     async def successor() -> None:
         tc = await started(tmp_path, ["t9", "t1"])
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -114,8 +111,7 @@ def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now
     async def successor() -> tuple[str, str]:
         tc = await started(tmp_path, ["t0"])
         roots = [link.run(["tc", "qdisc", "show", "dev", name]).stdout for name in ("t0", "t9")]
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
         return roots[0], roots[1]
 
     with link.entered():
@@ -136,8 +132,7 @@ def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now
 def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["nowhere0"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
+        await tc.prepare()
 
     with link.entered(), pytest.raises(KernelError, match="no interface nowhere0"):
         asyncio.run(scenario())
@@ -152,10 +147,9 @@ def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveN
 
     async def start() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            with pytest.raises(KernelError, match="t1 has filters"):
-                await tc.prepare()
-            assert not tc.prepared
+        with pytest.raises(KernelError, match="t1 has filters"):
+            await tc.prepare()
+        assert not tc.prepared
 
     with link.entered():
         asyncio.run(start())
@@ -167,8 +161,7 @@ def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveN
 def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
     async def start(interfaces: list[str]) -> None:
         tc = HtbTrafficControl(interfaces, Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
+        await tc.prepare()
 
     with link.entered():
         asyncio.run(start(["t0"]))
@@ -187,9 +180,8 @@ def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: 
 
     async def start() -> None:
         tc = HtbTrafficControl(["t0"], Ownership(), tmp_path)
-        async with tc.opened():
-            with pytest.raises(KernelError, match="it says what to put back at the root"):
-                await tc.prepare()
+        with pytest.raises(KernelError, match="it says what to put back at the root"):
+            await tc.prepare()
 
     with link.entered():
         asyncio.run(start())
@@ -201,12 +193,11 @@ def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp
 
     async def start() -> None:
         tc = HtbTrafficControl(["u0"], Ownership(), tmp_path)
-        async with tc.opened():
-            for _ in range(3):
-                link.run(["ip", "link", "add", "u0", "type", "veth", "peer", "u1"])
-                await tc.prepare()
-                assert len(json.loads((tmp_path / "replaced.json").read_text())) == 1
-                link.run(["ip", "link", "del", "u0"])
+        for _ in range(3):
+            link.run(["ip", "link", "add", "u0", "type", "veth", "peer", "u1"])
+            await tc.prepare()
+            assert len(json.loads((tmp_path / "replaced.json").read_text())) == 1
+            link.run(["ip", "link", "del", "u0"])
 
     with link.entered():
         asyncio.run(start())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,8 +30,7 @@ from mptcp_throttler.kernel.sockets.meter import open_socket_meter
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.sysctl import OwnedSysctls, mptcp_missing
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
-from mptcp_throttler.kernel.tc.htb import read_class_counters
-from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.kernel.tc.htb import IfbTrafficControl, read_class_counters
 from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
 from mptcp_throttler.policy.model import Direction
@@ -89,12 +87,12 @@ class RouteSource(Protocol):
 class KernelAccess:
     """How each part is opened. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
 
-    traffic_control: Callable[[Settings], AbstractAsyncContextManager[EgressTrafficControl]]
+    traffic_control: Callable[[Settings], EgressTrafficControl]
     netfilter: Callable[[Settings], tuple[str, Netfilter]]
     remove_other_backends: Callable[[str, Settings], Awaitable[None]]
     upload_missing: Callable[[], str | None]
     """Says what this host lacks to shape uploads; None if nothing."""
-    upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]
+    upload_traffic_control: Callable[[Settings], TrafficControl]
     upload_netfilter: Callable[[Settings], Netfilter]
     nftables: Callable[[], LibNftables]
     sockets: Callable[[Settings], KernelSockets]
@@ -120,11 +118,11 @@ class KernelAccess:
 
 
 REAL = KernelAccess(
-    traffic_control=lambda s: HtbTrafficControl(s.interfaces, s.ownership, s.state_directory).opened(),
+    traffic_control=lambda s: HtbTrafficControl(s.interfaces, s.ownership, s.state_directory),
     netfilter=lambda s: open_netfilter(s.netfilter, s.ownership),
     remove_other_backends=lambda backend, s: remove_other_backends(backend, s.ownership),
     upload_missing=nftables_missing,
-    upload_traffic_control=lambda s: IfbTrafficControl(s.ownership).opened(),
+    upload_traffic_control=lambda s: IfbTrafficControl(s.ownership),
     upload_netfilter=lambda s: NftablesNetfilter(NftTable.upload(s.ownership, s.interfaces)),
     nftables=LibNftables,
     sockets=lambda s: SocketDiagnostics(s.ownership.listen_ports),

@@ -83,6 +83,11 @@ def text(value: bytes | None) -> str:
     return (value or b"").rstrip(b"\0").decode(errors="replace")
 
 
+def integer(value: bytes) -> int:
+    """Return the unsigned integer of an attribute's payload, 0 if that is empty."""
+    return int.from_bytes(value, sys.byteorder)
+
+
 def listen(
     protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
 ) -> socket.socket:

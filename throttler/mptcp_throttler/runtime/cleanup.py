@@ -102,8 +102,7 @@ async def _path_manager(settings: Settings) -> str:
 
 
 async def _root_qdiscs(settings: Settings) -> str:
-    async with REAL.traffic_control(settings) as traffic_control:
-        await traffic_control.restore()
+    await REAL.traffic_control(settings).restore()
     return f"{', '.join(settings.interfaces)}: root qdisc as before"
 
 

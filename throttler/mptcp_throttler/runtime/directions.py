@@ -47,7 +47,7 @@ class Downloads(Component):
         """Take the interfaces, or adopt what a killed daemon left there."""
         if self._tc is not None:
             return
-        tc = await self._stack.enter_async_context(self._kernel.traffic_control(self._settings))
+        tc = self._kernel.traffic_control(self._settings)
         self.backend, netfilter = self._kernel.netfilter(self._settings)
         self._stack.callback(netfilter.close)
         self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(netfilter))
@@ -205,7 +205,7 @@ class Uploads(Component, Consumer):
             missing = self._kernel.upload_missing()
             if missing is not None:
                 raise KernelError(f"a rule is for uploads, which needs nftables: {missing}")
-            tc = await self._stack.enter_async_context(self._kernel.upload_traffic_control(self._settings))
+            tc = self._kernel.upload_traffic_control(self._settings)
             netfilter = self._kernel.upload_netfilter(self._settings)
             self._stack.callback(netfilter.close)
             self.reconciler = Reconciler(self.planner, tc, netfilter)

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from socket import NETLINK_ROUTE
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
-from mptcp_throttler.kernel.tc.htb import DOWN_LEAF, HtbTree
+from mptcp_throttler.kernel.tc.htb import HtbTree
 from mptcp_throttler.kernel.tc.link import Link, find, set_gso
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The EgressTrafficControl port on interfaces of the network namespace in which it is opened."""
+    """The EgressTrafficControl port on interfaces of the network namespace in which it is used."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
@@ -44,13 +42,7 @@ class HtbTrafficControl:
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
-        self._tree: HtbTree
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[HtbTrafficControl]:
-        async with AsyncIPRoute() as ipr:
-            self._tree = HtbTree(ipr, self._ownership, DOWN_LEAF)
-            yield self
+        self._tree = HtbTree(ownership)
 
     async def prepare(self) -> None:
         links = self._links()

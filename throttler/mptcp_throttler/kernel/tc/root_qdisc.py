@@ -12,7 +12,15 @@ import struct
 from typing import NamedTuple
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_REPLACE,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    integer,
+    text,
+)
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_GETTCLASS, RTM_GETTFILTER = 40, 42, 46
@@ -27,7 +35,8 @@ RESTORABLE = frozenset(
 """Without red and netem: the kernel does not dump their probability and delay tables."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 """Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
-_TCMSG = struct.Struct("=BxxxiIII")
+TCMSG = struct.Struct("=BxxxiIII")
+"""struct tcmsg: family, interface, handle, parent, info."""
 
 
 class Saved(NamedTuple):
@@ -78,25 +87,25 @@ def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
 
 def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved]) -> None:
     """Replace the root of *interface* with *tree*, or with the default qdisc if that is empty. Raises KernelError."""
-    header = _TCMSG.pack(0, index, 0, TC_H_ROOT, 0)
+    header = TCMSG.pack(0, index, 0, TC_H_ROOT, 0)
     netlink.request(RTM_DELQDISC, 0, header, f"remove the root qdisc of {interface}", ignore=[2, 22])
     for saved in tree:
         kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
         what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {interface}"
-        payload = _TCMSG.pack(0, index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
+        payload = TCMSG.pack(0, index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
         netlink.request(saved.message, NLM_F_CREATE | NLM_F_REPLACE, payload, what)
 
 
 def _dump(netlink: NetlinkSocket, get: int, new: int, index: int) -> list[Saved]:
     found = []
-    for body in netlink.dump(get, _TCMSG.pack(0, index, 0, 0, 0), "list qdiscs and classes"):
-        _family, owner, handle, parent, _info = _TCMSG.unpack_from(body)
+    for body in netlink.dump(get, TCMSG.pack(0, index, 0, 0, 0), "list qdiscs and classes"):
+        _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
         if owner != index:
             continue
         kind, kept = "", b""
-        for number, payload in attributes(body, _TCMSG.size):
+        for number, payload in attributes(body, TCMSG.size):
             if number == TCA_KIND:
-                kind = payload.rstrip(b"\0").decode()
+                kind = text(payload)
             if number == TCA_OPTIONS and kind == "htb":
                 payload = _htb_version_as_asked_for(payload)  # noqa: PLW2901
             if number in (TCA_KIND, TCA_OPTIONS, TCA_STAB):
@@ -110,13 +119,13 @@ def _htb_version_as_asked_for(options: bytes) -> bytes:
     fixed = b""
     for number, payload in attributes(options):
         if number == TCA_HTB_INIT:
-            payload = struct.pack("=I", int.from_bytes(payload[:4], "little") >> 16) + payload[4:]  # noqa: PLW2901
+            payload = struct.pack("=I", integer(payload[:4]) >> 16) + payload[4:]  # noqa: PLW2901
         fixed += attribute(number, payload)
     return fixed
 
 
 def _filters(netlink: NetlinkSocket, index: int, parent: int) -> bool:
-    return any(True for _ in netlink.dump(RTM_GETTFILTER, _TCMSG.pack(0, index, 0, parent, 0), "list filters"))
+    return any(True for _ in netlink.dump(RTM_GETTFILTER, TCMSG.pack(0, index, 0, parent, 0), "list filters"))
 
 
 def _parents_first(objects: list[Saved]) -> list[Saved]:
