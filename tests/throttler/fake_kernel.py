@@ -16,6 +16,7 @@ from fakes import FakeNetfilter, FakeTrafficControl
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.bpf import SocketMeter, SocketPacing
 from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import (
     ClosedSocket,
@@ -90,16 +91,16 @@ class FakeSockets:
     def close(self) -> None: ...
 
 
-class FakeMeter:
+class FakeMeter(SocketMeter):
     """Sockets that closed and were not taken out yet."""
 
     def __init__(self) -> None:
         self.waiting: list[ClosedSocket] = []
         self.open = True
 
-    def closed(self) -> list[ClosedSocket]:
+    def closed(self) -> Iterator[ClosedSocket]:
         taken, self.waiting = self.waiting, []
-        return taken
+        return iter(taken)
 
     def check(self) -> list[str]:
         return []
@@ -123,7 +124,7 @@ class FakeSubflows:
     def close(self) -> None: ...
 
 
-class FakePacing:
+class FakePacing(SocketPacing):
     """Sockets that take their limits at once, as the kernel's do a round trip later."""
 
     def __init__(self, sockets: FakeSockets) -> None:
@@ -303,7 +304,7 @@ class FakeKernel:
 
         return replace(
             REAL,
-            traffic_control=lambda _: self.traffic_control,
+            traffic_control=lambda _: self.traffic_control,  # type: ignore[arg-type, return-value]
             netfilter=lambda _: ("iptables", self.netfilter),
             remove_other_backends=nothing_left,
             upload_missing=lambda: None,
@@ -313,8 +314,8 @@ class FakeKernel:
             sockets=lambda _: self.sockets,
             pacing=lambda _: self.pacing,
             meter=lambda _: self.meter,
-            capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
-            events=events,
+            capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),  # type: ignore[arg-type, return-value]
+            events=events,  # type: ignore[arg-type]
             routes=lambda s: Routes(s.interfaces[:1]),
             prefer_event_loop=lambda: None,
             notices=lambda _: (),

@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
-from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.kernel.tc.link import find
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame
@@ -69,6 +68,10 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
         ]
         parts.append(f"({family} and ({' or '.join([f'{at(13)} & 6 != 0', *signals])}))")
     return f"({ports}) and ({' or '.join(parts)})"
+
+
+class InterfaceDownError(KernelError):
+    """The interface exists but is down: nothing can be captured until it is up."""
 
 
 def _reason(error: Exception) -> str:

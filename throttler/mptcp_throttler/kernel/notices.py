@@ -48,7 +48,7 @@ class KernelChange:
     who: str
 
 
-class _Listener:
+class NoticeSource:
     """A non-blocking netlink socket for notifications, except those caused by our own adapters."""
 
     def __init__(self, protocol: int, groups: Collection[int]) -> None:
@@ -87,7 +87,7 @@ class _Listener:
         return False
 
 
-class LinkNotices(_Listener):
+class LinkNotices(NoticeSource):
     """Notifications about *interfaces*, their root qdiscs, classes and queues."""
 
     def __init__(self, interfaces: Collection[str], htb_major: int) -> None:
@@ -123,7 +123,7 @@ class LinkNotices(_Listener):
             yield KernelChange(what, process_of(port))
 
 
-class NftablesNotices(_Listener):
+class NftablesNotices(NoticeSource):
     """Notifications about our nftables tables. A message at the end of each transaction names the author."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
+from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
-from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
@@ -112,7 +112,7 @@ async def _limits(settings: Settings) -> str:
             return ""
         kept: Collection[KernelSubflow]
         try:
-            pacing = BpfSocketPacing(settings.ownership, for_accepted=False)
+            pacing = SocketPacing(settings.ownership, for_accepted=False)
         except KernelError as error:
             limited = [each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None]
             if limited:

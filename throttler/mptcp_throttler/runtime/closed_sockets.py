@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.ports import SocketMeter
+from mptcp_throttler.kernel.bpf import SocketMeter
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component

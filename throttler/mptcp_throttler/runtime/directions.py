@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.ports import EgressTrafficControl
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
@@ -40,7 +40,7 @@ class Downloads(Component):
         self.reconciler: Reconciler
         self._settings = settings
         self._kernel = kernel
-        self._tc: EgressTrafficControl | None = None
+        self._tc: HtbTrafficControl | None = None
         self._stack = AsyncExitStack()
 
     async def prepare(self, policy: Policy) -> None:

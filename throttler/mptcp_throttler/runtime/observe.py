@@ -16,8 +16,10 @@ from typing import Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import InterfaceDownError
+from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.capture import Capture, InterfaceDownError
+from mptcp_throttler.kernel.mptcp_pm.family import PathManagerEvents
+from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
@@ -89,10 +91,10 @@ class Observers:
         self._take = engine.take_events
         self._joined = engine.joined
         self._interface_returned = interface_returned
-        self._captures: dict[str, SegmentSource] = {}
+        self._captures: dict[str, Capture] = {}
         self._reading = ReadingShare(time.monotonic())
-        self._events: EventSource | None = None
-        self._routes: RouteSource | None = None
+        self._events: PathManagerEvents | None = None
+        self._routes: Routes | None = None
         self._resynced = time.monotonic()
         self._asking: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -227,7 +229,7 @@ class Observers:
                     self._take(events)
         self.ask_soon()
 
-    def _read_capture(self, capture: SegmentSource) -> None:
+    def _read_capture(self, capture: Capture) -> None:
         begun = time.thread_time()
         self._take_segments(capture)
         pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
@@ -236,11 +238,11 @@ class Observers:
             self._loop.remove_reader(capture.fileno())
             self._loop.call_later(pause, self._read_again, capture)
 
-    def _read_again(self, capture: SegmentSource) -> None:
+    def _read_again(self, capture: Capture) -> None:
         if self._captures.get(capture.interface) is capture:
             self._loop.add_reader(capture.fileno(), self._read_capture, capture)
 
-    def _take_segments(self, capture: SegmentSource) -> None:
+    def _take_segments(self, capture: Capture) -> None:
         events: list[Event] = []
         joins: list[Segment] = []
         try:

@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The EgressTrafficControl port on interfaces of the network namespace in which it is used."""
+    """The TrafficControl port on interfaces, which other programs use too, of the current network namespace."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
+        """Our root is in place, so that :meth:`restore` has work to do."""
         self.left_out: dict[str, str] = {}
         self.settled = True
         self._interfaces = tuple(interfaces)
@@ -155,6 +156,7 @@ class HtbTrafficControl:
             log.error("%s", error)
 
     def want_gso(self, limit: Callable[[int], int]) -> None:
+        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
         self._gso, self.settled = limit, False
 
     async def settle(self) -> None:
