@@ -10,9 +10,9 @@ from tc_link import CLASSES, ROOTS, dump, limit_gso, with_classes
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.link import Link
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
 pytestmark = pytest.mark.kernel
@@ -87,8 +87,8 @@ def test_a_restoration_that_failed_half_way_is_taken_up_again(
     before = dump(link)
     whole = root_qdisc.restore
 
-    def fails_half_way(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
-        whole(netlink, index, interface, tree[:2])
+    def fails_half_way(link: Link, tree: list[root_qdisc.Saved]) -> None:
+        whole(link, tree[:2])
         raise KernelError("refused")
 
     async def restore() -> None:

@@ -11,9 +11,9 @@ from tc_link import ROOTS, dump, limit_gso, with_classes
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.link import Link
 from mptcp_throttler.shaping.model import Ownership
 
 pytestmark = pytest.mark.kernel
@@ -55,7 +55,7 @@ def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_sto
 ) -> None:
     before = dump(link)
 
-    def refuses(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
+    def refuses(link: Link, tree: list[root_qdisc.Saved]) -> None:
         raise KernelError("refused")
 
     async def stop() -> None:

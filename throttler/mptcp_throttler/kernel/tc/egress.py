@@ -13,11 +13,9 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from socket import NETLINK_ROUTE
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.htb import HtbTree
@@ -89,11 +87,10 @@ class HtbTrafficControl:
             try:
                 await self._take(link)
             except KernelError as error:
-                with NetlinkSocket(NETLINK_ROUTE) as netlink:
-                    if self._tree.is_ours(netlink, link):
-                        failed = error
-                    else:
-                        refused[link.name] = str(error)
+                if self._tree.is_ours(link):
+                    failed = error
+                else:
+                    refused[link.name] = str(error)
         if failed is not None:
             raise failed
         return refused
@@ -101,10 +98,8 @@ class HtbTrafficControl:
     async def _take(self, link: Link) -> bool:
         """Put our root on *link*; return whether it replaced another. Raises KernelError with that one restored."""
         before = None
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            if not self._tree.is_ours(netlink, link):
-                before = [saved._asdict() for saved in root_qdisc.save(netlink, link.index, link.name)]
-        if before is not None:
+        if not self._tree.is_ours(link):
+            before = [saved._asdict() for saved in root_qdisc.save(link)]
             # An interface that is created again has another index.
             for index, noted in list(self._noted.items()):
                 if noted["name"] == link.name and find(int(index)) is None:
@@ -221,15 +216,14 @@ class HtbTrafficControl:
     def _restore_one(self, link: Link) -> None:
         """Restore what *link* had before our root, and forget it. Raises KernelError."""
         noted = self._noted.get(str(link.index), {})
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # A restoration that failed midway has already removed our root; the note says to continue.
-            if self._tree.is_ours(netlink, link) or noted.get("restoring"):
-                tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
-                if noted:
-                    noted["restoring"] = True
-                    self._write_notes()
-                root_qdisc.restore(netlink, link.index, link.name, tree)
-                log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+        # A restoration that failed midway has already removed our root; the note says to continue.
+        if self._tree.is_ours(link) or noted.get("restoring"):
+            tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
+            if noted:
+                noted["restoring"] = True
+                self._write_notes()
+            root_qdisc.restore(link, tree)
+            log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
         if noted:
             if noted["gso"] != link.gso:
                 set_gso(link, noted["gso"])

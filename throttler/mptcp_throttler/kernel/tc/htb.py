@@ -90,15 +90,15 @@ class HtbTree:
         self._received = received
         self._leaf_kind = "tbf" if received else "pfifo"
 
-    def is_ours(self, netlink: NetlinkSocket, link: Link) -> bool:
+    def is_ours(self, link: Link) -> bool:
         """Tell whether *link* has our root qdisc."""
-        return root_qdisc.root_handle(netlink, link.index) == ("htb", self._root)
+        root = root_qdisc.present(link)
+        return root is not None and (root.kind, root.handle) == ("htb", self._root)
 
     async def make_root(self, link: Link) -> None:
         """Install or adopt our root with its two fixed classes on *link*."""
         what = f"put HTB at the root of {link.name}"
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            fresh = not self.is_ours(netlink, link)
+        fresh = not self.is_ours(link)
         if fresh:
             try:
                 async with AsyncIPRoute() as ipr:
