@@ -113,6 +113,14 @@ def listen(
     return netlink
 
 
+def bind_as_ours(netlink: socket.socket) -> None:
+    """Give a socket a port id of :data:`OUR_PORTS`."""
+    for _ in range(_ATTEMPTS):
+        with suppress(OSError):
+            return netlink.bind((OUR_PORTS | random.getrandbits(16), 0))
+    netlink.bind((0, 0))
+
+
 def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
     """Yield up to *limit* waiting datagrams; None if the kernel lost some (ENOBUFS). Raises OSError otherwise."""
     for _ in range(limit):
@@ -149,16 +157,10 @@ class NetlinkSocket:
             ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.settimeout(10.0)
-        self._bind()
+        bind_as_ours(self._socket)
         self._sequence = 0
         self.interrupted = False
         """The kernel's table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing."""
-
-    def _bind(self) -> None:
-        for _ in range(_ATTEMPTS):
-            with suppress(OSError):
-                return self._socket.bind((OUR_PORTS | random.getrandbits(16), 0))
-        self._socket.bind((0, 0))
 
     def __enter__(self) -> NetlinkSocket:
         return self

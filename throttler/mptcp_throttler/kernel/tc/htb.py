@@ -19,10 +19,12 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from socket import NETLINK_ROUTE
 from types import MappingProxyType
+from typing import Any
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
@@ -32,6 +34,7 @@ from mptcp_throttler.kernel.netlink import (
     NetlinkSocket,
     attribute,
     attributes,
+    bind_as_ours,
     integer,
     string,
     text,
@@ -101,7 +104,7 @@ class HtbTree:
         fresh = not self.is_ours(link)
         if fresh:
             try:
-                async with AsyncIPRoute() as ipr:
+                async with _iproute() as ipr:
                     await ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
@@ -199,7 +202,7 @@ class IfbTrafficControl:
 
     async def prepare(self) -> None:
         try:
-            async with AsyncIPRoute() as ipr:
+            async with _iproute() as ipr:
                 if _upload_device() is None:
                     await ipr.link("add", ifname=UPLOAD_DEVICE, kind="ifb")
                 link = _upload_device()
@@ -233,7 +236,7 @@ class IfbTrafficControl:
         link = _upload_device()
         if link is not None:
             try:
-                async with AsyncIPRoute() as ipr:
+                async with _iproute() as ipr:
                     await ipr.link("del", index=link.index)
             except NetlinkError as error:
                 raise KernelError(f"remove the IFB device {UPLOAD_DEVICE}: {error}") from error
@@ -251,6 +254,14 @@ def _upload_device() -> Link | None:
     if link is not None and link.kind != "ifb":
         raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device: it is in the way of rules for uploads")
     return link
+
+
+@asynccontextmanager
+async def _iproute() -> AsyncIterator[Any]:
+    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours."""
+    async with AsyncIPRoute() as ipr:
+        bind_as_ours(ipr.socket)
+        yield ipr
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
