@@ -91,7 +91,8 @@ def state_directory(path: Path) -> Iterator[int]:
     """Open the directory *path*. Raises KernelError if others can write to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _check_owner(os.fstat(descriptor), path)
+        if why := distrust(os.fstat(descriptor)):
+            raise KernelError(f"{path} {why}")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -102,10 +103,6 @@ def _check(found: os.stat_result, path: Path) -> None:
         raise KernelError(f"{path} is no regular file; remove it")
     if found.st_nlink > 1:
         raise KernelError(f"{path} has a second name in the file system; remove it")
-    _check_owner(found, path)
-
-
-def _check_owner(found: os.stat_result, path: Path) -> None:
     if why := distrust(found):
         raise KernelError(f"{path} {why}")
 

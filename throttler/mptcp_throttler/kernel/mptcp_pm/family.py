@@ -28,7 +28,6 @@ from mptcp_throttler.kernel.netlink import (
     datagrams,
     listen,
     messages,
-    string,
     text,
 )
 from mptcp_throttler.kernel.state_file import read_state, write_state
@@ -117,7 +116,7 @@ def _event(body: bytes, now: float) -> KernelEvent | None:
 
 def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
-    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
+    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + attribute(_CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0")
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
         what = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
         fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, what), _GENLMSG.size))

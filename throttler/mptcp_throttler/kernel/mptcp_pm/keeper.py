@@ -64,8 +64,7 @@ class Keeper:
         while True:
             # Handle the owner first: a successor gets in only after the owner's sysctls are restored.
             if self._owner is not None:
-                select.select([self._owner, self._listening], [], [])
-                if _readable(self._owner):
+                if self._owner in select.select([self._owner, self._listening], [], [])[0]:
                     if not self._hear(self._owner):
                         return
                 else:
@@ -193,10 +192,6 @@ def _info(message: bytes) -> bytes:
             return message[offset + 4 : offset + length]
         offset += (length + 3) & ~3
     return b""
-
-
-def _readable(owner: socket.socket) -> bool:
-    return bool(select.select([owner], [], [], 0)[0])
 
 
 def _send(owner: socket.socket, message: bytes) -> None:

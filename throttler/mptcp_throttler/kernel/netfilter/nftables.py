@@ -212,7 +212,7 @@ class NftablesNetfilter:
             part = items[start : start + _CHUNK]
             await self._run(self._additions(part), f"add {len(part)} map entries")
             self._note_chains({target for _, target in part})
-            await self._drop_unused_chains(self._added(part))
+            await self._drop_unused_chains({self._note(ft, target) for ft, target in part})
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         part = list(entries.items())
@@ -225,7 +225,8 @@ class NftablesNetfilter:
         self._changes += 2
         self._nft.run(text, f"add {len(part)} map entries")
         self._note_chains({target for _, target in part})
-        self._added(part)
+        for ft, target in part:
+            self._note(ft, target)
         return True
 
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
@@ -238,36 +239,24 @@ class NftablesNetfilter:
             "add", {ft: f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh.items()}
         )
 
-    def _added(self, part: list[tuple[FourTuple, Target]]) -> set[Target]:
-        """Record entries; return the former targets of those that changed."""
-        left = set()
-        for ft, target in part:
-            before = self._targets.get(ft)
-            if before == target:
-                continue
-            if before is not None:
-                left.add(before)
-                self._no_longer(ft)
-            self._targets[ft] = target
+    def _note(self, four_tuple: FourTuple, target: Target | None) -> Target | None:
+        """Record an entry's target, None if the entry is gone; return its former target."""
+        before = self._targets.pop(four_tuple, None)
+        if before is not None:
+            self._uses[before] -= 1
+            if not self._uses[before]:
+                del self._uses[before]
+        if target is not None:
+            self._targets[four_tuple] = target
             self._uses[target] += 1
-        return left
+        return before
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
         for start in range(0, len(gone), _CHUNK):
             part = gone[start : start + _CHUNK]
             await self._run(self._deletions(part), f"remove {len(part)} map entries")
-            left = {self._targets[ft] for ft in part}
-            for ft in part:
-                self._no_longer(ft)
-            await self._drop_unused_chains(left)
-
-    def _no_longer(self, four_tuple: FourTuple) -> None:
-        target = self._targets.pop(four_tuple, None)
-        if target is not None:
-            self._uses[target] -= 1
-            if not self._uses[target]:
-                del self._uses[target]
+            await self._drop_unused_chains({self._note(ft, None) for ft in part})
 
     async def remove(self) -> None:
         commands = (f"add table {self._table.name}", f"delete table {self._table.name}")
@@ -294,8 +283,8 @@ class NftablesNetfilter:
         texts = {v: ", ".join(each for ft, each in elements.items() if ft.is_ipv6 is (v == 6)) for v in (4, 6)}
         return [f"{verb} element {self._table.name} v{v} {{ {text} }}" for v, text in texts.items() if text]
 
-    async def _drop_unused_chains(self, candidates: Iterable[Target]) -> None:
-        unused = [target for target in set(candidates) - {_FOREIGN} if target not in self._uses]
+    async def _drop_unused_chains(self, candidates: Iterable[Target | None]) -> None:
+        unused = [each for each in set(candidates) - {_FOREIGN} if each is not None and each not in self._uses]
         for target in unused:
             self._made.pop(target, None)
         names = sorted(map(nft_chain_name, unused))

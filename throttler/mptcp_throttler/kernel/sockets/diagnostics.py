@@ -21,14 +21,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel import netlink
 from mptcp_throttler.kernel.netlink import (
-    NLA_TYPE_MASK,
-    NLM_F_DUMP,
-    NLMSG_ERROR,
     NetlinkSocket,
     attribute,
     attributes,
-    check_end,
     error_of,
     messages,
     raise_first,
@@ -117,7 +114,7 @@ class SocketDiagnostics:
         refused: dict[FourTuple, KernelError] = {}
         for four_tuple, data, _ in self._answers(four_tuples):
             for kind, _, _, _, body in messages(data):
-                if kind == NLMSG_ERROR and error_of(body) != errno.ENOENT:
+                if kind == netlink.NLMSG_ERROR and error_of(body) != errno.ENOENT:
                     refused[four_tuple] = refusal(body, _LOOK_UP)
                 elif kind == SOCK_DIAG_BY_FAMILY and (each := _details(body)) is not None and each[0] == four_tuple:
                     found[four_tuple] = each[1]
@@ -169,17 +166,17 @@ class SocketDiagnostics:
     def pieces(self) -> Iterator[list[KernelSubflow]]:
         """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
         self._decoder.begin_sweep()
-        with NetlinkSocket(_NETLINK_SOCK_DIAG) as netlink:
+        with NetlinkSocket(_NETLINK_SOCK_DIAG) as dump:
             filled, end = time.monotonic(), None
-            sequence = netlink.send([(DUMP, NLM_F_DUMP, _dump_request(self._ports))], _DUMP)
+            sequence = dump.send([(DUMP, netlink.NLM_F_DUMP, _dump_request(self._ports))], _DUMP)
             while end is None:
-                data = netlink.receive(_DUMP)
+                data = dump.receive(_DUMP)
                 # The kernel fills a datagram when the previous one is received.
                 read, filled = filled, time.monotonic()
                 piece: list[KernelSubflow] = []
                 end = self._decoder.decode(data, sequence, DUMP, piece, read)
                 if end is not None:
-                    check_end(end[1], _DUMP)
+                    netlink.check_end(end[1], _DUMP)
                 yield piece
         self._decoder.end_sweep()
 
@@ -382,7 +379,7 @@ def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Pat
     found: dict[_Path, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)
-        here = (*path, kind & NLA_TYPE_MASK)
+        here = (*path, kind & netlink.NLA_TYPE_MASK)
         if length < 4 or start + length > end or here in found:
             return None
         found[here] = start + 4, length - 4

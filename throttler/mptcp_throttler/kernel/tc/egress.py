@@ -45,9 +45,9 @@ class HtbTrafficControl:
 
     async def prepare(self) -> None:
         links = self._links()
-        if not links and self.prepared:
-            return  # wait for an interface to return
         if not links:
+            if self.prepared:
+                return  # wait for an interface to return
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         if self.prepared:
             refused = await self._take_each(links)
@@ -97,25 +97,25 @@ class HtbTrafficControl:
 
     async def _take(self, link: Link) -> bool:
         """Put our root on *link*; return whether it replaced another. Raises KernelError with that one restored."""
-        before = None
-        if not self._tree.is_ours(link):
-            before = [saved._asdict() for saved in root_qdisc.save(link)]
-            # An interface that is created again has another index.
-            for index, noted in list(self._noted.items()):
-                if noted["name"] == link.name and find(int(index)) is None:
-                    del self._noted[index]
-            self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": before}
-            self._write_notes()
+        if self._tree.is_ours(link):
+            await self._tree.make_root(link)
+            return False
+        before = root_qdisc.save(link)
+        # An interface that is created again has another index.
+        for index, noted in list(self._noted.items()):
+            if noted["name"] == link.name and find(int(index)) is None:
+                del self._noted[index]
+        tree = [saved._asdict() for saved in before]
+        self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
+        self._write_notes()
         try:
             await self._tree.make_root(link)
         except KernelError:
-            if before is not None:
-                self._give_back(link)
+            self._give_back(link)
             raise
-        if before is not None:
-            what = ", ".join(str(saved["kind"]) for saved in before) or "the default"
-            log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
-        return before is not None
+        what = ", ".join(saved.kind for saved in before) or "the default"
+        log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
+        return True
 
     def _leave_out(self, refused: dict[str, str]) -> None:
         for name, why in refused.items():

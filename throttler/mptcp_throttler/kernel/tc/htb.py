@@ -28,30 +28,11 @@ from typing import Any
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
-from mptcp_throttler.kernel.netlink import (
-    NLM_F_CREATE,
-    NLM_F_REPLACE,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    bind_as_ours,
-    integer,
-    string,
-    text,
-)
+from mptcp_throttler.kernel.netlink import REPLACE, NetlinkSocket, attribute, attributes, bind_as_ours, integer, text
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.link import Link, find
-from mptcp_throttler.kernel.tc.root_qdisc import (
-    RTM_GETQDISC,
-    RTM_GETTCLASS,
-    RTM_NEWQDISC,
-    RTM_NEWTCLASS,
-    TC_H_ROOT,
-    TCA_KIND,
-    TCA_OPTIONS,
-    TCMSG,
-)
+from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT, TCA_KIND, TCA_OPTIONS, TCMSG
 from mptcp_throttler.shaping.commands import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, TBF_RATE, tbf_burst
 from mptcp_throttler.shaping.model import (
     DEFAULT_MINOR,
@@ -118,7 +99,7 @@ class HtbTree:
             queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
             # Without fq_codel in the kernel the default class keeps HTB's own pfifo.
             ignored = () if self._received else (errno.ENOENT,)
-            await _request([(what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue)], ignored)
+            await _request([(what, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
@@ -132,7 +113,7 @@ class HtbTree:
         if self._received:
             options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
-        yield what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue
+        yield what, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
     def _class(self, what: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
@@ -145,7 +126,7 @@ class HtbTree:
             if speed > _MAX_RATE_32:
                 options += attribute(kind, struct.pack("=Q", speed))
         body = _message(link.index, self._root | spec.minor, parent, "htb", options)
-        return what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWTCLASS, body
+        return what, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
         """Remove classes from all *links*; ignore missing ones."""
@@ -162,7 +143,7 @@ class HtbTree:
         ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # The kernel applies the interface to class dumps only: a qdisc dump covers all interfaces.
-            async for body in in_turns(netlink.dump(RTM_GETQDISC, _of(link), "list qdiscs")):
+            async for body in in_turns(netlink.dump(root_qdisc.RTM_GETQDISC, _of(link), "list qdiscs")):
                 handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
                 if parent == TC_H_ROOT:
                     ours = ours or (kind, handle) == ("htb", self._root)
@@ -170,7 +151,7 @@ class HtbTree:
                     limits[parent] = _tbf_packets(options) if self._received else integer(options[:4])
             specs: dict[int, ClassSpec] = {}
             parents: dict[int, int] = {}
-            classes = netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
+            classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
             async for body in in_turns(classes):
                 handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
                 if kind == "htb" and handle >> 16 == self._major:
@@ -282,7 +263,7 @@ def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, Clas
     found: dict[int, ClassCounters] = {}
     for link in filter(None, map(find, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            for body in netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
+            for body in netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
                 handle, _parent, _kind, statistics = _read(body, link, _TCA_STATS2)
                 counters = dict(attributes(statistics))
                 basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
@@ -323,7 +304,7 @@ def _rate(rate: int) -> bytes:
 
 def _message(index: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
     options = attribute(TCA_OPTIONS, options) if options else b""
-    return TCMSG.pack(0, index, handle, parent, 0) + string(TCA_KIND, kind) + options
+    return TCMSG.pack(0, index, handle, parent, 0) + attribute(TCA_KIND, kind.encode() + b"\0") + options
 
 
 def _tbf(burst: int, limit: int) -> bytes:

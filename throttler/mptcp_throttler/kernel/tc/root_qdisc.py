@@ -15,15 +15,7 @@ from socket import NETLINK_ROUTE
 from typing import NamedTuple
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import (
-    NLM_F_CREATE,
-    NLM_F_REPLACE,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    integer,
-    text,
-)
+from mptcp_throttler.kernel.netlink import REPLACE, NetlinkSocket, attribute, attributes, integer, text
 from mptcp_throttler.kernel.tc.link import Link
 
 RTM_NEWQDISC, _RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
@@ -93,7 +85,7 @@ def restore(link: Link, tree: list[Saved]) -> None:
             kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
             what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {link.name}"
             payload = TCMSG.pack(0, link.index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
-            netlink.request(saved.message, NLM_F_CREATE | NLM_F_REPLACE, payload, what)
+            netlink.request(saved.message, REPLACE, payload, what)
 
 
 def _dump(get: int, new: int, link: Link) -> list[Saved]:
