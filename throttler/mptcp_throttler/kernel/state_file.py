@@ -135,22 +135,14 @@ def _hold(held: socket.socket) -> None:
         held.bind(_ADDRESS)
         held.listen(_ASKED)
     except OSError as error:
-        holder = _holder()
-        if holder is not None and holder[1] in (0, os.geteuid(), throttler_uid()):
-            what = f"a throttler is running already in this network namespace: process {holder[0]}"
-            raise AlreadyRunning(what) from error
-        log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
-
-
-def _holder() -> tuple[int, int] | None:
-    """Return process id and user id of the listener at our address, or None."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
-        try:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
             asking.connect(_ADDRESS)
-        except OSError:
-            return None
-        return peer(asking)
+            process, user = peer(asking)
+            if user in (0, os.geteuid(), throttler_uid()):
+                what = f"a throttler is running already in this network namespace: process {process}"
+                raise AlreadyRunning(what) from error
+        log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

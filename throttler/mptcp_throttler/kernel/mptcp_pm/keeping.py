@@ -85,7 +85,7 @@ class KeeperConnection:
 async def find_keeper(state_directory: Path) -> KeeperConnection | None:
     """Return a predecessor's keeper, after it restored what it held, or None. Raises KernelError."""
     for _ in range(_TRIES):
-        connection = await _connect(state_directory)
+        connection = _connect(state_directory)
         if connection is None:
             return None
         greeting = await _greeting(connection)
@@ -149,7 +149,7 @@ def _start(state_directory: Path, events: socket.socket) -> None:
         raise KernelError(f"start the keeper of the path manager: its interpreter ended with {result.returncode}")
 
 
-async def _connect(state_directory: Path) -> socket.socket | None:
+def _connect(state_directory: Path) -> socket.socket | None:
     connection = _unix_socket()
     try:
         with opened_directory(state_directory) as directory:
@@ -174,10 +174,10 @@ async def _greeting(connection: socket.socket) -> str | None:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
+    except TimeoutError as error:  # before its base class OSError
+        raise KernelError("the keeper of the path manager does not answer") from error
     except OSError:
         return None
-    except TimeoutError as error:
-        raise KernelError("the keeper of the path manager does not answer") from error
     return words[1].decode("ascii") if len(words) == 2 and words[0] == keeper.READY else None
 
 
