@@ -175,6 +175,7 @@ async def _greeting(connection: socket.socket) -> str | None:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
     except TimeoutError as error:  # before its base class OSError
+        connection.close()
         raise KernelError("the keeper of the path manager does not answer") from error
     except OSError:
         return None

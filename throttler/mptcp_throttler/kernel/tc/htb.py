@@ -71,6 +71,7 @@ class HtbTree:
     def __init__(self, ownership: Ownership, received: bool = False) -> None:
         self._major = ownership.htb_major
         self._root = ownership.htb_major << 16
+        self._fixed = (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
         self._received = received
         self._leaf_kind = "tbf" if received else "pfifo"
 
@@ -91,7 +92,7 @@ class HtbTree:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before it made them, or somebody changed them.
-        for minor, parent in self._fixed():
+        for minor, parent in self._fixed:
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
             kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._received else ("fq_codel", b"")
@@ -159,16 +160,13 @@ class HtbTree:
                     specs[minor] = _spec(minor, options, limits.get(handle, 0))
                     parents[minor] = parent
         problems = [] if ours else [f"our root qdisc is not on {link.name}"]
-        for minor, parent in self._fixed():
+        for minor, parent in self._fixed:
             found = specs.pop(minor, None)
             # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
             hangs = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
             if ours and not (found and hangs and (found.rate, found.ceil) == (FULL_SPEED, FULL_SPEED)):
                 problems.append(f"class {self._major:x}:{minor:x} of {link.name} is not as we made it")
         return problems, specs
-
-    def _fixed(self) -> tuple[tuple[int, int], ...]:
-        return (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
 
 
 class IfbTrafficControl:
