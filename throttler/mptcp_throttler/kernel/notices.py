@@ -159,16 +159,11 @@ def process_of(port: int) -> str:
 
 
 def _is_of_this_process(port: int, protocol: int) -> bool:
-    wanted = None
-    for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]:
-        fields = line.split()
-        if (int(fields[1]), int(fields[2])) == (protocol, port):
-            wanted = f"socket:[{fields[9]}]"
-    if wanted is None:
-        return False
-    for descriptor in os.listdir("/proc/self/fd"):
+    rows = map(str.split, Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:])
+    wanted = {f"socket:[{row[9]}]" for row in rows if (int(row[1]), int(row[2])) == (protocol, port)}
+    for descriptor in os.listdir("/proc/self/fd") if wanted else ():
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
+            if os.readlink(f"/proc/self/fd/{descriptor}") in wanted:
                 return True
     return False
 

@@ -22,15 +22,7 @@ from typing import Any, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import netlink
-from mptcp_throttler.kernel.netlink import (
-    NetlinkSocket,
-    attribute,
-    attributes,
-    error_of,
-    messages,
-    raise_first,
-    refusal,
-)
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages, raise_first, refusal
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
 
 _BATCH = 64
@@ -102,7 +94,7 @@ class SocketDiagnostics:
         read = time.monotonic()
         for four_tuple, data, sequence in self._answers(four_tuples):
             other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
-            if other is not None and error_of(other[1]) != errno.ENOENT:
+            if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
                 refused[four_tuple] = refusal(other[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening one.
         asked = set(four_tuples)
@@ -114,7 +106,7 @@ class SocketDiagnostics:
         refused: dict[FourTuple, KernelError] = {}
         for four_tuple, data, _ in self._answers(four_tuples):
             for kind, _, _, _, body in messages(data):
-                if kind == netlink.NLMSG_ERROR and error_of(body) != errno.ENOENT:
+                if kind == netlink.NLMSG_ERROR and netlink.error_of(body) != errno.ENOENT:
                     refused[four_tuple] = refusal(body, _LOOK_UP)
                 elif kind == SOCK_DIAG_BY_FAMILY and (each := _details(body)) is not None and each[0] == four_tuple:
                     found[four_tuple] = each[1]
