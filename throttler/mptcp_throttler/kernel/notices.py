@@ -2,7 +2,7 @@
 
 Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
 adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
-libraries are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
+libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
 The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
@@ -53,9 +53,6 @@ class NoticeSource:
 
     def __init__(self, protocol: int, groups: Collection[int]) -> None:
         """Raises KernelError."""
-        self._protocol = protocol
-        self._libraries: set[int] = set()
-        """Port ids of this process's sockets that libraries opened."""
         self._socket = listen(
             protocol, groups, "listen to what others change", buffer=_BUFFER_BYTES, drops=_drops_ours()
         )
@@ -77,14 +74,6 @@ class NoticeSource:
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         raise NotImplementedError
-
-    def _is_ours(self, port: int) -> bool:
-        if port >> 16 == OUR_PORTS >> 16 or port in self._libraries:
-            return True
-        if port and _is_of_this_process(port, self._protocol):
-            self._libraries.add(port)
-            return True
-        return False
 
 
 class LinkNotices(NoticeSource):
@@ -119,7 +108,7 @@ class LinkNotices(NoticeSource):
             what = f"{of_class if kind in _CLASS else root} of {name}"
         else:
             return
-        if name in self._interfaces and not self._is_ours(port):
+        if name in self._interfaces:
             yield KernelChange(what, process_of(port))
 
 
@@ -130,6 +119,8 @@ class NftablesNotices(NoticeSource):
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
         self._changed: dict[int, str] = {}
         """Changes of unfinished transactions, by port id."""
+        self._libraries: set[int] = set()
+        """Port ids of this process's sockets that libraries opened."""
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
@@ -144,6 +135,11 @@ class NftablesNotices(NoticeSource):
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
                 number = kind & 0xFF
                 self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
+
+    def _is_ours(self, port: int) -> bool:
+        if port and port not in self._libraries and _is_of_this_process(port, NETLINK_NETFILTER):
+            self._libraries.add(port)
+        return port in self._libraries
 
 
 def process_of(port: int) -> str:
