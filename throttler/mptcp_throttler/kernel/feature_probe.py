@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
@@ -38,13 +38,11 @@ _ENTRIES = {
 
 
 async def _use(netfilter: Netfilter) -> None:
-    try:
+    with closing(netfilter):
         await netfilter.prepare()
         await netfilter.upsert_entries(_ENTRIES)
         if await netfilter.read_entries() != _ENTRIES:
             raise KernelError("entries are not as they were made")
-    finally:
-        netfilter.close()
 
 
 def _use_backend(wanted: str) -> None:

@@ -20,24 +20,18 @@ from typing import Any
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 
-NLMSG_ERROR = 2
-NLMSG_DONE = 3
-NLM_F_REQUEST = 0x1
-NLM_F_ACK = 0x4
 NETLINK_NETFILTER = 12
-NLM_F_CREATE = 0x400
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_CREATE, NLM_F_DUMP = 0x400, 0x300
 REPLACE = NLM_F_CREATE | 0x100
 """Make an object, or replace it (NLM_F_REPLACE)."""
-NLM_F_DUMP = 0x300
-NLM_F_DUMP_INTR = 0x10
-NLA_NESTED = 0x8000
-NLA_NET_BYTEORDER = 0x4000
-NLA_TYPE_MASK = 0x3FFF
+NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
 """The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Above
 every process id, which the kernel assigns by default."""
 
+_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x10
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _HEADER = struct.Struct("=IHHII")
@@ -186,7 +180,7 @@ class NetlinkSocket:
         """Send all requests; return the failures by index in *batch*. Raises KernelError if answers cannot be read."""
         failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
-            part = [(kind, flags | NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
+            part = [(kind, flags | _NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
             first = self.send(part, what)
             waiting = len(part)
             while waiting:
@@ -218,7 +212,7 @@ class NetlinkSocket:
         """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
         self.interrupted = False
         for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, what):
-            self.interrupted = self.interrupted or flags & NLM_F_DUMP_INTR != 0
+            self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0
             if answer in (NLMSG_DONE, NLMSG_ERROR):
                 check_end(body, what)
                 return
@@ -237,7 +231,7 @@ class NetlinkSocket:
         data = bytearray()
         for kind, flags, payload in requests:
             self._sequence = (self._sequence + 1) & _SEQUENCE_MASK
-            data += _HEADER.pack(16 + len(payload), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+            data += _HEADER.pack(16 + len(payload), kind, flags | _NLM_F_REQUEST, self._sequence, 0)
             data += payload + b"\0" * (-len(payload) % 4)
         try:
             self._socket.send(data)

@@ -8,6 +8,7 @@ backend until it is probed or opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, IPTABLES_THERE
@@ -49,13 +50,11 @@ async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[
             continue
         refused[name] = None
         if iptables.in_use() if name == BY_IPTABLES else nftables.available() is None:
-            other = _opened(name, ownership)
-            try:
-                await other.remove()
-            except KernelError as error:
-                refused[name] = error
-            finally:
-                other.close()
+            with closing(_opened(name, ownership)) as other:
+                try:
+                    await other.remove()
+                except KernelError as error:
+                    refused[name] = error
     return refused
 
 
