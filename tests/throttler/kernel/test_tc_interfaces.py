@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tc_link import ROOTS, dump, limit_gso, with_classes
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
+from mptcp_throttler.kernel.notices import KernelChange, LinkNotices
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.link import Link
@@ -201,3 +203,21 @@ def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp
 
     with link.entered():
         asyncio.run(start())
+
+
+def test_what_we_make_is_not_heard_as_a_change_by_others(link: LiveNode, tmp_path: Path) -> None:
+    """pyroute2 makes the root by a socket of its own."""
+
+    async def heard() -> tuple[list[KernelChange], list[KernelChange]]:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        with closing(LinkNotices(["t0", "t1"], Ownership().htb_major)) as notices:
+            await tc.prepare()
+            await tc.restore()
+            ours = list(notices.read())
+            link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "pfifo"])
+            return ours, list(notices.read())
+
+    with link.entered():
+        ours, theirs = asyncio.run(heard())
+    assert not ours
+    assert {each.what for each in theirs} == {"root qdisc of t0"}
