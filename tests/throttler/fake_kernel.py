@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
@@ -17,6 +16,7 @@ from fakes import FakeNetfilter, FakeTrafficControl
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.bpf import SocketMeter, SocketPacing
 from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import (
     ClosedSocket,
@@ -91,16 +91,16 @@ class FakeSockets:
     def close(self) -> None: ...
 
 
-class FakeMeter:
+class FakeMeter(SocketMeter):
     """Sockets that closed and were not taken out yet."""
 
     def __init__(self) -> None:
         self.waiting: list[ClosedSocket] = []
         self.open = True
 
-    def closed(self) -> list[ClosedSocket]:
+    def closed(self) -> Iterator[ClosedSocket]:
         taken, self.waiting = self.waiting, []
-        return taken
+        return iter(taken)
 
     def check(self) -> list[str]:
         return []
@@ -124,7 +124,7 @@ class FakeSubflows:
     def close(self) -> None: ...
 
 
-class FakePacing:
+class FakePacing(SocketPacing):
     """Sockets that take their limits at once, as the kernel's do a round trip later."""
 
     def __init__(self, sockets: FakeSockets) -> None:
@@ -295,10 +295,6 @@ class FakeKernel:
 
     @property
     def access(self) -> KernelAccess:
-        @asynccontextmanager
-        async def opened(port: FakeTrafficControl) -> AsyncIterator[FakeTrafficControl]:
-            yield port
-
         async def nothing_left(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
 
@@ -308,18 +304,18 @@ class FakeKernel:
 
         return replace(
             REAL,
-            traffic_control=lambda _: opened(self.traffic_control),
+            traffic_control=lambda _: self.traffic_control,  # type: ignore[arg-type, return-value]
             netfilter=lambda _: ("iptables", self.netfilter),
             remove_other_backends=nothing_left,
             upload_missing=lambda: None,
-            upload_traffic_control=lambda _: opened(self.upload_traffic_control),
+            upload_traffic_control=lambda _: self.upload_traffic_control,
             upload_netfilter=lambda _: self.upload_netfilter,
             nftables=lambda: self.nftables,  # type: ignore[arg-type, return-value]
             sockets=lambda _: self.sockets,
             pacing=lambda _: self.pacing,
             meter=lambda _: self.meter,
-            capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
-            events=events,
+            capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),  # type: ignore[arg-type, return-value]
+            events=events,  # type: ignore[arg-type]
             routes=lambda s: Routes(s.interfaces[:1]),
             prefer_event_loop=lambda: None,
             notices=lambda _: (),

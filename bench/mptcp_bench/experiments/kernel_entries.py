@@ -38,12 +38,11 @@ async def main(device: str, backend: str, count: int, directory: Path) -> None:
     ownership = Ownership()
     _, netfilter = open_netfilter(backend, ownership)
     traffic_control = HtbTrafficControl((device,), ownership, directory)
-    async with traffic_control.opened():
-        await traffic_control.prepare()
-        await traffic_control.upsert_classes([SPEC])
-        await netfilter.prepare()
-        await netfilter.upsert_entries(entries(count, ownership))
-        found = len(await netfilter.read_entries())
+    await traffic_control.prepare()
+    await traffic_control.upsert_classes([SPEC])
+    await netfilter.prepare()
+    await netfilter.upsert_entries(entries(count, ownership))
+    found = len(await netfilter.read_entries())
     if found != count:
         raise SystemExit(f"{count} entries were wanted in the kernel, {found} are there")
 

@@ -12,7 +12,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.status_client import ask_text
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
-from mptcp_throttler.kernel.netfilter import ipset
+from mptcp_throttler.kernel.netfilter import iptables
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 
 from .working_thread import WorkingThread
@@ -38,7 +38,7 @@ class Entries:
         with node.entered():
             self._netlink = NetlinkSocket(NETLINK_NETFILTER)
         flags = attribute(_FLAGS | NLA_NET_BYTEORDER, struct.pack("!I", _LIST_HEADER))
-        self._request = ipset.header(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False) + flags
+        self._request = iptables.header(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False) + flags
 
     def close(self) -> None:
         self._netlink.close()
@@ -46,7 +46,7 @@ class Entries:
     def count(self) -> int:
         """Return the number; 0 where there is no such set."""
         try:
-            return sum(map(_count, self._netlink.dump(ipset.CMD_LIST, self._request, "count set entries")))
+            return sum(map(_count, self._netlink.dump(iptables.CMD_LIST, self._request, "count set entries")))
         except KernelError:
             return 0
 

@@ -12,12 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.bpf import Map
-from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, ProgramConstants
-from mptcp_throttler.kernel.sockets import pacing
+from mptcp_throttler.kernel.bpf import BIRTHS, LIMITS, PROGRAMS, Bpf, ProgramConstants
 
 _MAP_INFO = struct.Struct("=6I16s")
 """How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
-FOREIGN = {pacing.NAME: (b"\x07" * 8, b"\1" * 12), pacing.BIRTHS: (b"\x80" + bytes(19), b"\1" * 12)}
+FOREIGN = {LIMITS: (b"\x07" * 8, b"\1" * 12), BIRTHS: (b"\x80" + bytes(19), b"\1" * 12)}
 """An entry that no throttler makes."""
 _TEST_PROGRAM = Path(__file__).parent / "programs/mptcp_test"
 

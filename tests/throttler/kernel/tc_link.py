@@ -69,8 +69,7 @@ async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
 async def with_classes(state: Path) -> None:
     """Take both interfaces, make the classes, and stop without cleaning up."""
     tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
-    async with tc.opened():
-        await tc.prepare()
-        await limit_gso(tc, 6250)
-        for _ in range(2):
-            await tc.upsert_classes(CLASSES.values())
+    await tc.prepare()
+    await limit_gso(tc, 6250)
+    for _ in range(2):
+        await tc.upsert_classes(CLASSES.values())

@@ -11,9 +11,9 @@ import pytest
 pytestmark = pytest.mark.kernel
 PROBE = ("-m", "mptcp_lab.testbed.bpf_probe")
 DAEMON = """
-from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
+from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.shaping.model import Ownership
-BpfSocketPacing(Ownership()).close()
+SocketPacing(Ownership()).close()
 """
 
 

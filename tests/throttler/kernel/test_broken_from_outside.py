@@ -15,7 +15,7 @@ from throttler_site import EVERYTHING, Site, ask, both_known, connection, make_s
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
-from mptcp_throttler.kernel.sockets import pacing
+from mptcp_throttler.kernel.bpf import BIRTHS, LIMITS
 
 pytestmark = pytest.mark.kernel
 
@@ -163,15 +163,15 @@ def test_the_status_socket_comes_back(scene: Scene) -> None:
 
 
 @IPTABLES
-@pytest.mark.parametrize("name", [pacing.NAME, pacing.BIRTHS])
+@pytest.mark.parametrize("name", [LIMITS, BIRTHS])
 def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
     with opened_map(scene.pid, name) as (bpf, table):
         before = dict(bpf.entries(table))
-        assert before or name == pacing.NAME
+        assert before or name == LIMITS
         bpf.delete_batch(table, b"".join(before))
         bpf.update_batch(table, *FOREIGN[name])
         until(lambda: FOREIGN[name][0] not in dict(bpf.entries(table)), timeout=BACK_WITHIN)
-        if name == pacing.BIRTHS:  # limits on sockets change by themselves
+        if name == BIRTHS:  # limits on sockets change by themselves
             until(lambda: dict(bpf.entries(table)) == before, timeout=BACK_WITHIN)
 
 

@@ -13,7 +13,7 @@ from faults import GENEROUS
 from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
-from mptcp_throttler.kernel.sockets import meter, pacing
+from mptcp_throttler.kernel.bpf import LIMITS, METER
 
 pytestmark = pytest.mark.kernel
 
@@ -97,7 +97,7 @@ def test_none_is_missed_and_nothing_is_kept(
 
         def maps() -> tuple[int, int]:
             counts = []
-            for name in (pacing.NAME, meter.NAME):
+            for name in (LIMITS, METER):
                 with opened_map(pid, name) as (bpf, table):
                     counts.append(len(list(bpf.entries(table))))
             return counts[0], counts[1]

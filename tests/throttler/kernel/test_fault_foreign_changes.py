@@ -18,7 +18,7 @@ from throttler_site import EVERYTHING, Site, ask, clients, connected, listening,
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
-from mptcp_throttler.kernel.sockets import pacing
+from mptcp_throttler.kernel.bpf import BIRTHS
 
 pytestmark = pytest.mark.kernel
 
@@ -185,18 +185,18 @@ def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
 def entries_again(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
     """Have the map of births what *damaged* makes of it."""
     pid = scene.throttler.process.pid
-    with opened_map(pid, pacing.BIRTHS) as (bpf, table):
+    with opened_map(pid, BIRTHS) as (bpf, table):
         before = dict(bpf.entries(table))
     assert before
 
     def damage() -> None:
-        with opened_map(pid, pacing.BIRTHS) as (bpf, table):
+        with opened_map(pid, BIRTHS) as (bpf, table):
             wanted = damaged(before)
             bpf.delete_batch(table, b"".join(before.keys() - wanted.keys()))
             bpf.update_batch(table, b"".join(wanted), b"".join(wanted.values()))
 
     def right() -> bool:
-        with opened_map(pid, pacing.BIRTHS) as (bpf, table):
+        with opened_map(pid, BIRTHS) as (bpf, table):
             return dict(bpf.entries(table)) == before
 
     return damage, right
@@ -216,7 +216,7 @@ OF_NOBODY_TOLD: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
     "the other BPF program is detached": lambda scene: attached_again(scene, 1),
     "entries of a BPF map are gone": lambda scene: entries_again(scene, lambda _: {}),
     "entries of a BPF map are not ours": lambda scene: entries_again(
-        scene, lambda before: before | dict([FOREIGN[pacing.BIRTHS]])
+        scene, lambda before: before | dict([FOREIGN[BIRTHS]])
     ),
     "entries of a BPF map have other values": lambda scene: entries_again(
         scene, lambda before: dict.fromkeys(before, bytes(12))

@@ -30,8 +30,8 @@ ROUNDS = 3
 DAEMON = """
 import sys
 from mptcp_throttler.kernel import capture, notices
-from mptcp_throttler.kernel.mptcp_pm import events
-capture.BUFFER_BYTES = notices._BUFFER_BYTES = events._BUFFER_BYTES = 2304
+from mptcp_throttler.kernel.mptcp_pm import family
+capture.BUFFER_BYTES = notices._BUFFER_BYTES = family._BUFFER_BYTES = 2304
 from mptcp_throttler.cli import main
 sys.exit(main(sys.argv[1:]))
 """

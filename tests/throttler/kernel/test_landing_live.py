@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import (
     start_origin,
     wait_until,
 )
-from mptcp_throttler.kernel.sockets.pacing import largest_send_buffer
+from mptcp_throttler.kernel.bpf import largest_send_buffer
 from mptcp_throttler.shaping.onset.share import MAX_BYTES, send_buffer
 
 pytestmark = pytest.mark.kernel

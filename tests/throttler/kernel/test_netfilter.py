@@ -11,7 +11,7 @@ from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netfilter import ipset
+from mptcp_throttler.kernel.netfilter import iptables
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
@@ -110,10 +110,10 @@ def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: 
         host.run(["ipset", "create", name, "hash:ip"])
     try:
         with host.entered():
-            assert not ipset._has_our_sets()
+            assert not iptables._has_our_sets()
             _, port = open_netfilter("iptables", OWNERSHIP)
             asyncio.run(port.prepare())
-            assert ipset._has_our_sets()
+            assert iptables._has_our_sets()
             asyncio.run(port.remove())
             port.close()
         assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(theirs)

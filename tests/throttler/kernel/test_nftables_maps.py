@@ -14,7 +14,7 @@ from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
 from mptcp_throttler.kernel.netfilter import nftables as nftables_adapter
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
-from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Target
@@ -66,11 +66,11 @@ def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
 ) -> None:
     """Others may change the ruleset all the time: chains in use are left, and entries go when they are to go."""
     many = {four_tuple(number): ONE for number in range(20)}
-    listed = NftablesNetfilter._listed
+    entries = nftables_adapter._entries
 
-    async def interrupted(self: NftablesNetfilter, *asked: Any) -> tuple[dict[FourTuple, Target], bool]:
-        found, _ = await listed(self, *asked)
-        return found, False
+    def interrupted(netlink: NetlinkSocket, *asked: Any) -> Iterator[tuple[FourTuple, Target]]:
+        yield from entries(netlink, *asked)
+        netlink.interrupted = True
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await nftables.prepare()
@@ -78,7 +78,7 @@ def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
         with host.entered():
             _, later = open_netfilter("nftables", OWNERSHIP)
         with monkeypatch.context() as patched:
-            patched.setattr(NftablesNetfilter, "_listed", interrupted)
+            patched.setattr(nftables_adapter, "_entries", interrupted)
             await later.prepare()
             seen = await later.read_entries()
         await later.delete_entries(many)

@@ -24,8 +24,7 @@ from throttling import PATHS, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Origin, Throttler, start_origin, wait_until
-from mptcp_throttler.kernel.mptcp_pm.commands import FLAGS_NOTE
-from mptcp_throttler.kernel.mptcp_pm.events import find_family
+from mptcp_throttler.kernel.mptcp_pm.family import FLAGS_NOTE, find_family
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 pytestmark = pytest.mark.kernel

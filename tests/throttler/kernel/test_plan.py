@@ -41,13 +41,12 @@ def test_the_printed_commands_make_the_desired_state(
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
         tc = HtbTrafficControl(["wan0"], Ownership(), tmp_path)
         _, netfilter = open_netfilter(backend, Ownership())
-        async with tc.opened():
-            await tc.prepare()
-            await netfilter.prepare()
-            classes, entries = (await tc.read())[1], await netfilter.read_entries()
-            await netfilter.remove()
-            await tc.restore()
-            netfilter.close()
+        await tc.prepare()
+        await netfilter.prepare()
+        classes, entries = (await tc.read())[1], await netfilter.read_entries()
+        await netfilter.remove()
+        await tc.restore()
+        netfilter.close()
         assert classes is not None
         return classes, entries
 

@@ -16,10 +16,10 @@ UNIT = Path(__file__).parents[3] / "systemd/mptcp-throttler.service"
 WITH_CGROUPS = 'mount -t cgroup2 none /mnt && exec "$@"'
 """systemd mounts the hierarchy; the namespaces of the testbed have a /sys of their own."""
 AT_ONCE = """\
-from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
+from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.shaping.model import Ownership
 
-pacing = BpfSocketPacing(Ownership(), for_accepted=False)
+pacing = SocketPacing(Ownership(), for_accepted=False)
 print(pacing.limit_at_once())
 pacing.close()
 """

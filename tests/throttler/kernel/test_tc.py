@@ -10,9 +10,9 @@ from tc_link import CLASSES, ROOTS, dump, limit_gso, with_classes
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.link import Link
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
 pytestmark = pytest.mark.kernel
@@ -26,11 +26,10 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
 
     async def successor() -> dict[int, ClassSpec]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
-            found = (await tc.read())[1]
-            for _ in range(2):
-                await tc.restore()
+        await tc.prepare()
+        found = (await tc.read())[1]
+        for _ in range(2):
+            await tc.restore()
         assert found is not None
         return found
 
@@ -48,12 +47,11 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
 def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> tuple[dict[int, ClassSpec], dict[int, ClassSpec]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            damaged = (await tc.read())[1]
-            await tc.upsert_classes([CLASSES[0x10]])
-            repaired = (await tc.read())[1]
-            await tc.delete_classes([0x10, 0x10, 0x99])
-            await tc.restore()
+        damaged = (await tc.read())[1]
+        await tc.upsert_classes([CLASSES[0x10]])
+        repaired = (await tc.read())[1]
+        await tc.delete_classes([0x10, 0x10, 0x99])
+        await tc.restore()
         assert damaged is not None
         assert repaired is not None
         return damaged, repaired
@@ -89,14 +87,13 @@ def test_a_restoration_that_failed_half_way_is_taken_up_again(
     before = dump(link)
     whole = root_qdisc.restore
 
-    def fails_half_way(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
-        whole(netlink, index, interface, tree[:2])
+    def fails_half_way(link: Link, tree: list[root_qdisc.Saved]) -> None:
+        whole(link, tree[:2])
         raise KernelError("refused")
 
     async def restore() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -114,9 +111,8 @@ def test_a_root_that_somebody_removed_does_not_make_our_gso_size_the_original(li
 
     async def again() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
-            await tc.restore()
+        await tc.prepare()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -139,8 +135,7 @@ def test_a_root_without_its_classes_is_completed(link: LiveNode, tmp_path: Path)
 def test_a_root_that_the_operator_changed_meanwhile_is_left_alone(link: LiveNode, tmp_path: Path) -> None:
     async def restore() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -160,15 +155,14 @@ DAMAGE = {
 def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
-            await limit_gso(tc, 6250)
-            assert (await tc.read())[0] == []
-            link.run(DAMAGE[damage].split())
-            assert len((await tc.read())[0]) == 1
-            await tc.prepare()
-            assert (await tc.read())[0] == []
-            await tc.restore()
+        await tc.prepare()
+        await limit_gso(tc, 6250)
+        assert (await tc.read())[0] == []
+        link.run(DAMAGE[damage].split())
+        assert len((await tc.read())[0]) == 1
+        await tc.prepare()
+        assert (await tc.read())[0] == []
+        await tc.restore()
 
     with link.entered():
         asyncio.run(scenario())
@@ -179,15 +173,14 @@ def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
-            await tc.upsert_classes(CLASSES.values())
-            for size in range(5000, 5040):
-                await asyncio.gather(tc.read(), tc.upsert_classes(CLASSES.values()), tc.read())
-                await asyncio.gather(limit_gso(tc, size), tc.read(), tc.prepare())
-                assert (await tc.read())[0] == []
-            assert f"gso_max_size {size}" in dump(link)
-            await tc.restore()
+        await tc.prepare()
+        await tc.upsert_classes(CLASSES.values())
+        for size in range(5000, 5040):
+            await asyncio.gather(tc.read(), tc.upsert_classes(CLASSES.values()), tc.read())
+            await asyncio.gather(limit_gso(tc, size), tc.read(), tc.prepare())
+            assert (await tc.read())[0] == []
+        assert f"gso_max_size {size}" in dump(link)
+        await tc.restore()
 
     with link.entered():
         asyncio.run(scenario())
@@ -198,14 +191,13 @@ def test_a_class_that_is_refused_does_not_keep_the_others(link: LiveNode, tmp_pa
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
-            with pytest.raises(KernelError):
-                await tc.upsert_classes([impossible, *CLASSES.values()])
-            found = (await tc.read())[1]
-            assert found is not None
-            assert CLASSES.keys() <= found.keys()
-            await tc.restore()
+        await tc.prepare()
+        with pytest.raises(KernelError):
+            await tc.upsert_classes([impossible, *CLASSES.values()])
+        found = (await tc.read())[1]
+        assert found is not None
+        assert CLASSES.keys() <= found.keys()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(scenario())

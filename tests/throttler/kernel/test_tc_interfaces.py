@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from tc_link import ROOTS, dump, limit_gso, with_classes
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
-from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.kernel.notices import KernelChange, LinkNotices
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.link import Link
 from mptcp_throttler.shaping.model import Ownership
 
 pytestmark = pytest.mark.kernel
@@ -30,9 +32,8 @@ def renamed(host: LiveNode, name: str, new: str) -> None:
 async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
     """Return what a start with *interfaces* has prepared, with smaller segments."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
-    async with tc.opened():
-        await tc.prepare()
-        await limit_gso(tc, 6250)
+    await tc.prepare()
+    await limit_gso(tc, 6250)
     return tc
 
 
@@ -56,13 +57,12 @@ def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_sto
 ) -> None:
     before = dump(link)
 
-    def refuses(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
+    def refuses(link: Link, tree: list[root_qdisc.Saved]) -> None:
         raise KernelError("refused")
 
     async def stop() -> None:
         tc = HtbTrafficControl(["t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -92,8 +92,7 @@ def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: 
 
     async def successor() -> None:
         tc = await started(tmp_path, ["t9", "t1"])
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -114,8 +113,7 @@ def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now
     async def successor() -> tuple[str, str]:
         tc = await started(tmp_path, ["t0"])
         roots = [link.run(["tc", "qdisc", "show", "dev", name]).stdout for name in ("t0", "t9")]
-        async with tc.opened():
-            await tc.restore()
+        await tc.restore()
         return roots[0], roots[1]
 
     with link.entered():
@@ -136,8 +134,7 @@ def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now
 def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["nowhere0"], Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
+        await tc.prepare()
 
     with link.entered(), pytest.raises(KernelError, match="no interface nowhere0"):
         asyncio.run(scenario())
@@ -152,10 +149,9 @@ def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveN
 
     async def start() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
-        async with tc.opened():
-            with pytest.raises(KernelError, match="t1 has filters"):
-                await tc.prepare()
-            assert not tc.prepared
+        with pytest.raises(KernelError, match="t1 has filters"):
+            await tc.prepare()
+        assert not tc.prepared
 
     with link.entered():
         asyncio.run(start())
@@ -167,8 +163,7 @@ def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveN
 def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
     async def start(interfaces: list[str]) -> None:
         tc = HtbTrafficControl(interfaces, Ownership(), tmp_path)
-        async with tc.opened():
-            await tc.prepare()
+        await tc.prepare()
 
     with link.entered():
         asyncio.run(start(["t0"]))
@@ -187,9 +182,8 @@ def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: 
 
     async def start() -> None:
         tc = HtbTrafficControl(["t0"], Ownership(), tmp_path)
-        async with tc.opened():
-            with pytest.raises(KernelError, match="it says what to put back at the root"):
-                await tc.prepare()
+        with pytest.raises(KernelError, match="it says what to put back at the root"):
+            await tc.prepare()
 
     with link.entered():
         asyncio.run(start())
@@ -201,12 +195,29 @@ def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp
 
     async def start() -> None:
         tc = HtbTrafficControl(["u0"], Ownership(), tmp_path)
-        async with tc.opened():
-            for _ in range(3):
-                link.run(["ip", "link", "add", "u0", "type", "veth", "peer", "u1"])
-                await tc.prepare()
-                assert len(json.loads((tmp_path / "replaced.json").read_text())) == 1
-                link.run(["ip", "link", "del", "u0"])
+        for _ in range(3):
+            link.run(["ip", "link", "add", "u0", "type", "veth", "peer", "u1"])
+            await tc.prepare()
+            assert len(json.loads((tmp_path / "replaced.json").read_text())) == 1
+            link.run(["ip", "link", "del", "u0"])
 
     with link.entered():
         asyncio.run(start())
+
+
+def test_what_we_make_is_not_heard_as_a_change_by_others(link: LiveNode, tmp_path: Path) -> None:
+    """pyroute2 makes the root by a socket of its own."""
+
+    async def heard() -> tuple[list[KernelChange], list[KernelChange]]:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        with closing(LinkNotices(["t0", "t1"], Ownership().htb_major)) as notices:
+            await tc.prepare()
+            await tc.restore()
+            ours = list(notices.read())
+            link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "pfifo"])
+            return ours, list(notices.read())
+
+    with link.entered():
+        ours, theirs = asyncio.run(heard())
+    assert not ours
+    assert {each.what for each in theirs} == {"root qdisc of t0"}

@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import (
     wait_until,
 )
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
-from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.kernel.tc.htb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Share
 from mptcp_throttler.shaping.commands import NftTable, upload_device
@@ -193,13 +193,12 @@ def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: 
 
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
         tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(table)
-        async with tc.opened():
-            await tc.prepare()
-            await netfilter.prepare()
-            found = (await tc.read())[1], await netfilter.read_entries()
-            await netfilter.remove()
-            await tc.restore()
-            netfilter.close()
+        await tc.prepare()
+        await netfilter.prepare()
+        found = (await tc.read())[1], await netfilter.read_entries()
+        await netfilter.remove()
+        await tc.restore()
+        netfilter.close()
         return found
 
     with testbed["proxy"].entered():

@@ -10,7 +10,7 @@ import pytest
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
-from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.kernel.tc.htb import IfbTrafficControl
 from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import Ownership
 
@@ -32,13 +32,12 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
 async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
     """Make the table as a start with *interfaces* does, and leave it as a kill would, or *stop*."""
     tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
-    async with tc.opened():
-        await tc.prepare()
-        await netfilter.prepare()
-        complaints = await netfilter.check()
-        if stop:
-            await netfilter.remove()
-            await tc.restore()
+    await tc.prepare()
+    await netfilter.prepare()
+    complaints = await netfilter.check()
+    if stop:
+        await netfilter.remove()
+        await tc.restore()
     netfilter.close()
     return complaints
 

@@ -13,11 +13,11 @@ LONGEST = 120.0
 """Seconds; half of it is until the socket must be gone, which a retransmission or a probe finds out."""
 CODE = """
 import socket, subprocess, sys, time
-from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
+from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.shaping.model import Ownership
 
 timeout, idle, longest = map(float, sys.argv[1:4])
-pacing = BpfSocketPacing(Ownership(), timeout)
+pacing = SocketPacing(Ownership(), timeout)
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
 listener.bind(("127.0.0.1", 3128))
 listener.listen()

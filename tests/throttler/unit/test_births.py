@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
-from mptcp_throttler.kernel.sockets.pacing import _prefix
+from mptcp_throttler.kernel.bpf import _prefix
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network

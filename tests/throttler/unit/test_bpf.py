@@ -9,8 +9,7 @@ import pytest
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.bpf import Bpf, ProgramConstants
-from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
+from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, ProgramConstants, _value
 from mptcp_throttler.shaping.birth import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 

@@ -17,10 +17,9 @@ from mptcp_portal.squid_socket import HEADER, LINE
 from mptcp_proxy.error_pages import CHECK_PAGE
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
-from mptcp_throttler.kernel.mptcp_pm import commands, keeping
+from mptcp_throttler.kernel import bpf
+from mptcp_throttler.kernel.mptcp_pm import family, keeping
 from mptcp_throttler.kernel.netlink import OUR_PORTS
-from mptcp_throttler.kernel.sockets import meter as socket_meter
-from mptcp_throttler.kernel.sockets import pacing as socket_pacing
 from mptcp_throttler.kernel.sysctl import NOTE
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
@@ -85,14 +84,14 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
         ("nftables table for plain TCP", f"inet {model.PLAIN_TCP_TABLE}"),
         ("IFB device for uploads", model.UPLOAD_DEVICE),
-        ("BPF program and its map", socket_pacing.NAME),
+        ("BPF program and its map", bpf.LIMITS),
         ("what was used of budgets", str(SETTINGS.ledger)),
-        ("BPF program and map of closed sockets", socket_meter.NAME),
+        ("BPF program and map of closed sockets", bpf.METER),
         ("status socket", str(SETTINGS.status_socket)),
         ("tunnels' socket", str(SETTINGS.tunnel_socket)),
         ("tunnels' socket", str(TunnelsSection.model_fields["status_socket"].default)),
         ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
-        ("note that backup flags are set", f"{SETTINGS.state_directory}/{commands.FLAGS_NOTE}"),
+        ("note that backup flags are set", f"{SETTINGS.state_directory}/{family.FLAGS_NOTE}"),
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
         ("port ids of the throttler's netlink sockets", f"{OUR_PORTS:#x} to {OUR_PORTS | 0xFFFF:#x}"),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),

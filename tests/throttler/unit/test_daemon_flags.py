@@ -10,7 +10,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import UNCAPPED, Scene, running, until
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.mptcp_pm import commands
+from mptcp_throttler.kernel.mptcp_pm import family
 from mptcp_throttler.stages import backup_flags
 
 SPARE = four_tuple("10.2.0.1")
@@ -44,23 +44,23 @@ def test_flags_that_somebody_else_set_are_left(tmp_path: Path, kernel: FakeKerne
 
 
 def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, kernel: FakeKernel) -> None:
-    commands.FlagsNote(tmp_path).write()
+    family.FlagsNote(tmp_path).write()
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel):
             await until(lambda: kernel.subflows.asked)
-            assert (tmp_path / commands.FLAGS_NOTE).exists(), "until the stop"
+            assert (tmp_path / family.FLAGS_NOTE).exists(), "until the stop"
 
     asyncio.run(scenario())
     assert kernel.subflows.asked == [(7, SPARE, False)]
-    assert not (tmp_path / commands.FLAGS_NOTE).exists()
+    assert not (tmp_path / family.FLAGS_NOTE).exists()
 
 
 def test_a_refusal_of_such_a_flag_is_not_told_of(
     tmp_path: Path, kernel: FakeKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: a throttler whose policy steers nothing said that a connection cannot be steered."""
-    commands.FlagsNote(tmp_path).write()
+    family.FlagsNote(tmp_path).write()
 
     kernel.subflows.refusal = "Invalid argument"
 
@@ -73,7 +73,7 @@ def test_a_refusal_of_such_a_flag_is_not_told_of(
 
 
 def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, kernel: FakeKernel) -> None:
-    commands.FlagsNote(tmp_path).write()
+    family.FlagsNote(tmp_path).write()
 
     def fail() -> None:
         raise KernelError("list TCP sockets: refused")
@@ -86,7 +86,7 @@ def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, kernel:
 
     with pytest.raises(KernelError, match="list TCP sockets"):
         asyncio.run(scenario())
-    assert (tmp_path / commands.FLAGS_NOTE).exists()
+    assert (tmp_path / family.FLAGS_NOTE).exists()
 
 
 async def two_sweeps(scene: Scene) -> None:

@@ -14,13 +14,13 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, running, until
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange
+from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange, NoticeSource
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.drift import FREE_REPAIRS, TOGETHER_SECONDS, DriftMonitor, RepairBackoff
 
 
-class Source:
+class Source(NoticeSource):
     """Hears what a test tells it."""
 
     def __init__(self) -> None:

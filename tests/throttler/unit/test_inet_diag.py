@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.kernel.netlink import attributes
-from mptcp_throttler.kernel.sockets import inet_diag
-from mptcp_throttler.kernel.sockets.inet_diag import SOCK_DIAG_BY_FAMILY, Decoder
+from mptcp_throttler.kernel.sockets import diagnostics
+from mptcp_throttler.kernel.sockets.diagnostics import SOCK_DIAG_BY_FAMILY, Decoder
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
@@ -98,7 +98,7 @@ def test_real_answers_are_read_alike_and_by_their_layout_from_the_second_on(monk
     decoder = Decoder()
     assert decode(decoder, *BODIES) == slowly(*BODIES)
     expected = slowly(*BODIES)
-    monkeypatch.setattr(inet_diag, "_layout", lambda *_: pytest.fail("learned anew"))
+    monkeypatch.setattr(diagnostics, "_layout", lambda *_: pytest.fail("learned anew"))
     assert decode(decoder, *BODIES * 2) == expected * 2
     assert len(expected) == 2
 
@@ -176,7 +176,7 @@ def test_a_cookie_with_other_ports_is_another_socket() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inet_diag, "_MAX_KNOWN", 8)
+    monkeypatch.setattr(diagnostics, "_MAX_KNOWN", 8)
     decoder = learned()
     body = bytearray(SUBFLOW)
     for cookie in range(100):

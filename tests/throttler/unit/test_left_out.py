@@ -44,7 +44,7 @@ class FakeTree:
         self.roots[name] = root
         self.classes[name].clear()
 
-    def is_ours(self, _netlink: object, link: Link) -> bool:
+    def is_ours(self, link: Link) -> bool:
         return self.roots[link.name] == OURS
 
     async def make_root(self, link: Link) -> None:
@@ -53,14 +53,14 @@ class FakeTree:
         self.roots[link.name] = OURS
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
-        problems = [] if self.is_ours(None, link) else [f"our root qdisc is not on {link.name}"]
+        problems = [] if self.is_ours(link) else [f"our root qdisc is not on {link.name}"]
         return problems, dict(self.classes[link.name])
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         refused = False
         for spec in specs:
             for link in links:
-                if self.is_ours(None, link):
+                if self.is_ours(link):
                     self.classes[link.name][spec.minor] = spec
                 else:
                     refused = True
@@ -87,11 +87,10 @@ class Bench:
         self.planner = Planner(Ownership())
         self.planner.set_policy(a_policy((), (CAP, PATH), ZoneInfo("UTC")))
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
-        monkeypatch.setattr(egress, "NetlinkSocket", contextlib.nullcontext)
         monkeypatch.setattr(egress, "find", self._find)
         monkeypatch.setattr(egress, "set_gso", lambda link, sizes: self.gso.update({link.name: sizes}))
         monkeypatch.setattr(root_qdisc, "save", self._save)
-        monkeypatch.setattr(root_qdisc, "restore", lambda _netlink, _index, name, _tree: self._set(name, ""))
+        monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._set(link.name, ""))
 
     def _set(self, name: str, root: str) -> None:
         self.tree.somebody_sets(name, root)
@@ -102,9 +101,11 @@ class Bench:
             return None
         return replace(LINKS[name], gso=self.gso.get(name, LINKS[name].gso))
 
-    def _save(self, _netlink: object, _index: int, name: str) -> list[root_qdisc.Saved]:
-        if self.tree.roots[name] == THEIRS:
-            raise KernelError(f"interface {name} has a qdisc of kind {THEIRS}, which could not be put back exactly")
+    def _save(self, link: Link) -> list[root_qdisc.Saved]:
+        if self.tree.roots[link.name] == THEIRS:
+            raise KernelError(
+                f"interface {link.name} has a qdisc of kind {THEIRS}, which could not be put back exactly"
+            )
         return []
 
     def capped(self) -> set[int]:

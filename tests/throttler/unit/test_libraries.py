@@ -78,7 +78,7 @@ def test_pyroute2_says_its_version() -> None:
 def test_python_iptables_is_loaded_with_the_adapter_that_uses_it() -> None:
     # Loading it makes the kernel load its modules.
     assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
-    modules = loaded_by("import mptcp_throttler.kernel.netfilter.iptables")
+    modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
     assert "iptc" in modules
     assert "setuptools" not in modules
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,11 +13,10 @@ import pytest
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, attribute
 from mptcp_throttler.kernel.sockets import diagnostics as sockets_diagnostics
-from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-from mptcp_throttler.kernel.sockets.inet_diag import (
-    AF_INET,
+from mptcp_throttler.kernel.sockets.diagnostics import (
     SOCK_DESTROY,
     SOCK_DIAG_BY_FAMILY,
+    SocketDiagnostics,
     destroy_request,
     exact_request,
 )
@@ -160,7 +160,7 @@ class KernelWithSockets(FakeKernel):
                 self._datagrams.append(message(NLMSG_ERROR, sequence, struct.pack("=i", -code)))
                 self.closed += [port] if not code else []
             else:
-                told = bytes([AF_INET, 1, 0, 0]) + socket_id + bytes(28)
+                told = bytes([socket.AF_INET, 1, 0, 0]) + socket_id + bytes(28)
                 self._datagrams.append(message(kind, sequence, told + IS_A_SUBFLOW))
 
     def recv(self, size: int) -> bytes:

@@ -27,8 +27,7 @@ def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
 
 def test_an_interface_of_others_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: what was told in the same datagram was not heard."""
-    monkeypatch.setattr("mptcp_throttler.kernel.notices._Listener.__init__", lambda *_: None)  # needs privileges
-    monkeypatch.setattr(LinkNotices, "_is_ours", lambda *_: False)
+    monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)  # needs privileges
     notices = LinkNotices(["w0"], 0x4D50)
     body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)
     assert list(notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"caf\xe9\0"))) == []

@@ -15,7 +15,7 @@ import pytest
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.access import REAL
-from mptcp_throttler.kernel.mptcp_pm import commands, keeper
+from mptcp_throttler.kernel.mptcp_pm import family, keeper
 from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
@@ -126,7 +126,7 @@ def test_somebody_listens_before_the_sysctl_is_set_and_until_it_is_back(host: Fa
 
 
 def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the_end(host: FakeHost) -> None:
-    note = host.state / commands.FLAGS_NOTE
+    note = host.state / family.FLAGS_NOTE
 
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(BALANCED)
@@ -168,19 +168,19 @@ def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
     fakes = replace(REAL, subflow_commands=Commands, sockets=lambda _: sockets)  # type: ignore[arg-type]
     monkeypatch.setattr(cleanup, "REAL", fakes)
     if noted:
-        commands.FlagsNote(host.state).write()
+        family.FlagsNote(host.state).write()
     settings: Any = SimpleNamespace(state_directory=host.state)
     done = asyncio.run(cleanup._backup_flags(settings))
     assert done == ("sockets: the backup flag of 1 subflow taken back" if noted else "")
     assert asked == ([(1, False), (3, False)] if noted else [])
-    assert not (host.state / commands.FLAGS_NOTE).exists()
+    assert not (host.state / family.FLAGS_NOTE).exists()
 
 
 def test_a_note_stays_as_long_as_flags_do(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces() -> None:
         raise KernelError("no list")
 
-    commands.FlagsNote(host.state).write()
+    family.FlagsNote(host.state).write()
     sockets: Any = SimpleNamespace(pieces=pieces, close=lambda: None)
     monkeypatch.setattr(cleanup, "REAL", replace(REAL, sockets=lambda _: sockets))
     settings: Any = SimpleNamespace(state_directory=host.state)

@@ -9,8 +9,8 @@ import pytest
 from test_netlink import connected, message
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.mptcp_pm import commands
-from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
+from mptcp_throttler.kernel.mptcp_pm import family
+from mptcp_throttler.kernel.mptcp_pm.family import SubflowCommands
 from mptcp_throttler.kernel.netlink import NLMSG_ERROR
 from mptcp_throttler.mptcp.model import FourTuple
 
@@ -20,8 +20,8 @@ V6 = FourTuple(bytes(15) + b"\1", 3128, bytes(15) + b"\2", 50_000)
 
 def asked(monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, *answers: int) -> int:
     """Have a subflow closed by a kernel that gives *answers* in turn; return how often it was asked."""
-    monkeypatch.setattr(commands, "find_family", lambda: (30, 0))
-    monkeypatch.setattr(commands, "_NETLINK_GENERIC", 0)
+    monkeypatch.setattr(family, "find_family", lambda: (30, 0))
+    monkeypatch.setattr(family, "_NETLINK_GENERIC", 0)
     left = list(answers)
     subflows = SubflowCommands()
     connected(subflows._netlink, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -left.pop(0)))])

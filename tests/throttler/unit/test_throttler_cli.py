@@ -13,7 +13,6 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -79,8 +78,7 @@ def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
     backend: str,
 ) -> None:
     """Defect: under ``netfilter: auto`` they were those of iptables on every host."""
-    iptables = replace(backends._ALL["iptables"], expected=lambda: legacy)
-    monkeypatch.setattr(backends, "_ALL", backends._ALL | {"iptables": iptables})
+    monkeypatch.setattr(backends, "IPTABLES_THERE", Path("/") if legacy else Path("/nowhere"))
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import asking, daemon, files, grants
 from mptcp_throttler.cli.shared import Unanswered
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
@@ -21,14 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "mptcp-throttler",
         lambda: int(options.command(options)),
         is_daemon=options.command is daemon.run,
-        refusals=_refusals,
+        refusals=lambda: (Unanswered, KernelError),
     )
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    # Importing the module would load half of the throttler, which commands that ask the daemon do not need.
-    ports = sys.modules.get("mptcp_throttler.kernel.ports")
-    return (Unanswered,) if ports is None else (Unanswered, ports.KernelError)
 
 
 def _top(options: argparse.Namespace) -> int:

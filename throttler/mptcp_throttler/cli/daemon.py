@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import news_of_settings, read_settings
     from mptcp_throttler.config.host import host_problems, stacked_interfaces
     from mptcp_throttler.config.settings import with_announced_ports
-    from mptcp_throttler.kernel.mptcp_pm.commands import announced_ports
+    from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
     from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.kernel.tc.link import stands_on
     from mptcp_throttler.runtime.daemon import Daemon
@@ -100,7 +100,7 @@ def clean_up(options: argparse.Namespace) -> int:
 
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.settings import with_announced_ports
-    from mptcp_throttler.kernel.mptcp_pm.commands import announced_ports
+    from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
     from mptcp_throttler.kernel.state_file import AlreadyRunning
     from mptcp_throttler.runtime.cleanup import cleanup
 

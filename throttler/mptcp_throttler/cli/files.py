@@ -84,7 +84,7 @@ def _no_errors(path: Path, policy: Policy) -> str:
 
 def plan(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_connections, read_settings
-    from mptcp_throttler.kernel.netfilter.backends import expected_backend
+    from mptcp_throttler.kernel.netfilter import backends
     from mptcp_throttler.views.preview import preview
 
     settings = read_settings(options.config)
@@ -93,8 +93,7 @@ def plan(options: argparse.Namespace) -> int:
     connections = (
         _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
     )
-    backend = expected_backend(settings.netfilter)
-    for line in preview(settings, policy, connections, now, backend.preview, used):
+    for line in preview(settings, policy, connections, now, backends.preview(settings.netfilter), used):
         print(line)
     return DONE
 

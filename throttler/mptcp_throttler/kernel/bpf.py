@@ -1,37 +1,257 @@
-"""BPF programs on a cgroup, an iterator, and maps that others may change. bpf(2).
+"""BPF programs on the proxy's sockets: limits, initial options, and counters of closed sockets. bpf(2).
 
 ``build`` in ``sockets/programs`` compiles the C programs there when the virtual environment or a package is made.
+
+No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
+*sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
+(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
+in our map and sets the limits found. A limit applies one round trip later, or with the next data if nothing is in
+flight.
+
+A socket requests these calls, permanently, if such a program runs in this network namespace when it is accepted. Older
+connections cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows which can). The program ends with the
+process; the limits stay until they are lifted or the sockets close.
+
+A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
+subflow rests. It needs Linux 5.16 and CAP_PERFMON.
+
+Send buffers only grow, and only on Linux 6.1 or later, which reports the present size. The kernel immediately adds them
+to the connection's buffer (subflow_write_space, net/mptcp/subflow.c). net.core.wmem_max limits half a send buffer; if
+that is too small, none is set.
+
+An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
+data of a vanished client would wait for 15 minutes. It is not set on an idle subflow, where it would replace the number
+of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c), nor while the client's window is closed: Squid ends
+a paused download.
+
+A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
+sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
+(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments, by when the entry, if any, exists. It raises
+the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a verdict would stay slow. Under a
+very low cap a join rests (rate 0) from its acceptance, because the scheduler would give it 32 kB at a time at first.
+The first subflow never rests, because no other would carry its data. Plain TCP is not changed.
+
+A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
+last one.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import socket
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Network
 from pathlib import Path
 
 from mptcp_common import bpf
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.mptcp.model import ClosedSocket, mapped, unmap
+from mptcp_throttler.policy.values import Network
+from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit
+
+log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"
+LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
+"""The first program (and its map), the map of initial options, the iterator, and the program of counters (and its
+map)."""
+MAX_PREFIXES = 131_072
+UNLIMITED = 0xFFFFFFFF
+MIN_SEND_BUFFER = 1 << 20
+"""Bytes. A smaller buffer does not help, and the socket could not get a larger one after the cap either."""
+USER_TIMEOUT = 300.0
+"""Seconds without acknowledgment of data after which the kernel closes a subflow."""
+_COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
+_PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
+_CLOSED = struct.Struct("=QQI4s16sII")
+"""Keys and values of the maps: struct limit in ``programs/limits.h``; structs prefix and birth in
+``programs/mptcp_throttler.c``; struct closed in ``programs/mptcp_thr_meter.c``."""
+_SETTINGS = struct.Struct("=QIII8192s4x")
+"""struct settings of ``programs/bpf.h``."""
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
 """In struct bpf_link_info; the cgroup id is 0 after somebody detached the program."""
-_LOG_BYTES = 1 << 16
-_SETTINGS = struct.Struct("=QIII8192s4x")
-"""struct settings of ``programs/bpf.h``."""
+_ITERATOR_BYTES = 1 << 16
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
+_IPPROTO_TCP, _TCP_CONGESTION = 6, 13
 _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System call numbers, the same on every architecture."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
+
+
+class SocketPacing:
+    """Limits on the sockets of single subflows, by socket cookie. Methods raise KernelError."""
+
+    def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
+        """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
+        self._most = largest_send_buffer()
+        self.has_buffers = self._most >= MIN_SEND_BUFFER
+        """Whether sockets can have larger send buffers."""
+        if not self.has_buffers:
+            log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
+        ports = ownership.listen_ports if for_accepted else ()
+        self._constants = ProgramConstants(ports, user_timeout, ownership.htb_major, births=True)
+        self._iterator: int | None = None
+        self._bpf = Bpf()
+        try:
+            limits = self._bpf.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
+            births = self._bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
+            self._limits, self._births = MirroredMap(self._bpf, limits), MirroredMap(self._bpf, births)
+            self._maps = {"limits": limits, "births": births}
+            try:
+                self._bpf.attach_sock_ops(LIMITS, self._constants, self._maps)
+            except KernelError as error:
+                # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
+                self._constants = replace(self._constants, births=False)
+                self._bpf.attach_sock_ops(LIMITS, self._constants, self._maps)
+                log.warning("%s; short downloads under a cap use the other paths less", error)
+        except BaseException:
+            self.close()
+            raise
+
+    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
+        if not self._constants.births:
+            return False
+        given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
+        self._births.update({key: value for key, value in given.items() if self._births.get(key) != value})
+        self._births.delete([_prefix(each) for each, birth in changes.items() if birth is None])
+        return True
+
+    def limit(self, limits: Mapping[int, SocketLimit]) -> None:
+        """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
+        self._limits.update({_COOKIE.pack(each): _LIMIT.pack(*_value(limits[each], self._most)) for each in limits})
+
+    def forget(self, cookies: Iterable[int]) -> None:
+        """Remove the sockets' limits from the map; the sockets keep the options already set."""
+        self._limits.delete([_COOKIE.pack(each) for each in cookies])
+
+    async def check(self) -> list[str]:
+        """Repair programs and maps that differ from what was set; return the differences as texts."""
+        problems = self._bpf.put_right()
+        for name, known in {LIMITS: self._limits, BIRTHS: self._births}.items():
+            wrong = await known.check()
+            if wrong:
+                problems.append(f"{wrong} entries of the BPF map {name} were not as we left them")
+        return problems
+
+    def limit_at_once(self) -> bool:
+        """Apply the map to all sockets and clear their initial classes; return False if unsupported.
+
+        Takes about 1 µs per TCP socket of the namespace; may run in a thread.
+        """
+        try:
+            self._bpf.iterate(self._open_iterator())
+        except KernelError as error:
+            log.info("%s; sockets that send nothing keep their limits until they do", error)
+            return False
+        return True
+
+    def can_rest(self) -> bool:
+        """Tell whether a resting socket can be made to send again: needs the iterator and BBR (the kernel loads it)."""
+        try:
+            self._open_iterator()
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(_IPPROTO_TCP, _TCP_CONGESTION, b"bbr")
+            return True
+        except (KernelError, OSError) as error:
+            log.info("%s; low caps may slow other paths down", error)
+            return False
+
+    def _open_iterator(self) -> int:
+        if self._iterator is None:
+            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._maps["limits"]})
+        return self._iterator
+
+    def close(self) -> None:
+        """Stop setting limits."""
+        self._bpf.close()
+
+
+def open_socket_pacing(ownership: Ownership) -> SocketPacing | None:
+    """Return the limits; log the reason and return None if this host does not support them."""
+    try:
+        return SocketPacing(ownership)
+    except KernelError as error:
+        log.warning("%s; caps begin without pacing, which may stall other paths for a moment", error)
+        return None
+
+
+def largest_send_buffer() -> int:
+    """Return the largest send buffer in bytes: twice net.core.wmem_max, which not every namespace shows."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, (1 << 30) - 1)
+        return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
+    """Return the map value of *limit*; *most* limits the send buffer, bytes."""
+    rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
+    return (
+        UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
+        0 if not_sent is None else max(1, not_sent),
+        0 if send_buffer is None or most < MIN_SEND_BUFFER else min(most, send_buffer) // 2,
+    )
+
+
+def _prefix(network: Network) -> bytes:
+    """Return the map key; IPv4 is mapped into IPv6."""
+    if isinstance(network, IPv6Network):
+        return _PREFIX.pack(network.prefixlen, network.network_address.packed)
+    return _PREFIX.pack(96 + network.prefixlen, mapped(network.network_address.packed))
+
+
+def _options(birth: Birth) -> bytes:
+    return _BIRTH.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
+
+
+class SocketMeter:
+    """Byte counters of sockets accepted on *listen_ports* and closed since this object was created."""
+
+    def __init__(self, listen_ports: Iterable[int]) -> None:
+        """Raises KernelError if kernel or privileges do not suffice."""
+        self._bpf = Bpf()
+        try:
+            self._map = self._bpf.hash_map(METER, _COOKIE.size, _CLOSED.size, MAX_ENTRIES)
+            self._bpf.attach_sock_ops(METER, ProgramConstants(listen_ports), {"closed": self._map})
+        except BaseException:
+            self.close()
+            raise
+
+    def closed(self) -> Iterator[ClosedSocket]:
+        """Yield each closed socket once. Raises KernelError."""
+        for key, value in self._bpf.drain(self._map):
+            acked, received, family, remote4, remote6, remote_port, local_port = _CLOSED.unpack(value)
+            remote = remote4 if family == socket.AF_INET else unmap(remote6)
+            # Network byte order, in the lower or, on some kernels, the upper half of the word.
+            port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
+            yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
+
+    def check(self) -> list[str]:
+        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
+        return self._bpf.put_right()
+
+    def close(self) -> None:
+        """Stop metering."""
+        self._bpf.close()
+
+
+def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
+    """Return the meter; log the reason and return None if this host does not support it."""
+    try:
+        return SocketMeter(listen_ports)
+    except KernelError as error:
+        log.warning("%s; what a subflow carries after its last sample is not counted", error)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +271,51 @@ class ProgramConstants:
         ports = bytearray(1 << 13)
         for port in self.ports:
             ports[port // 8] |= 1 << port % 8
-        return _SETTINGS.pack(
-            _namespace_cookie(), round(1000 * self.user_timeout), self.htb_major << 16, self.births, ports
-        )
-
-
-@dataclass(slots=True)
-class CgroupProgram:
-    """A loaded program and its link's descriptor."""
-
-    name: str
-    descriptor: int
-    link: int | None = None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+            except OSError as error:
+                raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
+        return _SETTINGS.pack(cookie, round(1000 * self.user_timeout), self.htb_major << 16, self.births, ports)
 
 
 class Bpf(bpf.Bpf):
-    """Adds programs on the cgroup hierarchy and iterators."""
+    """Adds one program on the cgroup hierarchy, and iterators."""
 
-    def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> CgroupProgram:
+    _name: str
+    _program: int
+    _link: int | None = None
+
+    def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> None:
         """Run the program for TCP sockets of the whole cgroup hierarchy, beside other programs. Raises KernelError.
 
         *maps* are by their names in the program. It is detached when this object is closed or the process ends.
         """
-        loaded = CgroupProgram(program, self._load(program, told, maps))
-        self._attach(loaded)
-        return loaded
+        self._name, self._program = program, self._load(program, told, maps)
+        self._attach()
 
-    def _attach(self, program: CgroupProgram) -> None:
-        with _cgroup_root() as root:
+    def _attach(self) -> None:
+        root = _open_cgroup_root()
+        try:
             link = self.made(
-                self.library.bpf_link_create(program.descriptor, root, _ATTACH_SOCK_OPS, None),
-                f"attach the BPF program {program.name} to the root of the cgroup hierarchy",
+                self.library.bpf_link_create(self._program, root, _ATTACH_SOCK_OPS, None),
+                f"attach the BPF program {self._name} to the root of the cgroup hierarchy",
             )
-        if program.link is not None:
-            self.descriptors.remove(program.link)
-            os.close(program.link)
-        program.link = link
+        finally:
+            os.close(root)
+        if self._link is not None:
+            self.descriptors.remove(self._link)
+            os.close(self._link)
+        self._link = link
 
-    def put_right(self, program: CgroupProgram) -> list[str]:
+    def put_right(self) -> list[str]:
         """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        told = self.library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) == 0
+        told = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
         if not told or any(info.raw[_LINK_CGROUP]):
             return []
-        self._attach(program)
-        return [f"the BPF program {program.name} was detached"]
+        self._attach()
+        return [f"the BPF program {self._name} was detached"]
 
     def tcp_iterator(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
@@ -111,7 +331,7 @@ class Bpf(bpf.Bpf):
             raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
         try:
             with open(result, "rb", buffering=0) as output:
-                while output.read(_LOG_BYTES) != b"":
+                while output.read(_ITERATOR_BYTES) != b"":
                     pass  # read returns None (EAGAIN) after a million sockets
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
@@ -168,28 +388,9 @@ class MirroredMap:
             self._touched.update(keys)
 
 
-def _namespace_cookie() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            return int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
-        except OSError as error:
-            raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
-
-
-@contextmanager
-def _cgroup_root() -> Iterator[int]:
+def _open_cgroup_root() -> int:
     """Open the root of the cgroup2 hierarchy. If it is not mounted, as in a namespace with its own /sys, use a detached
     mount, which needs CAP_SYS_ADMIN. Raises KernelError."""
-    root = _open_mounted()
-    if root is None:
-        root = _open_unmounted()
-    try:
-        yield root
-    finally:
-        os.close(root)
-
-
-def _open_mounted() -> int | None:
     # proc_pid_mountinfo(5): the fourth field is the root of the mount in its file system, the fifth the mount point.
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         mount, _, source = line.partition(" - ")
@@ -197,10 +398,6 @@ def _open_mounted() -> int | None:
         if source.startswith(f"{_CGROUP2} ") and words[3] == "/":
             with suppress(OSError):
                 return os.open(words[4], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return None
-
-
-def _open_unmounted() -> int:
     library = ctypes.CDLL(None, use_errno=True)
 
     def checked(result: int, what: str) -> int:

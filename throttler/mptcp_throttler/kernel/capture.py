@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
-from mptcp_throttler.kernel.ports import InterfaceDownError
 from mptcp_throttler.kernel.tc.link import find
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame
@@ -47,8 +46,8 @@ _PLACES: tuple[tuple[int, Callable[[Callable[..., str]], str]], ...] = (
     (32, lambda at: f"{at(20, 2)} = {_NOPS} and ({at(22, 2)} = {_TIME_STAMP} or {at(22)} = {_SACK}) and "),
 )
 """Possible offsets of the option in the TCP header, bytes, and the required bytes before it."""
-_ETHERNET, _LOOPBACK = 1, 772
-_LINK_HEADER = {_ETHERNET: 14, _LOOPBACK: 14}
+_LINK_HEADER = {1: 14, 772: 14}
+"""Bytes, by type of the link: Ethernet, loopback; others have none."""
 
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
@@ -69,6 +68,10 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
         ]
         parts.append(f"({family} and ({' or '.join([f'{at(13)} & 6 != 0', *signals])}))")
     return f"({ports}) and ({' or '.join(parts)})"
+
+
+class InterfaceDownError(KernelError):
+    """The interface exists but is down: nothing can be captured until it is up."""
 
 
 def _reason(error: Exception) -> str:
@@ -100,9 +103,6 @@ class Capture:
             self._scapy.close()
             raise InterfaceDownError(f"capture on {interface}: the interface is down")
         self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
-        self.received = 0
-        self.dropped = 0
-        """Segments lost because the buffer was full."""
 
     def fileno(self) -> int:
         return int(self._socket.fileno())
@@ -130,9 +130,6 @@ class Capture:
                 yield segment
 
     def read_statistics(self) -> int:
-        """Update the counters from PACKET_STATISTICS; return how many segments were dropped since the last call."""
-        data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-        received, dropped = struct.unpack("=II", data)
-        self.received += received
-        self.dropped += dropped
+        """Return how many segments were dropped, because the buffer was full, since the last call."""
+        _received, dropped = struct.unpack("=II", self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
         return int(dropped)

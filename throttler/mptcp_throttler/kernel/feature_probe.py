@@ -11,12 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, INGRESS, IPTABLES_THERE
+from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS, IPTABLES_THERE
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
@@ -39,13 +38,11 @@ _ENTRIES = {
 
 
 async def _use(netfilter: Netfilter) -> None:
-    try:
+    with closing(netfilter):
         await netfilter.prepare()
         await netfilter.upsert_entries(_ENTRIES)
         if await netfilter.read_entries() != _ENTRIES:
             raise KernelError("entries are not as they were made")
-    finally:
-        netfilter.close()
 
 
 def _use_backend(wanted: str) -> None:
@@ -60,11 +57,9 @@ def _either() -> None:
     """Try what ``auto`` takes, if possible without loading the kernel's iptables modules. Once they are loaded, the
     daemon, which cannot load them itself, would take iptables at its next start."""
     if not IPTABLES_THERE.exists():
-        for backend in BACKENDS:
-            with suppress(KernelError, OSError):  # the call below reports all reasons
-                if backend != BY_IPTABLES:
-                    _use_backend(backend)
-                    return
+        with suppress(KernelError, OSError):  # the call below reports all reasons
+            _use_backend(BY_NFTABLES)
+            return
     _use_backend(BY_EITHER)
 
 
@@ -75,8 +70,10 @@ async def _use_at_ingress() -> None:
     await _use(NftablesNetfilter(NftTable(_OURS, (UPLOAD_DEVICE,))))
 
 
-_NETFILTER: Mapping[str, Callable[[], None]] = {
-    **{backend: partial(_use_backend, backend) for backend in BACKENDS},
+_TRIALS: Mapping[str, Callable[[], None]] = {
+    **TRIALS,
+    BY_IPTABLES: lambda: _use_backend(BY_IPTABLES),
+    BY_NFTABLES: lambda: _use_backend(BY_NFTABLES),
     BY_EITHER: _either,
     INGRESS: lambda: asyncio.run(_use_at_ingress()),
 }
@@ -88,7 +85,7 @@ def try_out(features: Iterable[str]) -> tuple[Results, str]:
 
 
 def main() -> None:
-    tries = {feature: do for feature, do in {**TRIALS, **_NETFILTER}.items() if feature in sys.argv[1:]}
+    tries = {feature: do for feature, do in _TRIALS.items() if feature in sys.argv[1:]}
     # Nobody else changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
     os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
     print(json.dumps(attempt(tries)))

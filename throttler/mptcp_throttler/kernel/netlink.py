@@ -6,36 +6,34 @@ which are saved and restored byte for byte. Everything else uses pyroute2.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 
-NLMSG_ERROR = 2
-NLMSG_DONE = 3
-NLM_F_REQUEST = 0x1
-NLM_F_ACK = 0x4
 NETLINK_NETFILTER = 12
-NLM_F_CREATE = 0x400
-NLM_F_REPLACE = 0x100
-NLM_F_DUMP = 0x300
-NLM_F_DUMP_INTR = 0x10
-NLA_NESTED = 0x8000
-NLA_NET_BYTEORDER = 0x4000
-NLA_TYPE_MASK = 0x3FFF
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_CREATE, NLM_F_DUMP = 0x400, 0x300
+REPLACE = NLM_F_CREATE | 0x100
+"""Make an object, or replace it (NLM_F_REPLACE)."""
+NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
 """The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Above
 every process id, which the kernel assigns by default."""
 
+_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x10
+_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
@@ -68,6 +66,54 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
             return
         yield kind & NLA_TYPE_MASK, data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
+
+
+def string(kind: int, value: str) -> bytes:
+    """Return the attribute of a string."""
+    return attribute(kind, value.encode() + b"\0")
+
+
+def text(value: bytes | None) -> str:
+    """Return the string of an attribute's payload, empty for None. The kernel allows any bytes in most names."""
+    return (value or b"").rstrip(b"\0").decode(errors="replace")
+
+
+def integer(value: bytes) -> int:
+    """Return the unsigned integer of an attribute's payload, 0 if that is empty."""
+    return int.from_bytes(value, sys.byteorder)
+
+
+def listen(
+    protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
+) -> socket.socket:
+    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of that many bytes.
+
+    *drops* is a classic BPF program of struct sock_filter (linux/filter.h) for unwanted messages. Raises KernelError.
+    """
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    try:
+        if buffer:
+            netlink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer)
+        if drops:
+            program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in drops))
+            header = struct.pack("@HP", len(drops), ctypes.addressof(program))
+            netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
+        netlink.bind((0, 0))
+        for group in groups:
+            netlink.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+        netlink.setblocking(False)
+    except OSError as error:
+        netlink.close()
+        raise KernelError(f"{what}: {error.strerror}") from error
+    return netlink
+
+
+def bind_as_ours(netlink: socket.socket) -> None:
+    """Give a socket a port id of :data:`OUR_PORTS`."""
+    for _ in range(_ATTEMPTS):
+        with suppress(OSError):
+            return netlink.bind((OUR_PORTS | random.getrandbits(16), 0))
+    netlink.bind((0, 0))
 
 
 def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
@@ -106,16 +152,10 @@ class NetlinkSocket:
             ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.settimeout(10.0)
-        self._bind()
+        bind_as_ours(self._socket)
         self._sequence = 0
         self.interrupted = False
         """The kernel's table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing."""
-
-    def _bind(self) -> None:
-        for _ in range(_ATTEMPTS):
-            with suppress(OSError):
-                return self._socket.bind((OUR_PORTS | random.getrandbits(16), 0))
-        self._socket.bind((0, 0))
 
     def __enter__(self) -> NetlinkSocket:
         return self
@@ -140,7 +180,7 @@ class NetlinkSocket:
         """Send all requests; return the failures by index in *batch*. Raises KernelError if answers cannot be read."""
         failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
-            part = [(kind, flags | NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
+            part = [(kind, flags | _NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
             first = self.send(part, what)
             waiting = len(part)
             while waiting:
@@ -154,13 +194,10 @@ class NetlinkSocket:
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises KernelError."""
-        expected = self.send([(kind, 0, payload)], what)
-        while True:
-            for answer, _, sequence, _, body in messages(self.receive(what)):
-                if sequence == expected:
-                    if answer == NLMSG_ERROR:
-                        raise refusal(body, what)
-                    return body
+        answer, _, body = next(self._answers(kind, 0, payload, what))
+        if answer == NLMSG_ERROR:
+            raise refusal(body, what)
+        return body
 
     def ask_if_there(self, kind: int, payload: bytes, what: str) -> bytes | None:
         """Do as :meth:`ask`, but return None if the object does not exist (ENOENT, ENODEV)."""
@@ -173,18 +210,20 @@ class NetlinkSocket:
 
     def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
         """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
-        expected = self.send([(kind, NLM_F_DUMP, payload)], what)
         self.interrupted = False
+        for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, what):
+            self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0
+            if answer in (NLMSG_DONE, NLMSG_ERROR):
+                check_end(body, what)
+                return
+            yield body
+
+    def _answers(self, kind: int, flags: int, payload: bytes, what: str) -> Iterator[tuple[int, int, bytes]]:
+        expected = self.send([(kind, flags, payload)], what)
         while True:
-            for answer, flags, sequence, _, body in messages(self.receive(what)):
-                if sequence != expected:
-                    continue
-                if flags & NLM_F_DUMP_INTR:
-                    self.interrupted = True
-                if answer in (NLMSG_DONE, NLMSG_ERROR):
-                    check_end(body, what)
-                    return
-                yield body
+            for answer, set_flags, sequence, _, body in messages(self.receive(what)):
+                if sequence == expected:
+                    yield answer, set_flags, body
 
     def send(self, requests: Sequence[tuple[int, int, bytes]], what: str) -> int:
         """Send requests in one datagram; return the first sequence number, modulo 2**32. Raises KernelError."""
@@ -192,7 +231,7 @@ class NetlinkSocket:
         data = bytearray()
         for kind, flags, payload in requests:
             self._sequence = (self._sequence + 1) & _SEQUENCE_MASK
-            data += _HEADER.pack(16 + len(payload), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+            data += _HEADER.pack(16 + len(payload), kind, flags | _NLM_F_REQUEST, self._sequence, 0)
             data += payload + b"\0" * (-len(payload) % 4)
         try:
             self._socket.send(data)

@@ -2,13 +2,12 @@
 
 Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
 adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
-libraries are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
+libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
 The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
@@ -18,14 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages
-from mptcp_throttler.kernel.tc.htb import TCMSG
-from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, listen, messages, text
+from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT, TCMSG
 from mptcp_throttler.shaping.model import NFT_TABLE, PLAIN_TCP_TABLE
 
-_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
-_SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _BUFFER_BYTES = 1 << 20
 _RTNLGRP_LINK, _RTNLGRP_TC, _NFNLGRP_NFTABLES = 1, 4, 7
 _RTM_NEWLINK, _RTM_DELLINK = 16, 17
@@ -53,25 +48,14 @@ class KernelChange:
     who: str
 
 
-class _Listener:
+class NoticeSource:
     """A non-blocking netlink socket for notifications, except those caused by our own adapters."""
 
     def __init__(self, protocol: int, groups: Collection[int]) -> None:
         """Raises KernelError."""
-        self._protocol = protocol
-        self._libraries: set[int] = set()
-        """Port ids of this process's sockets that libraries opened."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-            _keep_out_ours(self._socket)
-            self._socket.bind((0, 0))
-            for group in groups:
-                self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
-            self._socket.setblocking(False)
-        except OSError as error:
-            self._socket.close()
-            raise KernelError(f"listen to what others change: {error.strerror}") from error
+        self._socket = listen(
+            protocol, groups, "listen to what others change", buffer=_BUFFER_BYTES, drops=_drops_ours()
+        )
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -91,16 +75,8 @@ class _Listener:
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         raise NotImplementedError
 
-    def _is_ours(self, port: int) -> bool:
-        if port >> 16 == OUR_PORTS >> 16 or port in self._libraries:
-            return True
-        if port and _is_of_this_process(port, self._protocol):
-            self._libraries.add(port)
-            return True
-        return False
 
-
-class LinkNotices(_Listener):
+class LinkNotices(NoticeSource):
     """Notifications about *interfaces*, their root qdiscs, classes and queues."""
 
     def __init__(self, interfaces: Collection[str], htb_major: int) -> None:
@@ -112,8 +88,7 @@ class LinkNotices(_Listener):
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
-            called = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"")
-            name = called.rstrip(b"\0").decode(errors="replace")  # any bytes
+            name = text(dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME))
             index = struct.unpack_from("=i", body, 4)[0]
             before = self._names.pop(index, name)
             what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
@@ -133,17 +108,19 @@ class LinkNotices(_Listener):
             what = f"{of_class if kind in _CLASS else root} of {name}"
         else:
             return
-        if name in self._interfaces and not self._is_ours(port):
+        if name in self._interfaces:
             yield KernelChange(what, process_of(port))
 
 
-class NftablesNotices(_Listener):
+class NftablesNotices(NoticeSource):
     """Notifications about our nftables tables. A message at the end of each transaction names the author."""
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
         self._changed: dict[int, str] = {}
         """Changes of unfinished transactions, by port id."""
+        self._libraries: set[int] = set()
+        """Port ids of this process's sockets that libraries opened."""
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
@@ -151,13 +128,18 @@ class NftablesNotices(_Listener):
             if what is not None:
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
-                name = fields.get(_GEN_NAME, b"").rstrip(b"\0").decode(errors="replace")
+                name = text(fields.get(_GEN_NAME))
                 yield KernelChange(what, f"process {number} ({name})" if name else process_of(port))
         elif kind >> 8 == _NFT >> 8 and port not in self._changed:
-            table = dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE, b"").rstrip(b"\0").decode(errors="replace")
+            table = text(dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE))
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
                 number = kind & 0xFF
                 self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
+
+    def _is_ours(self, port: int) -> bool:
+        if port and port not in self._libraries and _is_of_this_process(port, NETLINK_NETFILTER):
+            self._libraries.add(port)
+        return port in self._libraries
 
 
 def process_of(port: int) -> str:
@@ -173,28 +155,19 @@ def process_of(port: int) -> str:
 
 
 def _is_of_this_process(port: int, protocol: int) -> bool:
-    wanted = None
-    for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]:
-        fields = line.split()
-        if (int(fields[1]), int(fields[2])) == (protocol, port):
-            wanted = f"socket:[{fields[9]}]"
-    if wanted is None:
-        return False
-    for descriptor in os.listdir("/proc/self/fd"):
+    rows = map(str.split, Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:])
+    wanted = {f"socket:[{row[9]}]" for row in rows if (int(row[1]), int(row[2])) == (protocol, port)}
+    for descriptor in os.listdir("/proc/self/fd") if wanted else ():
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
+            if os.readlink(f"/proc/self/fd/{descriptor}") in wanted:
                 return True
     return False
 
 
-def _keep_out_ours(netlink: socket.socket) -> None:
-    """Let the kernel drop messages with port ids in :data:`OUR_PORTS`. Classic BPF loads are big endian, bpf(4)."""
-    at = _PORT_AT + (2 if sys.byteorder == "little" else 0)
-    ours = OUR_PORTS >> 16
+def _drops_ours() -> tuple[tuple[int, int, int, int], ...]:
+    """Return a program that drops messages with port ids in :data:`OUR_PORTS`. Its loads are big endian, bpf(4)."""
+    at, ours = _PORT_AT, OUR_PORTS >> 16
     if sys.byteorder == "little":
-        ours = int.from_bytes(ours.to_bytes(2, "little"), "big")
+        at, ours = at + 2, int.from_bytes(ours.to_bytes(2, "little"), "big")
     # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; pass.
-    program = (0x28, 0, 0, at), (0x15, 0, 1, ours), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
-    buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
-    header = struct.pack("@HP", len(program), ctypes.addressof(buffer))
-    netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
+    return (0x28, 0, 0, at), (0x15, 0, 1, ours), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)

@@ -1,22 +1,16 @@
 """The kernel interfaces of reconcilers, sampler and rate transitions. Adapters and test fakes implement them.
 
-Adapters raise :class:`KernelError`, which names the operation, if the kernel refuses. All calls are idempotent: an
+Adapters raise KernelError, which names the operation, if the kernel refuses. All calls are idempotent: an
 upsert of an existing object and a delete of a missing one succeed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, SocketDetails
-from mptcp_throttler.policy.values import Network
-from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
-
-
-class InterfaceDownError(KernelError):
-    """The interface exists but is down: nothing can be captured until it is up."""
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
+from mptcp_throttler.shaping.model import ClassSpec, Target
 
 
 class TrafficControl(Protocol):
@@ -53,17 +47,6 @@ class TrafficControl(Protocol):
 
     async def restore(self) -> None:
         """Put back what :meth:`prepare` replaced, and remove everything of ours."""
-
-
-class EgressTrafficControl(TrafficControl, Protocol):
-    """Traffic control on interfaces that other programs use too."""
-
-    @property
-    def prepared(self) -> bool:
-        """Tell whether our root is in place, so that :meth:`restore` has work to do."""
-
-    def want_gso(self, limit: Callable[[int], int]) -> None:
-        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
 
 
 class Netfilter(Protocol):
@@ -108,47 +91,3 @@ class KernelSockets(Protocol):
         """Close the subflows that have a socket, at both ends. Return those that stay open, with the reason."""
 
     def close(self) -> None: ...
-
-
-class SocketPacing(Protocol):
-    """Limits on the sockets of single subflows, by socket cookie."""
-
-    has_buffers: bool
-    """Whether sockets can have larger send buffers."""
-
-    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
-
-    def limit(self, limits: Mapping[int, SocketLimit]) -> None:
-        """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
-
-    def limit_at_once(self) -> bool:
-        """Apply all limits now, also on sockets that send nothing; return False if unsupported.
-
-        Takes about 1 µs per TCP socket of the namespace; may run in a thread.
-        """
-
-    def can_rest(self) -> bool:
-        """Tell whether :meth:`limit_at_once` can make a socket with rate 0 send again."""
-
-    async def check(self) -> list[str]:
-        """Repair programs and maps that differ from what was set; return the differences as texts."""
-
-    def forget(self, cookies: Iterable[int]) -> None:
-        """Remove the sockets' limits from the map; the sockets keep the options already set."""
-
-    def close(self) -> None:
-        """Stop setting limits."""
-
-
-class SocketMeter(Protocol):
-    """Byte counters of the sockets that the proxy accepts while this object exists."""
-
-    def closed(self) -> Iterable[ClosedSocket]:
-        """Return the closed sockets, each once. Raises KernelError."""
-
-    def check(self) -> list[str]:
-        """Repair changes by others; return them as texts. Raises KernelError."""
-
-    def close(self) -> None:
-        """Stop metering."""

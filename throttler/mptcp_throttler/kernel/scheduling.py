@@ -36,7 +36,6 @@ REST = 0.1
 periods of 40 ms or more."""
 LONGEST_REST_SECONDS = 0.02
 """Limit, so that a turn of seconds does not cause a rest of tenths of a second."""
-_AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def prefer_event_loop() -> None:
@@ -48,7 +47,10 @@ def prefer_event_loop() -> None:
     prefer_worker()
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
-    _prefer_session()
+    # systemd starts one session per service, but a shell shares its session with all processes of the terminal.
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(NICE))
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(REAL_TIME_PRIORITY))
 
@@ -57,14 +59,6 @@ def prefer_worker() -> None:
     """Give the calling thread the largest share of the processor that an ordinary thread can have."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-
-
-def _prefer_session() -> None:
-    """Set our session's autogroup nice value, if the session is ours only: systemd starts one per service, but a shell
-    shares its session with all processes of the terminal."""
-    if os.getsid(0) == os.getpid():
-        with suppress(OSError):
-            _AUTOGROUP.write_text(str(NICE))
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
@@ -98,9 +92,5 @@ async def rest_when_busy(rest: Callable[[float], None] = time.sleep) -> None:
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         seconds = respite.seconds(time.monotonic(), time.thread_time())
-        if seconds and _is_real_time():
+        if seconds and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO):
             rest(seconds)
-
-
-def _is_real_time() -> bool:
-    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO)

@@ -32,8 +32,6 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ADDRESS = "\0mptcp-throttler"
 _ASKED = 4096
 """Listen backlog: nobody accepts the connections that ask who holds the address."""
-_CREDENTIALS = struct.Struct("=iII")
-"""``struct ucred``: process, user, group."""
 
 
 def read_state(path: Path) -> str | None:
@@ -93,7 +91,8 @@ def state_directory(path: Path) -> Iterator[int]:
     """Open the directory *path*. Raises KernelError if others can write to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _check_owner(os.fstat(descriptor), path)
+        if why := distrust(os.fstat(descriptor)):
+            raise KernelError(f"{path} {why}")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -104,10 +103,6 @@ def _check(found: os.stat_result, path: Path) -> None:
         raise KernelError(f"{path} is no regular file; remove it")
     if found.st_nlink > 1:
         raise KernelError(f"{path} has a second name in the file system; remove it")
-    _check_owner(found, path)
-
-
-def _check_owner(found: os.stat_result, path: Path) -> None:
     if why := distrust(found):
         raise KernelError(f"{path} {why}")
 
@@ -140,22 +135,17 @@ def _hold(held: socket.socket) -> None:
         held.bind(_ADDRESS)
         held.listen(_ASKED)
     except OSError as error:
-        holder = _holder()
-        if holder is not None and holder[1] in (0, os.geteuid(), throttler_uid()):
-            what = f"a throttler is running already in this network namespace: process {holder[0]}"
-            raise AlreadyRunning(what) from error
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
+            asking.connect(_ADDRESS)
+            process, user = peer(asking)
+            if user in (0, os.geteuid(), throttler_uid()):
+                what = f"a throttler is running already in this network namespace: process {process}"
+                raise AlreadyRunning(what) from error
         log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
 
 
-def _holder() -> tuple[int, int] | None:
-    """Return process id and user id of the listener at our address, or None."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
-        try:
-            asking.connect(_ADDRESS)
-        except OSError:
-            return None
-        process, user, _group = _CREDENTIALS.unpack(
-            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process id and user id of the other end of a Unix socket."""
+    process, user, _group = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process, user

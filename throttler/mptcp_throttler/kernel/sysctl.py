@@ -18,7 +18,7 @@ STALE_LOSS_COUNT = "net.mptcp.stale_loss_cnt"
 ENABLED = "net.mptcp.enabled"
 OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
-_ROOT = Path("/proc/sys")
+_ROOT = "/proc/sys"
 _LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
 """pm_type is the newest of these sysctls."""
 
@@ -112,13 +112,9 @@ def mptcp_missing() -> str | None:
     )
 
 
-def _file(name: str) -> Path:
-    return _ROOT / name.replace(".", "/")
-
-
 def _read(name: str) -> str:
     try:
-        return _file(name).read_text().strip()
+        return Path(_ROOT, *name.split(".")).read_text().strip()
     except FileNotFoundError as error:
         raise KernelError(f"read sysctl {name}: {error.strerror}; {_LACKING}") from error
     except OSError as error:
@@ -127,6 +123,6 @@ def _read(name: str) -> str:
 
 def _write(name: str, value: str) -> None:
     try:
-        _file(name).write_text(value)
+        Path(_ROOT, *name.split(".")).write_text(value)
     except OSError as error:
         raise KernelError(f"set sysctl {name} to {value}: {error.strerror}") from error

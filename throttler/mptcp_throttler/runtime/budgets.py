@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.ports import SocketMeter
+from mptcp_throttler.kernel.bpf import SocketMeter
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import period

@@ -14,10 +14,10 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
-from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote
+from mptcp_throttler.kernel.bpf import SocketPacing
+from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote
 from mptcp_throttler.kernel.mptcp_pm.keeping import find_keeper, remove_socket
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
-from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.kernel.sysctl import OwnedSysctls
 from mptcp_throttler.mptcp.model import KernelSubflow
@@ -120,8 +120,7 @@ async def _path_manager(settings: Settings) -> str:
 
 
 async def _root_qdiscs(settings: Settings) -> str:
-    async with REAL.traffic_control(settings) as traffic_control:
-        await traffic_control.restore()
+    await REAL.traffic_control(settings).restore()
     return f"{', '.join(settings.interfaces)}: root qdisc as before"
 
 
@@ -130,7 +129,7 @@ async def _limits(settings: Settings) -> str:
         if not any(sockets.pieces()):
             return ""
         try:
-            pacing = BpfSocketPacing(settings.ownership, for_accepted=False)
+            pacing = SocketPacing(settings.ownership, for_accepted=False)
         except KernelError as error:
             kept: Collection[KernelSubflow] = [
                 each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None

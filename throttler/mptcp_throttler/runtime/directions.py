@@ -16,7 +16,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables
-from mptcp_throttler.kernel.ports import EgressTrafficControl
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.component import Component
@@ -45,14 +45,14 @@ class Downloads(Component):
         self.reconciler: Reconciler
         self._settings = settings
         self._kernel = kernel
-        self._tc: EgressTrafficControl | None = None
+        self._tc: HtbTrafficControl | None = None
         self._stack = AsyncExitStack()
 
     async def prepare(self, policy: Policy) -> None:
         """Take the interfaces, or adopt what a killed daemon left there."""
         if self._tc is not None:
             return
-        tc = await self._stack.enter_async_context(self._kernel.traffic_control(self._settings))
+        tc = self._kernel.traffic_control(self._settings)
         self.backend, netfilter = self._kernel.netfilter(self._settings)
         self._stack.callback(netfilter.close)
         self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(netfilter))
@@ -201,7 +201,7 @@ class Uploads(Component, Consumer):
             missing = self._kernel.upload_missing()
             if missing is not None:
                 raise KernelError(f"a rule is for uploads, which needs nftables: {missing}")
-            tc = await self._stack.enter_async_context(self._kernel.upload_traffic_control(self._settings))
+            tc = self._kernel.upload_traffic_control(self._settings)
             netfilter = self._kernel.upload_netfilter(self._settings)
             self._stack.callback(netfilter.close)
             self.reconciler = Reconciler(self.planner, tc, netfilter)

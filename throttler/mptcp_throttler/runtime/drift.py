@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.access import NoticeSource
+from mptcp_throttler.kernel.notices import NoticeSource
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.event_loop import wait_at_most
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.access import EventSource, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import InterfaceDownError
+from mptcp_throttler.kernel.capture import Capture, InterfaceDownError
+from mptcp_throttler.kernel.mptcp_pm.family import PathManagerEvents
+from mptcp_throttler.kernel.tc.link import Routes
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
 from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.runtime.engine import Engine
@@ -74,10 +75,10 @@ class Observers:
         self._settings, self._kernel = engine.settings, engine.kernel
         self._engine, self._tracker = engine, engine.tracker
         self._interface_returned = interface_returned
-        self._captures: dict[str, SegmentSource] = {}
+        self._captures: dict[str, Capture] = {}
         self._reading = ReadingShare(time.monotonic())
-        self._events: EventSource | None = None
-        self._routes: RouteSource | None = None
+        self._events: PathManagerEvents | None = None
+        self._routes: Routes | None = None
         self._resynced = time.monotonic()
         self._asking: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -204,7 +205,7 @@ class Observers:
                 self._engine.take_events(events)
         self.ask_soon()
 
-    def _read_capture(self, capture: SegmentSource) -> None:
+    def _read_capture(self, capture: Capture) -> None:
         begun = time.thread_time()
         self._take_segments(capture)
         pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
@@ -213,11 +214,11 @@ class Observers:
             self._loop.remove_reader(capture.fileno())
             self._loop.call_later(pause, self._read_again, capture)
 
-    def _read_again(self, capture: SegmentSource) -> None:
+    def _read_again(self, capture: Capture) -> None:
         if self._captures.get(capture.interface) is capture:
             self._loop.add_reader(capture.fileno(), self._read_capture, capture)
 
-    def _take_segments(self, capture: SegmentSource) -> None:
+    def _take_segments(self, capture: Capture) -> None:
         events: list[Event] = []
         joins: list[Segment] = []
         try:

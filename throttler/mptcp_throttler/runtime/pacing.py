@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.ports import KernelSockets, SocketPacing
+from mptcp_throttler.kernel.bpf import SocketPacing
+from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy

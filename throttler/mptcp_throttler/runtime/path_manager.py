@@ -16,8 +16,8 @@ from pathlib import Path
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.mptcp_pm.commands import FlagsNote, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, listener
+from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote, SubflowCommands, subscribed_socket
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
@@ -113,7 +113,7 @@ class UserspacePathManager(Component):
                 self._keeper.close()
             self._keeper = await self._kernel.keeper(self._state_directory)
             if is_managed():
-                with listener() as events:
+                with subscribed_socket(drops_all=True) as events:
                     tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
                     tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
         await self._keeper.hold(put_back)

@@ -21,6 +21,7 @@ import struct
 import sys
 import syslog
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
@@ -64,8 +65,7 @@ class Keeper:
         while True:
             # Handle the owner first: a successor gets in only after the owner's sysctls are restored.
             if self._owner is not None:
-                select.select([self._owner, self._listening], [], [])
-                if _readable(self._owner):
+                if self._owner in select.select([self._owner, self._listening], [], [])[0]:
                     if not self._hear(self._owner):
                         return
                 else:
@@ -169,34 +169,25 @@ def waiting_tokens() -> set[bytes]:
             netlink.send(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request)
             done = False
             while not done:
-                data = netlink.recv(1 << 18)
-                offset = 0
-                while offset + 16 <= len(data):
-                    length, kind = struct.unpack_from("=IH", data, offset)
-                    code = struct.unpack_from("=i", data, offset + 16)[0] if kind in (_NLMSG_ERROR, _NLMSG_DONE) else 0
-                    if code:
-                        raise OSError(-code, os.strerror(-code))
-                    done = done or kind in (_NLMSG_ERROR, _NLMSG_DONE)
-                    if not done:
-                        info = _info(data[offset + 16 : offset + length])
-                        if len(info) >= _TOKEN + 4 and info[_SUBFLOWS_MAX] == 0:
-                            tokens.add(info[_TOKEN : _TOKEN + 4])
-                    offset += (max(length, 16) + 3) & ~3
+                for kind, body in _parts(netlink.recv(1 << 18), 0, "=IH", 16):
+                    if kind in (_NLMSG_ERROR, _NLMSG_DONE):
+                        code = -struct.unpack_from("=i", body)[0]
+                        if code:
+                            raise OSError(code, os.strerror(code))
+                        done = True
+                        break
+                    info = next((part for each, part in _parts(body, _MESSAGE_BYTES, "=HH", 4) if each == _INFO), b"")
+                    if len(info) >= _TOKEN + 4 and info[_SUBFLOWS_MAX] == 0:
+                        tokens.add(info[_TOKEN : _TOKEN + 4])
     return tokens
 
 
-def _info(message: bytes) -> bytes:
-    offset = _MESSAGE_BYTES
-    while offset + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, offset)
-        if kind == _INFO or length < 4:
-            return message[offset + 4 : offset + length]
-        offset += (length + 3) & ~3
-    return b""
-
-
-def _readable(owner: socket.socket) -> bool:
-    return bool(select.select([owner], [], [], 0)[0])
+def _parts(data: bytes, offset: int, header: str, header_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield type and payload of each netlink message or attribute, whose header begins with length and type."""
+    while offset + header_bytes <= len(data):
+        length, kind = struct.unpack_from(header, data, offset)
+        yield kind, data[offset + header_bytes : offset + length]
+        offset += (max(length, header_bytes) + 3) & ~3
 
 
 def _send(owner: socket.socket, message: bytes) -> None:

@@ -7,10 +7,8 @@ nobody else can write to.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +19,8 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_common.trust import THROTTLER_USER, throttler_uid
 from mptcp_throttler.kernel.mptcp_pm import keeper
-from mptcp_throttler.kernel.mptcp_pm.events import subscribed_socket
+from mptcp_throttler.kernel.mptcp_pm.family import subscribed_socket
+from mptcp_throttler.kernel.state_file import peer
 from mptcp_throttler.kernel.state_file import state_directory as opened_directory
 from mptcp_throttler.kernel.sysctl import NOTE
 
@@ -29,10 +28,6 @@ NAME = "path-manager.sock"
 TIMEOUT_SECONDS = 10.0
 """An answer takes far less than 1 ms, a process start about 50 ms; on a busy machine much longer."""
 _TRIES, _PAUSE_SECONDS = 40, 0.05
-_BACKLOG = 8
-_SO_ATTACH_FILTER = 26
-_RETURN_0 = (0x06, 0, 0, 0)
-"""A struct sock_filter that drops every packet. linux/filter.h."""
 
 
 class KeeperConnection:
@@ -90,7 +85,7 @@ class KeeperConnection:
 async def find_keeper(state_directory: Path) -> KeeperConnection | None:
     """Return a predecessor's keeper, after it restored what it held, or None. Raises KernelError."""
     for _ in range(_TRIES):
-        connection = await _connect(state_directory)
+        connection = _connect(state_directory)
         if connection is None:
             return None
         greeting = await _greeting(connection)
@@ -106,7 +101,7 @@ async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
     """Return a predecessor's keeper, or start one. Raises KernelError."""
     found = await find_keeper(state_directory)
     if found is None:
-        with listener() as events:
+        with subscribed_socket(drops_all=True) as events:
             await asyncio.to_thread(_start, state_directory, events)
         found = await find_keeper(state_directory)
     if found is None:
@@ -123,14 +118,6 @@ def remove_socket(state_directory: Path) -> None:
         raise KernelError(f"remove {state_directory / NAME}: {error.strerror}") from error
 
 
-def listener() -> socket.socket:
-    """Return a subscribed socket that drops all messages, so that its buffer stays empty. Raises KernelError."""
-    netlink = subscribed_socket()
-    program = ctypes.create_string_buffer(struct.pack("=HBBI", *_RETURN_0))
-    netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
-    return netlink
-
-
 def _start(state_directory: Path, events: socket.socket) -> None:
     path = state_directory / NAME
     try:
@@ -141,7 +128,7 @@ def _start(state_directory: Path, events: socket.socket) -> None:
             os.fchmod(listening.fileno(), 0o600)
             # The path itself may be too long for a Unix socket's name.
             listening.bind(f"/proc/self/fd/{directory}/{NAME}")
-            listening.listen(_BACKLOG)
+            listening.listen(8)
             note = state_directory / NOTE
             program = [sys.executable, "-I", "-S", keeper.__file__, str(listening.fileno()), str(path), str(note)]
             result = subprocess.run(
@@ -162,20 +149,19 @@ def _start(state_directory: Path, events: socket.socket) -> None:
         raise KernelError(f"start the keeper of the path manager: its interpreter ended with {result.returncode}")
 
 
-async def _connect(state_directory: Path) -> socket.socket | None:
+def _connect(state_directory: Path) -> socket.socket | None:
     connection = _unix_socket()
     try:
         with opened_directory(state_directory) as directory:
             connection.connect(f"/proc/self/fd/{directory}/{NAME}")
         connection.setblocking(False)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        _pid, user = peer(connection)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
     except (OSError, KernelError) as error:
         connection.close()
         raise KernelError(f"connect to the keeper at {state_directory / NAME}: {reason(error)}") from error
-    _pid, user, _group = struct.unpack("=iII", credentials)
     if user not in (0, os.geteuid(), throttler_uid()):
         connection.close()
         raise KernelError(
@@ -188,10 +174,11 @@ async def _greeting(connection: socket.socket) -> str | None:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
+    except TimeoutError as error:  # before its base class OSError
+        connection.close()
+        raise KernelError("the keeper of the path manager does not answer") from error
     except OSError:
         return None
-    except TimeoutError as error:
-        raise KernelError("the keeper of the path manager does not answer") from error
     return words[1].decode("ascii") if len(words) == 2 and words[0] == keeper.READY else None
 
 

@@ -5,7 +5,9 @@ The rule is in mangle POSTROUTING. It sends every packet with data from a listen
 the HTB class; a packet without an entry stays unchanged. The lookup is one hash lookup, however many entries there are.
 The key is client address, client port and proxy address; one set per listening port completes the four-tuple.
 
-Import this module only where iptables is used: python-iptables loads kernel modules.
+pyroute2 creates and destroys the sets. It takes 260 µs for an entry, and the wire format here (ip_set.h) 6 µs: 1,000
+connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
+creates it: every packet then pays for it, and it cannot be removed. So :func:`in_use` does neither.
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import logging
 import os
+import re
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, TextIO
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
+from mptcp_throttler.kernel import netlink
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
-from mptcp_throttler.kernel.netfilter import ipset
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
+from mptcp_throttler.kernel.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import small_packets
@@ -34,17 +38,21 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX,
 
 _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
-_IPSET_ERR_EXIST = 4103
 _CHUNK = 100
 """Requests sent before yielding to the event loop: about 2 ms."""
-
-
-log = logging.getLogger(__name__)
-
-iptc = python_iptables()
-# To distinguish a target from a chain it would read all of the kernel's tables, and thereby create them (nat included).
-iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
-iptc.Rule6.tables = property(lambda _: [iptc.Table6("mangle", False)])
+_SET_TYPE = "hash:ip,port,ip"
+_OUR_SET = re.compile(rf"{SET_PREFIX}-[46]-[0-9]{{1,5}}")
+"""Any port, because the daemon that left a set may have had other ports. A foreign set may have the same prefix."""
+_IPSET = 6 << 8
+CMD_LIST, _CMD_ADD, _CMD_DEL, _CMD_TYPE = _IPSET | 7, _IPSET | 9, _IPSET | 10, _IPSET | 13
+_ERR_EXIST = 4103
+_NFGENMSG = struct.Struct("!BBH")
+_VERSION = 6
+_ATTR_PROTOCOL, _ATTR_SETNAME, _ATTR_TYPENAME, _ATTR_FAMILY, _ATTR_DATA, _ATTR_ADT = 1, 2, 3, 5, 7, 8
+_DATA_IP, _DATA_PORT, _DATA_PROTO, _DATA_IP2, _DATA_SKBMARK, _DATA_SKBPRIO = 1, 4, 7, 20, 27, 28
+_ADDRESS_IPV4, _ADDRESS_IPV6 = 1, 2
+_TCP = 6
+_MARK, _PRIORITY, _PORT = struct.Struct("!II"), struct.Struct("!I"), struct.Struct("!H")
 
 
 class IptablesNetfilter:
@@ -52,7 +60,8 @@ class IptablesNetfilter:
 
     def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
-        self._netlink = NetlinkSocket(NETLINK_NETFILTER)
+        self._iptc = python_iptables()
+        self._netlink = NetlinkSocket(netlink.NETLINK_NETFILTER)
 
     def close(self) -> None:
         self._netlink.close()
@@ -61,16 +70,9 @@ class IptablesNetfilter:
         async with AsyncIPSet() as sets:
             for name, is_ipv6, _port in self._sets():
                 family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+                options = {"skbinfo": True, "counters": True, "exclusive": False, "maxelem": MAX_ENTRIES}
                 try:
-                    await sets.create(
-                        name,
-                        stype=ipset.SET_TYPE,
-                        family=family,
-                        skbinfo=True,
-                        counters=True,
-                        exclusive=False,
-                        maxelem=MAX_ENTRIES,
-                    )
+                    await sets.create(name, stype=_SET_TYPE, family=family, **options)
                 except (IPSetError, NetlinkError) as error:
                     raise KernelError(
                         f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; if a set of that name was made "
@@ -78,7 +80,7 @@ class IptablesNetfilter:
                     ) from error
         for is_ipv6 in (False, True):
             await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow get its turn
-            await _edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
+            await self._edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
         """Return the rules for one family: packets with data get their subflow's class, those without data get none."""
@@ -93,13 +95,12 @@ class IptablesNetfilter:
                     target.map_mark = target.map_prio = ""
                     without.create_target("CLASSIFY").set_class = "0:0"
                     rules += [with_data, without]
-        except (iptc.XTablesError, ValueError) as error:  # ValueError: the set does not exist
+        except (self._iptc.XTablesError, ValueError) as error:  # ValueError: the set does not exist
             raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
         return rules
 
-    @staticmethod
-    def _rule(is_ipv6: bool, port: int, length: str) -> Any:
-        rule = iptc.Rule6() if is_ipv6 else iptc.Rule()
+    def _rule(self, is_ipv6: bool, port: int, length: str) -> Any:
+        rule = self._iptc.Rule6() if is_ipv6 else self._iptc.Rule()
         rule.protocol = "tcp"
         rule.create_match("tcp").sport = str(port)
         rule.create_match("comment").comment = RULE_COMMENT
@@ -110,8 +111,8 @@ class IptablesNetfilter:
         problems = []
         for is_ipv6 in (False, True):
             try:
-                present = _ours_in(_mangle(is_ipv6))
-            except (iptc.IPTCError, iptc.XTablesError) as error:  # a foreign rule with an extension missing here
+                _, present = self._postrouting(is_ipv6)
+            except (self._iptc.IPTCError, self._iptc.XTablesError) as error:  # a foreign rule's extension is missing
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
             wanted = self._rules(is_ipv6)
             # Our rules may be in any order: they do not interact.
@@ -120,13 +121,44 @@ class IptablesNetfilter:
             await asyncio.sleep(0)
         return problems
 
+    def _postrouting(self, is_ipv6: bool) -> tuple[Any, list[Any]]:
+        """Return the chain and our rules in it."""
+        chain = self._iptc.Chain(_mangle(self._iptc, is_ipv6), "POSTROUTING")
+        return chain, [
+            rule
+            for rule in chain.rules
+            if any(match.name == "comment" and match.comment == RULE_COMMENT for match in rule.matches)
+        ]
+
+    async def _edit_postrouting(self, is_ipv6: bool, keep: list[Any]) -> None:
+        """Make *keep* our only rules in mangle POSTROUTING; leave foreign rules alone.
+
+        A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
+        """
+        async with _xtables_lock():
+            for attempt in range(_ATTEMPTS):
+                try:
+                    chain, present = self._postrouting(is_ipv6)
+                    surplus = [rule for rule in present if rule not in keep]
+                    missing = [rule for rule in keep if rule not in present]
+                    for rule in surplus:
+                        chain.delete_rule(rule)
+                    for rule in missing:
+                        chain.append_rule(rule)
+                    if surplus or missing:
+                        chain.table.commit()
+                    return
+                except (self._iptc.IPTCError, self._iptc.XTablesError) as error:
+                    if attempt == _ATTEMPTS - 1 or os.strerror(errno.EAGAIN) not in str(error):
+                        raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
+
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
         # Use a separate socket: changes may happen during the dump.
-        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        with NetlinkSocket(netlink.NETLINK_NETFILTER) as reading:
             for name, is_ipv6, port in self._sets():
-                listing = netlink.dump(ipset.CMD_LIST, ipset.header(name, is_ipv6), f"list the set {name}")
-                entries = (entry for message in listing for entry in ipset.entries(message, port))
+                listing = reading.dump(CMD_LIST, header(name, is_ipv6), f"list the set {name}")
+                entries = (entry for message in listing for entry in _entries(message, port))
                 async for four_tuple, target in in_turns(entries):
                     found[four_tuple] = target
         return found
@@ -141,13 +173,14 @@ class IptablesNetfilter:
     def _additions(self, entries: Mapping[FourTuple, Target]) -> Iterator[tuple[int, int, bytes]]:
         mask, major = self._ownership.mark_mask, self._ownership.htb_major
         for four_tuple, target in entries.items():
-            entry = ipset.entry_with_target(four_tuple, target, mask, major)
-            yield ipset.CMD_ADD, NLM_F_CREATE, self._header(four_tuple) + entry
+            skbinfo = attribute(_DATA_SKBMARK | NLA_NET_BYTEORDER, _MARK.pack(target.mark, mask))
+            skbinfo += attribute(_DATA_SKBPRIO | NLA_NET_BYTEORDER, _PRIORITY.pack(major << 16 | target.minor))
+            yield _CMD_ADD, netlink.NLM_F_CREATE, _entry(four_tuple, skbinfo)
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = list(four_tuples)
-        requests = ((ipset.CMD_DEL, 0, self._header(four_tuple) + ipset.entry(four_tuple)) for four_tuple in gone)
-        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_IPSET_ERR_EXIST, errno.ENOENT))
+        requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in gone)
+        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         failures: list[KernelError] = []  # the first only: see ``runtime.garbage``
@@ -161,22 +194,14 @@ class IptablesNetfilter:
             raise failures.pop()
 
     async def remove(self) -> None:
-        for is_ipv6 in ipset.registered():
-            await _edit_postrouting(is_ipv6, keep=[])
+        for is_ipv6 in _registered():
+            await self._edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
-            ours = [
-                message.get_attr("IPSET_ATTR_SETNAME")
-                async for message in await sets.list()
-                if ipset.is_our_set(message.get_attr("IPSET_ATTR_SETNAME", ""))
-            ]
-            for name in dict.fromkeys(ours):
+            for name in dict.fromkeys(filter(_OUR_SET.fullmatch, map(_name, _all_sets()))):
                 try:
                     await sets.destroy(name)
                 except (IPSetError, NetlinkError) as error:
                     raise KernelError(f"destroy the set {name}: {error}; does another rule refer to it?") from error
-
-    def _header(self, four_tuple: FourTuple) -> bytes:
-        return ipset.header(_set_name(four_tuple.is_ipv6, four_tuple.local_port), four_tuple.is_ipv6)
 
     def _sets(self) -> Iterator[tuple[str, bool, int]]:
         for port in self._ownership.listen_ports:
@@ -184,23 +209,70 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
 
-def _set_name(is_ipv6: bool, port: int) -> str:
-    return f"{SET_PREFIX}-{6 if is_ipv6 else 4}-{port}"
+def available() -> str | None:
+    """Return None if this host supports iptables, otherwise a message that says what is missing."""
+    try:
+        _lock_file().close()
+    except KernelError as error:
+        return str(error)
+    try:
+        list(_all_sets())
+    except (KernelError, OSError) as error:
+        return f"ipset does not answer ({reason(error)})"
+    try:
+        with NetlinkSocket(netlink.NETLINK_NETFILTER) as asking:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                question = _start(family) + netlink.string(_ATTR_TYPENAME, _SET_TYPE)
+                asking.ask(_CMD_TYPE, question + attribute(_ATTR_FAMILY, bytes([family])), "ask ipset for a type")
+    except KernelError:
+        return f"ipset has no sets {_SET_TYPE} (module ip_set_hash_ipportip)"
+    try:
+        iptc = python_iptables()
+        for is_ipv6 in (False, True):
+            _mangle(iptc, is_ipv6)
+        rule = iptc.Rule()
+        rule.create_match("length")
+        rule.create_target("SET")
+    except Exception as error:  # python-iptables raises many kinds
+        return f"legacy iptables does not answer ({error or type(error).__name__})"
+    return None
 
 
-def _program(is_ipv6: bool) -> str:
-    return "ip6tables" if is_ipv6 else "iptables"
+def in_use() -> bool:
+    """Return whether sets or rules of ours may exist. Changes nothing."""
+    return _has_our_sets() or bool(_registered())
 
 
-def _is_ours(rule: Any) -> bool:
-    return any(match.name == "comment" and match.comment == RULE_COMMENT for match in rule.matches)
+def _registered() -> list[bool]:
+    """Return the families (whether IPv6) for which this network namespace has the mangle table.
+
+    Only root may read that. For other users our sets decide, which our rules keep in place.
+    """
+    found = []
+    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
+        with suppress(FileNotFoundError):
+            try:
+                names = Path("/proc/thread-self/net", name).read_text().split()
+            except PermissionError:
+                return [False, True] if _has_our_sets() else []
+            if "mangle" in names:
+                found.append(is_ipv6)
+    return found
 
 
-def _ours_in(table: Any) -> list[Any]:
-    return [rule for rule in iptc.Chain(table, "POSTROUTING").rules if _is_ours(rule)]
+def _has_our_sets() -> bool:
+    with suppress(KernelError, OSError):
+        return any(_OUR_SET.fullmatch(_name(message)) for message in _all_sets())
+    return False
 
 
-def _mangle(is_ipv6: bool) -> Any:
+def _all_sets() -> Iterator[bytes]:
+    """Yield the messages that list all sets, foreign ones included. Raises KernelError, OSError."""
+    with NetlinkSocket(netlink.NETLINK_NETFILTER) as listing:
+        yield from listing.dump(CMD_LIST, _start(socket.AF_INET), "list sets")
+
+
+def _mangle(iptc: Any, is_ipv6: bool) -> Any:
     """Return the current mangle table. python-iptables keeps one object per table and dereferences its handle to make a
     rule: refresh it, never close it."""
     table = (iptc.Table6 if is_ipv6 else iptc.Table)("mangle", False)
@@ -208,48 +280,19 @@ def _mangle(is_ipv6: bool) -> Any:
     return table
 
 
-async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
-    """Make *keep* our only rules in mangle POSTROUTING; leave foreign rules alone.
-
-    A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
-    """
-    async with _xtables_lock():
-        for attempt in range(_ATTEMPTS):
-            try:
-                _edit_once(is_ipv6, keep)
-                return
-            except (iptc.IPTCError, iptc.XTablesError) as error:
-                if attempt == _ATTEMPTS - 1 or os.strerror(errno.EAGAIN) not in str(error):
-                    raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
-
-
-def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
-    table = _mangle(is_ipv6)
-    chain = iptc.Chain(table, "POSTROUTING")
-    present = _ours_in(table)
-    surplus = [rule for rule in present if rule not in keep]
-    missing = [rule for rule in keep if rule not in present]
-    for rule in surplus:
-        chain.delete_rule(rule)
-    for rule in missing:
-        chain.append_rule(rule)
-    if surplus or missing:
-        table.commit()
-
-
 @asynccontextmanager
 async def _xtables_lock() -> AsyncIterator[None]:
     """Hold the xtables lock, which iptables(8) takes but python-iptables does not. Raises KernelError."""
     deadline = time.monotonic() + _LOCK_SECONDS
     with _lock_file() as lock:
-        path = lock.name
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise KernelError(f"{path} has been locked by another program for {_LOCK_SECONDS:g} s") from None
+                    what = f"{lock.name} has been locked by another program for {_LOCK_SECONDS:g} s"
+                    raise KernelError(what) from None
                 await asyncio.sleep(0.01)
         yield
 
@@ -266,28 +309,51 @@ def _lock_file() -> TextIO:
         ) from error
 
 
-def available() -> str | None:
-    """Return None if this host supports iptables, otherwise a message that says what is missing."""
-    try:
-        _lock_file().close()
-    except KernelError as error:
-        return str(error)
-    try:
-        list(ipset.all_sets())
-    except (KernelError, OSError) as error:
-        return f"ipset does not answer ({reason(error)})"
-    try:
-        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            for is_ipv6 in (False, True):
-                netlink.ask(ipset.CMD_TYPE, ipset.type_request(is_ipv6), "ask ipset for a type")
-    except KernelError:
-        return f"ipset has no sets {ipset.SET_TYPE} (module ip_set_hash_ipportip)"
-    try:
-        for is_ipv6 in (False, True):
-            _mangle(is_ipv6)
-        rule = iptc.Rule()
-        rule.create_match("length")
-        rule.create_target("SET")
-    except Exception as error:  # python-iptables raises many kinds
-        return f"legacy iptables does not answer ({error or type(error).__name__})"
-    return None
+def _set_name(is_ipv6: bool, port: int) -> str:
+    return f"{SET_PREFIX}-{6 if is_ipv6 else 4}-{port}"
+
+
+def _program(is_ipv6: bool) -> str:
+    return "ip6tables" if is_ipv6 else "iptables"
+
+
+def _start(family: int) -> bytes:
+    return _NFGENMSG.pack(family, 0, 0) + attribute(_ATTR_PROTOCOL, bytes([_VERSION]))
+
+
+def header(set_name: str, is_ipv6: bool) -> bytes:
+    """Return the start of a request: nfgenmsg and the attributes that name the set."""
+    return _start(socket.AF_INET6 if is_ipv6 else socket.AF_INET) + netlink.string(_ATTR_SETNAME, set_name)
+
+
+def _name(list_message: bytes) -> str:
+    return netlink.text(dict(attributes(list_message, _NFGENMSG.size)).get(_ATTR_SETNAME))
+
+
+def _entry(four_tuple: FourTuple, skbinfo: bytes = b"") -> bytes:
+    """Return a request's payload: the set of *four_tuple*, its key in it, and *skbinfo* to add or replace."""
+    key = (
+        _address(_DATA_IP, four_tuple.remote)
+        + attribute(_DATA_PORT | NLA_NET_BYTEORDER, _PORT.pack(four_tuple.remote_port))
+        + attribute(_DATA_PROTO, bytes([_TCP]))
+        + _address(_DATA_IP2, four_tuple.local)
+    )
+    set_name = _set_name(four_tuple.is_ipv6, four_tuple.local_port)
+    return header(set_name, four_tuple.is_ipv6) + attribute(_ATTR_DATA | NLA_NESTED, key + skbinfo)
+
+
+def _address(kind: int, packed: bytes) -> bytes:
+    family = _ADDRESS_IPV6 if len(packed) == 16 else _ADDRESS_IPV4
+    return attribute(kind | NLA_NESTED, attribute(family | NLA_NET_BYTEORDER, packed))
+
+
+def _entries(list_message: bytes, listen_port: int) -> Iterator[tuple[FourTuple, Target]]:
+    """Yield the entries in one message, without netlink header, of a listing."""
+    for kind, payload in attributes(list_message, _NFGENMSG.size):
+        for _kind, data in attributes(payload) if kind == _ATTR_ADT else ():
+            fields = dict(attributes(data))
+            remote, local = (next(attributes(fields[kind]))[1] for kind in (_DATA_IP, _DATA_IP2))
+            mark = _MARK.unpack(fields[_DATA_SKBMARK])[0] if _DATA_SKBMARK in fields else 0
+            priority = _PRIORITY.unpack(fields[_DATA_SKBPRIO])[0] if _DATA_SKBPRIO in fields else 0
+            (port,) = _PORT.unpack(fields[_DATA_PORT])
+            yield FourTuple(local, listen_port, remote, port), Target(priority & 0xFFFF, mark)

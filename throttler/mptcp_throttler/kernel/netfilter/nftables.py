@@ -19,10 +19,11 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, attributes, string, text
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
@@ -52,6 +53,10 @@ _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
 """The kernel aligns each part of a key to four bytes."""
 
 
+class _Context(ctypes.c_void_p):
+    """A pointer; ctypes does not turn a type of its own into a number."""
+
+
 class LibNftables:
     """libnftables in the network namespace in which it is opened."""
 
@@ -61,19 +66,9 @@ class LibNftables:
         if name is None:
             raise KernelError("libnftables is not installed (Debian: libnftables1)")
         self._library = ctypes.CDLL(name)
-        self._library.nft_ctx_new.restype = ctypes.c_void_p
-        self._library.nft_ctx_new.argtypes = [ctypes.c_uint32]
-        for call in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
-            getattr(self._library, call).restype = ctypes.c_char_p
-        for call in (
-            "nft_ctx_buffer_output",
-            "nft_ctx_buffer_error",
-            "nft_ctx_get_output_buffer",
-            "nft_ctx_get_error_buffer",
-            "nft_ctx_free",
-        ):
-            getattr(self._library, call).argtypes = [ctypes.c_void_p]
-        self._library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._library.nft_ctx_new.restype = _Context
+        self._library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
+        self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
         self._turn = threading.Lock()
         """Held during a call: a context is not thread-safe."""
         self._context = self._library.nft_ctx_new(0)
@@ -132,7 +127,7 @@ class NftablesNetfilter:
                 if hook is None:
                     chains.add(_target(name))
                 else:
-                    hooked[name] = _read(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
+                    hooked[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
         # A predecessor may have hooked other interfaces. The download table has no interfaces.
         unwanted = self._table.unwanted_chains(hooked, present) if self._table.interfaces else []
         commands = [f"delete chain {self._table.name} {name}" for name in unwanted]
@@ -142,9 +137,10 @@ class NftablesNetfilter:
         if whole:
             await self._drop_unused_chains(chains)
         # Somebody may have flushed a class chain, and chains refer to the device by index, which may have changed.
-        targets = set(self._uses) - {_FOREIGN}
-        for part in _parts(sorted(targets, key=lambda target: (target.minor, target.mark))):
-            await self._run((line for target in part for line in self._table.chain(target)), "make chains of classes")
+        targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
+        for start in range(0, len(targets), _CHUNK):
+            lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
+            await self._run(lines, "make chains of classes")
         self._made.clear()
         self._note_chains(targets)
 
@@ -192,8 +188,15 @@ class NftablesNetfilter:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
-                    listed, steady = await self._listed(netlink, version)
+                    listed: dict[FourTuple, Target] = {}
+                    # Between messages of a dump the kernel skips as many elements as it has listed, in the order of
+                    # the hash table. If that grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
+                    twice = False
+                    async for four_tuple, target in in_turns(_entries(netlink, self._table.family, version)):
+                        twice = twice or four_tuple in listed
+                        listed[four_tuple] = target
                     found |= listed
+                    steady = not (twice or netlink.interrupted)
                     if steady:
                         break
                 whole = whole and steady
@@ -203,26 +206,13 @@ class NftablesNetfilter:
             self._uses = Counter(self._targets.values())
         return found, whole
 
-    async def _listed(self, netlink: NetlinkSocket, version: int) -> tuple[dict[FourTuple, Target], bool]:
-        """Return the entries of a map, and whether they are complete.
-
-        Between messages of a dump the kernel skips as many elements as it has listed, in hash table order. If the table
-        grows in between, it lists some elements twice and omits as many, without NLM_F_DUMP_INTR.
-        """
-        listed: dict[FourTuple, Target] = {}
-        twice = False
-        async for four_tuple, target in in_turns(_entries(netlink, self._table.family, version)):
-            twice = twice or four_tuple in listed
-            listed[four_tuple] = target
-        return listed, not (twice or netlink.interrupted)
-
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         items = list(entries.items())
         for start in range(0, len(items), _CHUNK):
             part = items[start : start + _CHUNK]
             await self._run(self._additions(part), f"add {len(part)} map entries")
             self._note_chains({target for _, target in part})
-            await self._drop_unused_chains(self._added(part))
+            await self._drop_unused_chains({self._note(ft, target) for ft, target in part})
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         part = list(entries.items())
@@ -235,7 +225,8 @@ class NftablesNetfilter:
         self._changes += 2
         self._nft.run(text, f"add {len(part)} map entries")
         self._note_chains({target for _, target in part})
-        self._added(part)
+        for ft, target in part:
+            self._note(ft, target)
         return True
 
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
@@ -243,43 +234,29 @@ class NftablesNetfilter:
         lines = [line for target in targets for line in self._table.chain(target)]
         # A map refuses a new verdict for an existing key, so the same transaction deletes the old one.
         lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
-        fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
-        for is_ipv6 in (False, True):
-            texts = [f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6]
-            if texts:
-                lines.append(f"add element {self._table.name} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
-        return lines
+        fresh = {ft: target for ft, target in part if self._targets.get(ft) != target}
+        return lines + self._elements(
+            "add", {ft: f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh.items()}
+        )
 
-    def _added(self, part: list[tuple[FourTuple, Target]]) -> set[Target]:
-        """Record entries; return the former targets of those that changed."""
-        left = set()
-        for ft, target in part:
-            before = self._targets.get(ft)
-            if before == target:
-                continue
-            if before is not None:
-                left.add(before)
-                self._no_longer(ft)
-            self._targets[ft] = target
+    def _note(self, four_tuple: FourTuple, target: Target | None) -> Target | None:
+        """Record an entry's target, None if the entry is gone; return its former target."""
+        before = self._targets.pop(four_tuple, None)
+        if before is not None:
+            self._uses[before] -= 1
+            if not self._uses[before]:
+                del self._uses[before]
+        if target is not None:
+            self._targets[four_tuple] = target
             self._uses[target] += 1
-        return left
+        return before
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
         for start in range(0, len(gone), _CHUNK):
             part = gone[start : start + _CHUNK]
             await self._run(self._deletions(part), f"remove {len(part)} map entries")
-            left = {self._targets[ft] for ft in part}
-            for ft in part:
-                self._no_longer(ft)
-            await self._drop_unused_chains(left)
-
-    def _no_longer(self, four_tuple: FourTuple) -> None:
-        target = self._targets.pop(four_tuple, None)
-        if target is not None:
-            self._uses[target] -= 1
-            if not self._uses[target]:
-                del self._uses[target]
+            await self._drop_unused_chains({self._note(ft, None) for ft in part})
 
     async def remove(self) -> None:
         commands = (f"add table {self._table.name}", f"delete table {self._table.name}")
@@ -300,25 +277,20 @@ class NftablesNetfilter:
             self._changes += 1
 
     def _deletions(self, four_tuples: Iterable[FourTuple]) -> list[str]:
-        keys: dict[int, list[str]] = {4: [], 6: []}
-        for four_tuple in four_tuples:
-            keys[6 if four_tuple.is_ipv6 else 4].append(nft_key(four_tuple))
-        return [
-            f"delete element {self._table.name} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts
-        ]
+        return self._elements("delete", {ft: nft_key(ft) for ft in four_tuples})
 
-    async def _drop_unused_chains(self, candidates: Iterable[Target]) -> None:
-        unused = [target for target in set(candidates) - {_FOREIGN} if target not in self._uses]
+    def _elements(self, verb: str, elements: Mapping[FourTuple, str]) -> list[str]:
+        texts = {v: ", ".join(each for ft, each in elements.items() if ft.is_ipv6 is (v == 6)) for v in (4, 6)}
+        return [f"{verb} element {self._table.name} v{v} {{ {text} }}" for v, text in texts.items() if text]
+
+    async def _drop_unused_chains(self, candidates: Iterable[Target | None]) -> None:
+        unused = [each for each in set(candidates) - {_FOREIGN} if each is not None and each not in self._uses]
         for target in unused:
             self._made.pop(target, None)
         names = sorted(map(nft_chain_name, unused))
         if names:
             commands = (f"delete chain {self._table.name} {name}" for name in names)
             await self._run(commands, "remove chains of classes no longer used")
-
-
-def _parts(items: Sequence[Target]) -> Iterator[Sequence[Target]]:
-    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
 
 
 def _target(chain: str) -> Target:
@@ -329,7 +301,7 @@ def _target(chain: str) -> Target:
 def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tuple[FourTuple, Target]]:
     """Yield the map entries for an IP *version*; may omit some if *netlink* was interrupted. Raises KernelError."""
     key = _KEYS[version]
-    request = _header(family) + _text(_LIST_TABLE, NFT_TABLE) + _text(_LIST_SET, f"v{version}")
+    request = _header(family) + string(_LIST_TABLE, NFT_TABLE) + string(_LIST_SET, f"v{version}")
     for body in netlink.dump(_GETSETELEM, request, f"list the map v{version} of table {family} {NFT_TABLE}"):
         for kind, payload in attributes(body, _NFGENMSG.size):
             for _, element in attributes(payload) if kind == _LIST_ELEMENTS else ():
@@ -340,7 +312,7 @@ def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tupl
                 remote, remote_port, local, local_port = key.unpack(value)
                 verdict = dict(attributes(dict(attributes(fields.get(_ELEMENT_DATA, b""))).get(_DATA_VERDICT, b"")))
                 jumps = verdict.get(_VERDICT_CODE) == _JUMP
-                target = _target(_read(verdict.get(_VERDICT_CHAIN))) if jumps else _FOREIGN
+                target = _target(text(verdict.get(_VERDICT_CHAIN))) if jumps else _FOREIGN
                 yield FourTuple(local, local_port, remote, remote_port), target
 
 
@@ -348,13 +320,13 @@ def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | 
     """Yield name and hook (base chains only) of our chains; may omit changing ones. Raises KernelError."""
     for chain in netlink.dump(_GETCHAIN, _header(family), f"list the chains of table {family} {NFT_TABLE}"):
         fields = dict(attributes(chain, _NFGENMSG.size))
-        if _read(fields.get(_CHAIN_TABLE)) == NFT_TABLE:
-            yield _read(fields.get(_CHAIN_NAME)), fields.get(_CHAIN_HOOK)
+        if text(fields.get(_CHAIN_TABLE)) == NFT_TABLE:
+            yield text(fields.get(_CHAIN_NAME)), fields.get(_CHAIN_HOOK)
 
 
 def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
     """Return hook, policy and rules of a chain; empty if it does not exist."""
-    question = _header(family) + _text(_CHAIN_TABLE, NFT_TABLE) + _text(_CHAIN_NAME, name)
+    question = _header(family) + string(_CHAIN_TABLE, NFT_TABLE) + string(_CHAIN_NAME, name)
     answer = netlink.ask_if_there(_GETCHAIN, question, f"look up the chain {name} of table {family} {NFT_TABLE}")
     if answer is None:
         return ()
@@ -364,36 +336,23 @@ def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, 
 
 def _rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield chain and expressions of each rule of our table, or of one *chain*, in order. Raises KernelError."""
-    question = _header(family) + _text(_RULE_TABLE, NFT_TABLE)
+    question = _header(family) + string(_RULE_TABLE, NFT_TABLE)
     if chain is not None:
-        question += _text(_RULE_CHAIN, chain)
+        question += string(_RULE_CHAIN, chain)
     for rule in netlink.dump(_GETRULE, question, f"list the rules of table {family} {NFT_TABLE}"):
         fields = dict(attributes(rule, _NFGENMSG.size))
-        yield _read(fields.get(_RULE_CHAIN)), fields.get(_RULE_EXPRESSIONS, b"")
+        yield text(fields.get(_RULE_CHAIN)), fields.get(_RULE_EXPRESSIONS, b"")
 
 
 def _header(family: str) -> bytes:
     return _NFGENMSG.pack(_FAMILIES[family], 0, 0)
 
 
-def _read(text: bytes | None) -> str:
-    return (text or b"").rstrip(b"\0").decode(errors="replace")
-
-
-def _text(kind: int, value: str) -> bytes:
-    return attribute(kind, value.encode() + b"\0")
-
-
 def available() -> str | None:
     """Return None if this host supports nftables, otherwise a message that says what is missing."""
     try:
-        nft = LibNftables()
+        with closing(LibNftables()) as nft:
+            nft.run("list tables", "list nftables tables")
     except (KernelError, OSError) as error:
         return str(error)
-    try:
-        nft.run("list tables", "list nftables tables")
-    except KernelError as error:
-        return str(error)
-    finally:
-        nft.close()
     return None

@@ -2,43 +2,70 @@
 
 They find connections older than the daemon, and measure bytes, rates and losses of subflows. Each dump has its own
 netlink socket, because a socket carries one dump at a time, look-ups happen during it, and the caller may abandon it.
+
+An MPTCP subflow reports its token, address identifiers and flags as upper-layer protocol (ULP) information
+(linux/inet_diag.h, linux/mptcp.h). The kernel writes the same attributes at the same offsets for all sockets of one
+kind, so :class:`Decoder` learns the offsets once for thousands of answers. It compares all attribute headers of every
+message and learns a new layout if they differ.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
+import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import (
-    NLM_F_DUMP,
-    NLMSG_ERROR,
-    NetlinkSocket,
-    check_end,
-    error_of,
-    messages,
-    raise_first,
-    refusal,
-)
-from mptcp_throttler.kernel.sockets.inet_diag import (
-    DUMP,
-    NETLINK_SOCK_DIAG,
-    SOCK_DESTROY,
-    SOCK_DIAG_BY_FAMILY,
-    Decoder,
-    destroy_request,
-    details,
-    dump_request,
-    exact_request,
-)
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
+from mptcp_throttler.kernel import netlink
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages, raise_first, refusal
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
 
 _BATCH = 64
 """Look-ups sent before their answers are read: the receive buffer must hold all answers."""
-_SEQUENCE = slice(8, 12)
 _DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
+_NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY, SOCK_DESTROY, DUMP = 20, 21, 18
+"""Message types; the last is TCPDIAG_GETSOCK."""
+_ESTABLISHED = 1 << 1
+_BYTECODE, _JUMP, _SOURCE_PORT_IS = 1, 1, 11
+"""INET_DIAG_REQ_BYTECODE, INET_DIAG_BC_JMP, INET_DIAG_BC_S_EQ."""
+_OPERATION = struct.Struct("=BBH")
+"""struct inet_diag_bc_op."""
+_EXT_INFO = 1 << (2 - 1)
+_SOCKET_ID = struct.Struct("!HH16s16s")
+_NO_COOKIE = b"\xff" * 8
+_HEADER = struct.Struct("=IHHIIB")
+"""struct nlmsghdr, and the address family, which is the first byte of the payload."""
+_HEADER_BYTES, _MESSAGE_BYTES = 16, 72
+"""sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)."""
+_ID_OFFSET = 4
+_ID_BYTES: dict[int, int] = {socket.AF_INET: 24, socket.AF_INET6: 36}
+"""Its ports and addresses, as many bytes as the family uses: an IPv4 address is the first 4 of 16 bytes."""
+_COOKIE = struct.Struct("=Q")
+_COOKIE_OFFSET = 44
+_INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
+"""Attributes by their types, from the outermost inward: INET_DIAG_INFO, INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP."""
+_TOKEN = (*_MPTCP, 2)
+_WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
+"""Local token, flags, remote and local address identifier, data sequence number last received."""
+_TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
+"""The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
+_DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
+"""From struct tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
+_FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
+"""MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
+_NO_PACING_LIMIT = 0xFFFFFFFF
+"""Bytes/s. The kernel stores the largest unsigned long; this is the value of the 32-bit socket option."""
+_ATTRIBUTE = struct.Struct("=HH")
+_MAX_KNOWN = 1 << 16
+"""Four-tuples cached at most between two full sweeps."""
+_MAX_LAYOUTS, _MAX_KINDS = 4, 64
+"""Layouts kept for each kind, which is a length and a family."""
 
 
 class SocketDiagnostics:
@@ -46,7 +73,7 @@ class SocketDiagnostics:
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
         self._ports = tuple(listen_ports)
-        self._look_ups = NetlinkSocket(NETLINK_SOCK_DIAG)
+        self._look_ups = NetlinkSocket(_NETLINK_SOCK_DIAG)
         self._decoder = Decoder()
 
     def close(self) -> None:
@@ -67,7 +94,7 @@ class SocketDiagnostics:
         read = time.monotonic()
         for four_tuple, data, sequence in self._answers(four_tuples):
             other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
-            if other is not None and error_of(other[1]) != errno.ENOENT:
+            if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
                 refused[four_tuple] = refusal(other[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening one.
         asked = set(four_tuples)
@@ -76,15 +103,14 @@ class SocketDiagnostics:
     def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
         """Return the values that samples omit, for the sockets that exist. Raises KernelError if the request fails."""
         found: dict[FourTuple, SocketDetails] = {}
-        refused: list[KernelError] = []
+        refused: dict[FourTuple, KernelError] = {}
         for four_tuple, data, _ in self._answers(four_tuples):
             for kind, _, _, _, body in messages(data):
-                if kind == NLMSG_ERROR and error_of(body) != errno.ENOENT:
-                    refused.append(refusal(body, _LOOK_UP))
-                elif kind == SOCK_DIAG_BY_FAMILY and (each := details(body)) is not None and each[0] == four_tuple:
+                if kind == netlink.NLMSG_ERROR and netlink.error_of(body) != errno.ENOENT:
+                    refused[four_tuple] = refusal(body, _LOOK_UP)
+                elif kind == SOCK_DIAG_BY_FAMILY and (each := _details(body)) is not None and each[0] == four_tuple:
                     found[four_tuple] = each[1]
-        if refused:
-            raise refused.pop(0)
+        raise_first(refused)
         return found
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
@@ -118,7 +144,7 @@ class SocketDiagnostics:
             waiting = len(asked)
             while waiting:
                 data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
-                sequence = int.from_bytes(data[_SEQUENCE], sys.byteorder)
+                sequence = int.from_bytes(data[8:12], sys.byteorder)
                 place = (sequence - first) % (1 << 32)
                 if place < len(asked):
                     waiting -= 1
@@ -132,16 +158,227 @@ class SocketDiagnostics:
     def pieces(self) -> Iterator[list[KernelSubflow]]:
         """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
         self._decoder.begin_sweep()
-        with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
+        with NetlinkSocket(_NETLINK_SOCK_DIAG) as dump:
             filled, end = time.monotonic(), None
-            sequence = netlink.send([(DUMP, NLM_F_DUMP, dump_request(self._ports))], _DUMP)
+            sequence = dump.send([(DUMP, netlink.NLM_F_DUMP, _dump_request(self._ports))], _DUMP)
             while end is None:
-                data = netlink.receive(_DUMP)
+                data = dump.receive(_DUMP)
                 # The kernel fills a datagram when the previous one is received.
                 read, filled = filled, time.monotonic()
                 piece: list[KernelSubflow] = []
                 end = self._decoder.decode(data, sequence, DUMP, piece, read)
                 if end is not None:
-                    check_end(end[1], _DUMP)
+                    netlink.check_end(end[1], _DUMP)
                 yield piece
         self._decoder.end_sweep()
+
+
+def _dump_request(ports: Sequence[int]) -> bytes:
+    """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk."""
+    # struct inet_diag_req, with no socket id
+    request = struct.pack("=BxxB40x8sI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
+    return request + attribute(_BYTECODE, _of_ports(ports))
+
+
+def _of_ports(ports: Sequence[int]) -> bytes:
+    """Return a filter for inet_diag_bc_run(), net/ipv4/inet_diag.c, that accepts sockets with a local port in *ports*.
+
+    Each operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
+    """
+    test, jump = 2 * _OPERATION.size, _OPERATION.size
+    code = b""
+    for port in reversed(ports):
+        rest = len(code)
+        this = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
+        code = this + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
+    return code
+
+
+def exact_request(four_tuple: FourTuple) -> bytes:
+    """Return a request for one socket."""
+    family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
+    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, _EXT_INFO, _ESTABLISHED)
+    # struct pads the addresses with zeros. The interface is any.
+    request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
+    return request + bytes(4) + _NO_COOKIE
+
+
+def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
+    """Return a ``SOCK_DESTROY`` request. Without *cookie* the kernel would close the listener if the socket is gone."""
+    return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
+
+
+def _details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
+    """Return the details in an inet_diag_msg that samples omit; None if it has no TCP information."""
+    if len(body) < _MESSAGE_BYTES:
+        return None
+    info = dict(attributes(body, _MESSAGE_BYTES)).get(*_INFO, b"")
+    if len(info) < _DETAILS.size:
+        return None
+    lost, variance, window, retransmits, segments_out = _DETAILS.unpack_from(info)
+    return _four_tuple(body), SocketDetails(variance, retransmits, segments_out, lost, window)
+
+
+def _four_tuple(body: bytes) -> FourTuple:
+    size = 16 if body[0] == socket.AF_INET6 else 4
+    local_port, remote_port, local, remote = _SOCKET_ID.unpack_from(body, _ID_OFFSET)
+    return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
+
+
+_Path = tuple[int, ...]
+
+
+class _Layout(NamedTuple):
+    """Offsets in messages of one length and family, netlink header included."""
+
+    headers: struct.Struct
+    expected: tuple[int, ...]
+    values: struct.Struct | None
+    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for a plain TCP socket."""
+    in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+    info: int = 0
+    """Offset of struct tcp_info."""
+
+
+class Decoder:
+    """Turns answer datagrams into subflows, and caches their four-tuples."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, tuple[_Layout, ...]] = {}
+        self._known: dict[int, tuple[bytes, FourTuple]] = {}
+        """Four-tuples, in wire format and as an object, by cookie."""
+        self._seen: dict[int, tuple[bytes, FourTuple]] = {}
+        """The same for the current sweep."""
+
+    def begin_sweep(self) -> None:
+        """Begin a sweep of all sockets; :meth:`end_sweep` forgets those not seen by then."""
+        self._seen = {}
+
+    def end_sweep(self) -> None:
+        self._known, self._seen = self._seen, {}
+
+    def decode(
+        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
+    ) -> tuple[int, bytes] | None:
+        """Append the subflows in a datagram's messages of type *kind* with *sequence* to *found*, with time *read*.
+
+        Return type and payload of the first message with *sequence* and another type; otherwise None.
+        """
+        offset, end = 0, len(data)
+        known, seen, layouts = self._known, self._seen, self._layouts
+        new, append = tuple.__new__, found.append
+        read_header, read_info = _HEADER.unpack_from, _TCP_INFO.unpack_from
+        while offset + _HEADER_BYTES < end:
+            length, what, _, number, _, family = read_header(data, offset)
+            if length < _HEADER_BYTES or offset + length > end:
+                return None
+            start = offset
+            offset += (length + 3) & ~3
+            if number != sequence:
+                continue
+            if what != kind:
+                return what, data[start + _HEADER_BYTES : start + length]
+            for layout in layouts.get(length << 8 | family, ()):
+                if layout.headers.unpack_from(data, start) == layout.expected:
+                    break
+            else:
+                learned = self._learn(data[start : start + length], family)
+                if learned is None:
+                    continue
+                layout = learned
+            if layout.values is None:
+                continue
+            values = layout.values.unpack_from(data, start)
+            identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
+            info = read_info(data, start + layout.info)
+            mss, unacked, sacked, rtt, pacing, most, acked, received, not_sent, delivery, window_limited = info
+            entry = known.get(cookie)
+            if entry is None or entry[0] != identity:
+                entry = self._meet(cookie, identity, data[start + _HEADER_BYTES : start + length])
+            seen[cookie] = entry
+            limit = None if most >= _NO_PACING_LIMIT else most * 8
+            tcp = (rtt, mss, unacked, not_sent, pacing * 8, limit, delivery * 8, window_limited, sacked)
+            subflow = (
+                token,
+                entry[1],
+                not flags & _FLAG_JOIN,
+                local_id,
+                remote_id,
+                flags & _FLAG_BACKUP != 0,
+                read,
+                acked,
+                received,
+                cookie,
+                new(TcpInfo, tcp),
+                flags & _FLAG_MADE_BACKUP != 0,
+                data_sequence,
+            )
+            append(new(KernelSubflow, subflow))
+        return None
+
+    def _meet(self, cookie: int, identity: bytes, body: bytes) -> tuple[bytes, FourTuple]:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        if len(self._seen) >= _MAX_KNOWN:
+            self._seen.clear()
+        entry = self._known[cookie] = identity, _four_tuple(body)
+        return entry
+
+    def _learn(self, message: bytes, family: int) -> _Layout | None:
+        layout = _layout(message, family)
+        if layout is not None:
+            if len(self._layouts) >= _MAX_KINDS:
+                self._layouts.clear()
+            kind = len(message) << 8 | family
+            self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
+        return layout
+
+
+def _layout(message: bytes, family: int) -> _Layout | None:
+    """Return the layout of an answer; None if it is malformed or lacks what we read."""
+    places = _places(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
+    if not places or family not in _ID_BYTES:
+        return None
+    headers = _reader([(offset - 4, "I") for offset, _ in places.values()], len(message))
+    expected = headers.unpack(message)
+    if _TOKEN not in places:
+        return _Layout(headers, expected, None)
+    wanted = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
+    for path, code in _WANTED.items():
+        offset, size = places.get(path, (0, 0))
+        if size < struct.calcsize(f"={code}"):
+            return None
+        wanted.append((offset, code))
+    info, size = places.get(_INFO, (0, 0))
+    if size < _TCP_INFO.size:
+        return None
+    ordered = sorted(wanted)  # the order differs between kernels
+    in_order = itemgetter(*map(ordered.index, wanted))
+    return _Layout(headers, expected, _reader(ordered, len(message)), in_order, info)
+
+
+def _reader(picks: list[tuple[int, str]], length: int) -> struct.Struct:
+    """Return a struct of *length* bytes that reads each of *picks*: offset and format code, in ascending order."""
+    codes, position = [], 0
+    for offset, code in picks:
+        codes.append(f"{offset - position}x {code}")
+        position = offset + struct.calcsize(f"={code}")
+    return struct.Struct(f"={' '.join(codes)} {length - position}x")
+
+
+def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
+    """Return offset and length of each attribute's payload by its types; None if one is malformed or occurs twice."""
+    found: dict[_Path, tuple[int, int]] = {}
+    while start + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(message, start)
+        here = (*path, kind & netlink.NLA_TYPE_MASK)
+        if length < 4 or start + length > end or here in found:
+            return None
+        found[here] = start + 4, length - 4
+        if here in (_ULP, _MPTCP):
+            within = _places(message, start + 4, start + length, here)
+            if within is None:
+                return None
+            found |= within
+        start += (length + 3) & ~3
+    return found

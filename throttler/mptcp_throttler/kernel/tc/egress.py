@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from socket import NETLINK_ROUTE
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.libraries import AsyncIPRoute
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
-from mptcp_throttler.kernel.tc.htb import DOWN_LEAF, HtbTree
+from mptcp_throttler.kernel.tc.htb import HtbTree
 from mptcp_throttler.kernel.tc.link import Link, find, set_gso
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
@@ -30,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The EgressTrafficControl port on interfaces of the network namespace in which it is opened."""
+    """The TrafficControl port on interfaces, which other programs use too, of the current network namespace."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
+        """Our root is in place, so that :meth:`restore` has work to do."""
         self.left_out: dict[str, str] = {}
         self.settled = True
         self._interfaces = tuple(interfaces)
@@ -44,19 +41,13 @@ class HtbTrafficControl:
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
-        self._tree: HtbTree
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[HtbTrafficControl]:
-        async with AsyncIPRoute() as ipr:
-            self._tree = HtbTree(ipr, self._ownership, DOWN_LEAF)
-            yield self
+        self._tree = HtbTree(ownership)
 
     async def prepare(self) -> None:
         links = self._links()
-        if not links and self.prepared:
-            return  # wait for an interface to return
         if not links:
+            if self.prepared:
+                return  # wait for an interface to return
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         if self.prepared:
             refused = await self._take_each(links)
@@ -96,38 +87,35 @@ class HtbTrafficControl:
             try:
                 await self._take(link)
             except KernelError as error:
-                with NetlinkSocket(NETLINK_ROUTE) as netlink:
-                    if self._tree.is_ours(netlink, link):
-                        failed = error
-                    else:
-                        refused[link.name] = str(error)
+                if self._tree.is_ours(link):
+                    failed = error
+                else:
+                    refused[link.name] = str(error)
         if failed is not None:
             raise failed
         return refused
 
     async def _take(self, link: Link) -> bool:
         """Put our root on *link*; return whether it replaced another. Raises KernelError with that one restored."""
-        before = None
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            if not self._tree.is_ours(netlink, link):
-                before = [saved._asdict() for saved in root_qdisc.save(netlink, link.index, link.name)]
-        if before is not None:
-            # An interface that is created again has another index.
-            for index, noted in list(self._noted.items()):
-                if noted["name"] == link.name and find(int(index)) is None:
-                    del self._noted[index]
-            self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": before}
-            self._write_notes()
+        if self._tree.is_ours(link):
+            await self._tree.make_root(link)
+            return False
+        before = root_qdisc.save(link)
+        # An interface that is created again has another index.
+        for index, noted in list(self._noted.items()):
+            if noted["name"] == link.name and find(int(index)) is None:
+                del self._noted[index]
+        tree = [saved._asdict() for saved in before]
+        self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
+        self._write_notes()
         try:
             await self._tree.make_root(link)
         except KernelError:
-            if before is not None:
-                self._give_back(link)
+            self._give_back(link)
             raise
-        if before is not None:
-            what = ", ".join(str(saved["kind"]) for saved in before) or "the default"
-            log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
-        return before is not None
+        what = ", ".join(saved.kind for saved in before) or "the default"
+        log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
+        return True
 
     def _leave_out(self, refused: dict[str, str]) -> None:
         for name, why in refused.items():
@@ -163,6 +151,7 @@ class HtbTrafficControl:
             log.error("%s", error)
 
     def want_gso(self, limit: Callable[[int], int]) -> None:
+        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
         self._gso, self.settled = limit, False
 
     async def settle(self) -> None:
@@ -227,15 +216,14 @@ class HtbTrafficControl:
     def _restore_one(self, link: Link) -> None:
         """Restore what *link* had before our root, and forget it. Raises KernelError."""
         noted = self._noted.get(str(link.index), {})
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # A restoration that failed midway has already removed our root; the note says to continue.
-            if self._tree.is_ours(netlink, link) or noted.get("restoring"):
-                tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
-                if noted:
-                    noted["restoring"] = True
-                    self._write_notes()
-                root_qdisc.restore(netlink, link.index, link.name, tree)
-                log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+        # A restoration that failed midway has already removed our root; the note says to continue.
+        if self._tree.is_ours(link) or noted.get("restoring"):
+            tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
+            if noted:
+                noted["restoring"] = True
+                self._write_notes()
+            root_qdisc.restore(link, tree)
+            log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
         if noted:
             if noted["gso"] != link.gso:
                 set_gso(link, noted["gso"])

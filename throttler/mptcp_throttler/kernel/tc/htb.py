@@ -1,4 +1,4 @@
-"""Our HTB tree on one interface. tc-htb(8), linux/pkt_sched.h.
+"""Our HTB tree on one interface, and the IFB device that carries one for uploads. tc-htb(8), linux/pkt_sched.h.
 
 The root qdisc has an inner class for the whole link. Below it are the default class at full speed and one leaf class
 per cap. ``skb->priority`` selects the class: netfilter sets it to the class identifier, so no tc filter is needed. The
@@ -6,8 +6,12 @@ leaf qdisc is a pfifo on egress, where ``gso_max_size`` limits segments. For rec
 not delay them but splits merged segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of
 5 Mbit/s for 105 ms.
 
-pyroute2 makes the root only. This module writes and reads classes and their queues: pyroute2 takes 0.3 ms to read a
-class, a whole datagram of them without a pause, and caps for 10,000 clients are 10,000 classes.
+pyroute2 makes the root and the device only. This module writes and reads classes and their queues: pyroute2 takes
+0.3 ms to read a class, a whole datagram of them without a pause, and caps for 10,000 clients are 10,000 classes.
+
+The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable.upload``), with
+the class as priority, shapes them and reinjects them where they came in. One device serves all interfaces. After a
+crash the successor adopts it by its name, with its classes.
 """
 
 from __future__ import annotations
@@ -15,29 +19,36 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from socket import NETLINK_ROUTE
+from types import MappingProxyType
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.libraries import NetlinkError
-from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
+from mptcp_throttler.kernel.netlink import REPLACE, NetlinkSocket, attribute, attributes, bind_as_ours, integer, text
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.link import Link, find
-from mptcp_throttler.kernel.tc.root_qdisc import RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS, TC_H_ROOT
+from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT, TCA_KIND, TCA_OPTIONS, TCMSG
 from mptcp_throttler.shaping.commands import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, TBF_RATE, tbf_burst
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, LINK_MINOR, MTU, ClassCounters, ClassSpec, Ownership
+from mptcp_throttler.shaping.model import (
+    DEFAULT_MINOR,
+    LINK_MINOR,
+    MTU,
+    UPLOAD_DEVICE,
+    ClassCounters,
+    ClassSpec,
+    Ownership,
+)
 
-TCMSG = struct.Struct("=BxxxiIII")
-"""struct tcmsg: family, interface, handle, parent, info."""
 _RTM_DELTCLASS = 41
-_TCA_KIND, _TCA_OPTIONS = 1, 2
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _HTB_OPTIONS = struct.Struct("=8xI8xIIIIII")
 """struct tc_htb_opt; only the rate of each struct tc_ratespec."""
-_TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
+_TBF_PARMS, _TBF_BURST = 1, 6
 _TBF_LIMIT = struct.Struct("=24xI")
 """struct tc_tbf_qopt, after two struct tc_ratespec."""
 _TICK_SECONDS = 64e-9
@@ -54,54 +65,42 @@ _Request = tuple[str, int, int, bytes]
 """Description, flags, type, payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """The leaf qdisc: how to encode and decode its options."""
-
-    kind: str
-    options: Callable[[ClassSpec], bytes]
-    packets: Callable[[bytes], int]
-    """Returns the queue length in packets, from the options in the kernel's answer."""
-    default: tuple[str, bytes]
-    """Kind and options of the default class's qdisc."""
-    default_needed: bool
-    """Whether the kernel must support it; otherwise the default class keeps HTB's own pfifo."""
-
-
 class HtbTree:
-    """The tree's operations. All raise KernelError if the kernel refuses."""
+    """The tree's operations, in the current network namespace. All raise KernelError if the kernel refuses."""
 
-    def __init__(self, ipr: Any, ownership: Ownership, leaf: Leaf) -> None:
-        """*ipr* is an open AsyncIPRoute."""
-        self._ipr = ipr
+    def __init__(self, ownership: Ownership, received: bool = False) -> None:
         self._major = ownership.htb_major
         self._root = ownership.htb_major << 16
-        self._leaf = leaf
+        self._fixed = (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
+        self._received = received
+        self._leaf_kind = "tbf" if received else "pfifo"
 
-    def is_ours(self, netlink: NetlinkSocket, link: Link) -> bool:
+    def is_ours(self, link: Link) -> bool:
         """Tell whether *link* has our root qdisc."""
-        return root_qdisc.root_handle(netlink, link.index) == ("htb", self._root)
+        root = root_qdisc.present(link)
+        return root is not None and (root.kind, root.handle) == ("htb", self._root)
 
     async def make_root(self, link: Link) -> None:
         """Install or adopt our root with its two fixed classes on *link*."""
         what = f"put HTB at the root of {link.name}"
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            fresh = not self.is_ours(netlink, link)
+        fresh = not self.is_ours(link)
         if fresh:
             try:
-                await self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
+                async with _iproute() as ipr:
+                    await ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before it made them, or somebody changed them.
-        for minor, parent in self._fixed():
+        for minor, parent in self._fixed:
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
-            kind, options = self._leaf.default
+            kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._received else ("fq_codel", b"")
             what = f"queue what is not capped on {link.name} with {kind}"
             queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
-            ignored = () if self._leaf.default_needed else (errno.ENOENT,)
-            await _request([(what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue)], ignored)
+            # Without fq_codel in the kernel the default class keeps HTB's own pfifo.
+            ignored = () if self._received else (errno.ENOENT,)
+            await _request([(what, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
@@ -111,9 +110,11 @@ class HtbTree:
         what = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
         yield self._class(what, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's, numbers swapped) a second replace only changes the limit.
-        handle, options = spec.minor << 16 & 0xFFFFFFFF, self._leaf.options(spec)
-        queue = _message(link.index, handle, self._root | spec.minor, self._leaf.kind, options)
-        yield what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWQDISC, queue
+        handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
+        if self._received:
+            options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
+        queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
+        yield what, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
     def _class(self, what: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
@@ -126,7 +127,7 @@ class HtbTree:
             if speed > _MAX_RATE_32:
                 options += attribute(kind, struct.pack("=Q", speed))
         body = _message(link.index, self._root | spec.minor, parent, "htb", options)
-        return what, NLM_F_CREATE | NLM_F_REPLACE, RTM_NEWTCLASS, body
+        return what, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
         """Remove classes from all *links*; ignore missing ones."""
@@ -143,23 +144,23 @@ class HtbTree:
         ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # The kernel applies the interface to class dumps only: a qdisc dump covers all interfaces.
-            async for body in in_turns(netlink.dump(RTM_GETQDISC, _of(link), "list qdiscs")):
-                handle, parent, kind, options = _read(body, link, _TCA_OPTIONS)
+            async for body in in_turns(netlink.dump(root_qdisc.RTM_GETQDISC, _of(link), "list qdiscs")):
+                handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
                 if parent == TC_H_ROOT:
                     ours = ours or (kind, handle) == ("htb", self._root)
-                elif kind == self._leaf.kind:
-                    limits[parent] = self._leaf.packets(options)
+                elif kind == self._leaf_kind:
+                    limits[parent] = _tbf_packets(options) if self._received else integer(options[:4])
             specs: dict[int, ClassSpec] = {}
             parents: dict[int, int] = {}
-            classes = netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
+            classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
             async for body in in_turns(classes):
-                handle, parent, kind, options = _read(body, link, _TCA_OPTIONS)
+                handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
                 if kind == "htb" and handle >> 16 == self._major:
                     minor = handle & 0xFFFF
                     specs[minor] = _spec(minor, options, limits.get(handle, 0))
                     parents[minor] = parent
         problems = [] if ours else [f"our root qdisc is not on {link.name}"]
-        for minor, parent in self._fixed():
+        for minor, parent in self._fixed:
             found = specs.pop(minor, None)
             # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
             hangs = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
@@ -167,8 +168,79 @@ class HtbTree:
                 problems.append(f"class {self._major:x}:{minor:x} of {link.name} is not as we made it")
         return problems, specs
 
-    def _fixed(self) -> tuple[tuple[int, int], ...]:
-        return (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
+
+class IfbTrafficControl:
+    """The TrafficControl port on the IFB device of the network namespace in which it is used."""
+
+    settled = True
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """Always empty: no other interface could go on."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._tree = HtbTree(ownership, received=True)
+
+    async def prepare(self) -> None:
+        try:
+            async with _iproute() as ipr:
+                if _upload_device() is None:
+                    await ipr.link("add", ifname=UPLOAD_DEVICE, kind="ifb")
+                link = _upload_device()
+                if link is None:
+                    raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone as soon as it was made")
+                await ipr.link("set", index=link.index, state="up")
+        except NetlinkError as error:
+            raise KernelError(
+                f"make the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): "
+                f"{os.strerror(error.code)}"
+            ) from error
+        await self._tree.make_root(link)
+
+    async def settle(self) -> None:
+        """Do nothing: there are no settings other than root and classes."""
+
+    async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
+        link = _upload_device()
+        if link is None:
+            return [f"the IFB device {UPLOAD_DEVICE} is gone"], {}
+        problems, classes = await self._tree.read(link)
+        return problems if link.up else [f"the IFB device {UPLOAD_DEVICE} is down"], classes
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        await self._tree.upsert([self._there()], specs)
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        await self._tree.delete([self._there()], minors)
+
+    async def restore(self) -> None:
+        link = _upload_device()
+        if link is not None:
+            try:
+                async with _iproute() as ipr:
+                    await ipr.link("del", index=link.index)
+            except NetlinkError as error:
+                raise KernelError(f"remove the IFB device {UPLOAD_DEVICE}: {error}") from error
+
+    def _there(self) -> Link:
+        link = _upload_device()
+        if link is None:
+            raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone")
+        return link
+
+
+def _upload_device() -> Link | None:
+    """Return the IFB device, or None. Raises KernelError if another interface has its name."""
+    link = find(UPLOAD_DEVICE)
+    if link is not None and link.kind != "ifb":
+        raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device: it is in the way of rules for uploads")
+    return link
+
+
+@asynccontextmanager
+async def _iproute() -> AsyncIterator[Any]:
+    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours."""
+    async with AsyncIPRoute() as ipr:
+        bind_as_ours(ipr.socket)
+        yield ipr
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
@@ -189,7 +261,7 @@ def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, Clas
     found: dict[int, ClassCounters] = {}
     for link in filter(None, map(find, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            for body in netlink.dump(RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
+            for body in netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
                 handle, _parent, _kind, statistics = _read(body, link, _TCA_STATS2)
                 counters = dict(attributes(statistics))
                 basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
@@ -211,15 +283,15 @@ def _read(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
     if owner != link.index:
         return 0, 0, "", b""
     fields = dict(attributes(body, TCMSG.size))
-    return handle, parent, fields.get(_TCA_KIND, b"").rstrip(b"\0").decode(), fields.get(number, b"")
+    return handle, parent, text(fields.get(TCA_KIND)), fields.get(number, b"")
 
 
 def _spec(minor: int, options: bytes, queue_packets: int) -> ClassSpec:
     fields = dict(attributes(options))
     rate, ceil, buffer, cbuffer, quantum, _level, _priority = _HTB_OPTIONS.unpack_from(fields[_HTB_PARMS])
     # A 32-bit rate, in bytes/s, ends at 34 Gbit/s.
-    rate = int.from_bytes(fields.get(_HTB_RATE64, b""), "little") or rate
-    ceil = int.from_bytes(fields.get(_HTB_CEIL64, b""), "little") or ceil
+    rate = integer(fields.get(_HTB_RATE64, b"")) or rate
+    ceil = integer(fields.get(_HTB_CEIL64, b"")) or ceil
     burst, cburst = round(buffer * _TICK_SECONDS * rate), round(cbuffer * _TICK_SECONDS * ceil)
     return ClassSpec(minor, rate * 8, ceil * 8, burst, cburst, quantum, queue_packets)
 
@@ -229,34 +301,16 @@ def _rate(rate: int) -> bytes:
 
 
 def _message(index: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
-    name = attribute(_TCA_KIND, kind.encode() + b"\0")
-    return TCMSG.pack(0, index, handle, parent, 0) + name + (attribute(_TCA_OPTIONS, options) if options else b"")
+    options = attribute(TCA_OPTIONS, options) if options else b""
+    return TCMSG.pack(0, index, handle, parent, 0) + attribute(TCA_KIND, kind.encode() + b"\0") + options
 
 
 def _tbf(burst: int, limit: int) -> bytes:
     """Return the options of a tbf that does not shape. Sizes are in bytes."""
-    rate = TBF_RATE // 8
-    parameters = _rate(rate) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
-    options = attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))
-    return options + (attribute(_TBF_RATE64, struct.pack("=Q", rate)) if rate > _MAX_RATE_32 else b"")
+    parameters = _rate(TBF_RATE // 8) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
+    return attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))
 
 
 def _tbf_packets(options: bytes) -> int:
     parameters = dict(attributes(options)).get(_TBF_PARMS, b"")
     return int(_TBF_LIMIT.unpack_from(parameters)[0]) // MTU if len(parameters) >= _TBF_LIMIT.size else 0
-
-
-DOWN_LEAF = Leaf(
-    "pfifo",
-    options=lambda spec: struct.pack("=I", spec.queue_packets),
-    packets=lambda options: int.from_bytes(options[:4], "little"),
-    default=("fq_codel", b""),
-    default_needed=False,
-)
-UP_LEAF = Leaf(
-    "tbf",
-    options=lambda spec: _tbf(tbf_burst(spec), spec.queue_packets * MTU),
-    packets=_tbf_packets,
-    default=("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)),
-    default_needed=True,
-)

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from socket import NETLINK_ROUTE
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, integer, string, text
 from mptcp_throttler.mptcp.model import FourTuple
 
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18
@@ -59,7 +59,7 @@ def find(which: str | int) -> Link | None:
     """Return the interface with this index, name or altname (then its name here), or None. Raises KernelError."""
     question = _IFINFOMSG.pack(0, 0, which if isinstance(which, int) else 0, 0, 0)
     if isinstance(which, str):
-        question += attribute(_IFLA_IFNAME, which.encode() + b"\0")
+        question += string(_IFLA_IFNAME, which)
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         answer = netlink.ask_if_there(_RTM_GETLINK, question, f"look up interface {which}")
     if answer is None:
@@ -102,26 +102,18 @@ def below(links: Iterable[Link]) -> dict[str, set[str]]:
 def _link(answer: bytes) -> Link:
     _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(answer)
     fields = dict(attributes(answer, _IFINFOMSG.size))
-    gso = {limit: _number(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
-    about = dict(attributes(fields.get(_IFLA_LINKINFO & NLA_TYPE_MASK, b"")))
+    gso = {limit: integer(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
+    about = dict(attributes(fields.get(_IFLA_LINKINFO, b"")))
     return Link(
-        _text(fields.get(_IFLA_IFNAME, b"")),
+        text(fields.get(_IFLA_IFNAME)),
         index,
         gso or {"gso_max_size": LARGEST},
-        _text(about.get(_IFLA_INFO_KIND, b"")),
+        text(about.get(_IFLA_INFO_KIND)),
         bool(flags & _IFF_UP),
         # An index from another network namespace has no meaning here.
-        0 if _IFLA_LINK_NETNSID in fields else _number(fields.get(_IFLA_LINK, b"")),
-        _number(fields.get(_IFLA_MASTER, b"")),
+        0 if _IFLA_LINK_NETNSID in fields else integer(fields.get(_IFLA_LINK, b"")),
+        integer(fields.get(_IFLA_MASTER, b"")),
     )
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value[:4], "little")
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")
 
 
 def set_gso(link: Link, sizes: dict[str, int]) -> None:
@@ -157,7 +149,7 @@ class Routes:
         try:
             answer = self._netlink.ask(_RTM_GETROUTE, request, f"look up the route of {four_tuple}")
             index = dict(attributes(answer, _ROUTE.size)).get(_RTA_OIF, b"")
-            name = socket.if_indextoname(int.from_bytes(index, "little"))
+            name = socket.if_indextoname(integer(index))
         except (KernelError, OSError):
             return None
         return name if name in self._interfaces else None

@@ -8,18 +8,20 @@ filters, which could not be restored. A default qdisc has handle 0: it returns w
 from __future__ import annotations
 
 import base64
+import errno
 import struct
+from graphlib import TopologicalSorter
+from socket import NETLINK_ROUTE
 from typing import NamedTuple
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.netlink import REPLACE, NetlinkSocket, attribute, attributes, integer, text
+from mptcp_throttler.kernel.tc.link import Link
 
-RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
-RTM_NEWTCLASS, RTM_GETTCLASS, RTM_GETTFILTER = 40, 42, 46
-TC_H_ROOT = 0xFFFFFFFF
-TC_H_INGRESS_MAJOR = 0xFFFF
-TCA_KIND, TCA_OPTIONS, TCA_STAB = 1, 2, 8
-TCA_HTB_INIT = 2
+RTM_NEWQDISC, _RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTCLASS, RTM_GETTCLASS, _RTM_GETTFILTER = 40, 42, 46
+TC_H_ROOT, _TC_H_INGRESS_MAJOR = 0xFFFFFFFF, 0xFFFF
+TCA_KIND, TCA_OPTIONS, _TCA_STAB, _TCA_HTB_INIT = 1, 2, 8, 2
 
 RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
@@ -27,7 +29,8 @@ RESTORABLE = frozenset(
 """Without red and netem: the kernel does not dump their probability and delay tables."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 """Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
-_TCMSG = struct.Struct("=BxxxiIII")
+TCMSG = struct.Struct("=BxxxiIII")
+"""struct tcmsg: family, interface, handle, parent, info."""
 
 
 class Saved(NamedTuple):
@@ -40,68 +43,67 @@ class Saved(NamedTuple):
     attributes: str
 
 
-def root_handle(netlink: NetlinkSocket, index: int) -> tuple[str, int] | None:
-    """Return kind and handle of the root qdisc of interface *index*; None if the kernel shows none."""
-    for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index):
-        if saved.parent == TC_H_ROOT:
-            return saved.kind, saved.handle
-    return None
+def present(link: Link) -> Saved | None:
+    """Return the root qdisc of *link*; None if the kernel shows none. Raises KernelError."""
+    return next((saved for saved in _dump(RTM_GETQDISC, RTM_NEWQDISC, link) if saved.parent == TC_H_ROOT), None)
 
 
-def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
-    """Return the root tree of *interface*; empty for the default qdisc. Raises KernelError if it is not restorable."""
-    qdiscs = [
-        saved
-        for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index)
-        if saved.parent >> 16 != TC_H_INGRESS_MAJOR or saved.parent == TC_H_ROOT
-    ]
-    root = next((saved for saved in qdiscs if saved.parent == TC_H_ROOT), None)
+def save(link: Link) -> list[Saved]:
+    """Return the root tree of *link*; empty for the default qdisc. Raises KernelError if it is not restorable."""
+    interface, root = link.name, present(link)
     if root is None or root.handle == 0:
         return []
+    qdiscs = [
+        saved
+        for saved in _dump(RTM_GETQDISC, RTM_NEWQDISC, link)
+        if saved.parent >> 16 != _TC_H_INGRESS_MAJOR or saved.parent == TC_H_ROOT
+    ]
     foreign = sorted({saved.kind for saved in qdiscs if saved.kind not in RESTORABLE})
     if foreign:
         raise KernelError(
             f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be put back exactly; "
             f"remove it (tc qdisc del dev {interface} root) or leave {interface} out of 'interfaces'"
         )
-    classes = _dump(netlink, RTM_GETTCLASS, RTM_NEWTCLASS, index)
-    parents = {saved.handle for saved in (*qdiscs, *classes) if saved.handle}
-    if any(_filters(netlink, index, parent) for parent in parents):
+    classes = _dump(RTM_GETTCLASS, RTM_NEWTCLASS, link)
+    if any(_has_filters(link, saved.handle) for saved in (*qdiscs, *classes) if saved.handle):
         raise KernelError(
             f"the root qdisc of {interface} has filters, which could not be put back exactly; "
             f"remove them (tc filter del dev {interface}) or leave {interface} out of 'interfaces'"
         )
-    below = [saved for saved in qdiscs if saved is not root and saved.handle]
+    below = [saved for saved in qdiscs if saved.parent != TC_H_ROOT and saved.handle]
     by_hand = [saved for saved in classes if saved.kind in _CLASSES_BY_HAND]
     return [root, *_parents_first([*by_hand, *below])]
 
 
-def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved]) -> None:
-    """Replace the root of *interface* with *tree*, or with the default qdisc if that is empty. Raises KernelError."""
-    header = _TCMSG.pack(0, index, 0, TC_H_ROOT, 0)
-    netlink.request(RTM_DELQDISC, 0, header, f"remove the root qdisc of {interface}", ignore=[2, 22])
-    for saved in tree:
-        kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
-        what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {interface}"
-        payload = _TCMSG.pack(0, index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
-        netlink.request(saved.message, NLM_F_CREATE | NLM_F_REPLACE, payload, what)
+def restore(link: Link, tree: list[Saved]) -> None:
+    """Replace the root of *link* with *tree*, or with the default qdisc if that is empty. Raises KernelError."""
+    with NetlinkSocket(NETLINK_ROUTE) as netlink:
+        header = TCMSG.pack(0, link.index, 0, TC_H_ROOT, 0)
+        gone = (errno.ENOENT, errno.EINVAL)
+        netlink.request(_RTM_DELQDISC, 0, header, f"remove the root qdisc of {link.name}", ignore=gone)
+        for saved in tree:
+            kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
+            what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {link.name}"
+            payload = TCMSG.pack(0, link.index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
+            netlink.request(saved.message, REPLACE, payload, what)
 
 
-def _dump(netlink: NetlinkSocket, get: int, new: int, index: int) -> list[Saved]:
+def _dump(get: int, new: int, link: Link) -> list[Saved]:
     found = []
-    for body in netlink.dump(get, _TCMSG.pack(0, index, 0, 0, 0), "list qdiscs and classes"):
-        _family, owner, handle, parent, _info = _TCMSG.unpack_from(body)
-        if owner != index:
-            continue
-        kind, kept = "", b""
-        for number, payload in attributes(body, _TCMSG.size):
-            if number == TCA_KIND:
-                kind = payload.rstrip(b"\0").decode()
-            if number == TCA_OPTIONS and kind == "htb":
-                payload = _htb_version_as_asked_for(payload)  # noqa: PLW2901
-            if number in (TCA_KIND, TCA_OPTIONS, TCA_STAB):
-                kept += attribute(number, payload)
-        found.append(Saved(new, handle, parent, kind, base64.b64encode(kept).decode()))
+    with NetlinkSocket(NETLINK_ROUTE) as netlink:
+        for body in netlink.dump(get, TCMSG.pack(0, link.index, 0, 0, 0), "list qdiscs and classes"):
+            _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
+            if owner != link.index:
+                continue
+            kind, kept = "", b""
+            for number, payload in attributes(body, TCMSG.size):
+                if number == TCA_KIND:
+                    kind = text(payload)
+                if number == TCA_OPTIONS and kind == "htb":
+                    payload = _htb_version_as_asked_for(payload)  # noqa: PLW2901
+                if number in (TCA_KIND, TCA_OPTIONS, _TCA_STAB):
+                    kept += attribute(number, payload)
+            found.append(Saved(new, handle, parent, kind, base64.b64encode(kept).decode()))
     return found
 
 
@@ -109,31 +111,23 @@ def _htb_version_as_asked_for(options: bytes) -> bytes:
     """Fix the version: HTB dumps it as major << 16 | minor, but accepts only the major number for a new qdisc."""
     fixed = b""
     for number, payload in attributes(options):
-        if number == TCA_HTB_INIT:
-            payload = struct.pack("=I", int.from_bytes(payload[:4], "little") >> 16) + payload[4:]  # noqa: PLW2901
+        if number == _TCA_HTB_INIT:
+            payload = struct.pack("=I", integer(payload[:4]) >> 16) + payload[4:]  # noqa: PLW2901
         fixed += attribute(number, payload)
     return fixed
 
 
-def _filters(netlink: NetlinkSocket, index: int, parent: int) -> bool:
-    return any(True for _ in netlink.dump(RTM_GETTFILTER, _TCMSG.pack(0, index, 0, parent, 0), "list filters"))
+def _has_filters(link: Link, parent: int) -> bool:
+    with NetlinkSocket(NETLINK_ROUTE) as netlink:
+        return any(True for _ in netlink.dump(_RTM_GETTFILTER, TCMSG.pack(0, link.index, 0, parent, 0), "list filters"))
 
 
 def _parents_first(objects: list[Saved]) -> list[Saved]:
     """Order qdiscs and classes so that each comes after its parents. For a class they include the qdisc with its major
     number."""
-    ordered: list[Saved] = []
-    waiting = list(objects)
-    while waiting:
-        missing = {saved.handle for saved in waiting}
-        ready = [saved for saved in waiting if not missing & _hangs_on(saved)] or waiting
-        ordered += ready
-        waiting = [saved for saved in waiting if saved not in ready]
-    return ordered
-
-
-def _hangs_on(saved: Saved) -> set[int]:
-    parent = {saved.parent, saved.parent & 0xFFFF0000}
-    if saved.message == RTM_NEWTCLASS:
-        parent.add(saved.handle & 0xFFFF0000)
-    return parent - {saved.handle}
+    by_handle = {saved.handle: saved for saved in objects}
+    parents = {}
+    for handle, saved in by_handle.items():
+        own_qdisc = {handle & 0xFFFF0000} if saved.message == RTM_NEWTCLASS else set[int]()
+        parents[handle] = {saved.parent, saved.parent & 0xFFFF0000, *own_qdisc} - {handle}
+    return [by_handle[handle] for handle in TopologicalSorter(parents).static_order() if handle in by_handle]

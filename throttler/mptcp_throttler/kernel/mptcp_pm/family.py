@@ -1,0 +1,227 @@
+"""The kernel's path manager: events of connections and subflows, subflow flags, closed subflows, announced addresses.
+
+Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. pyroute2 knows its commands for announced
+addresses only. On SET_FLAGS the kernel sends MP_PRIO to the peer, and itself uses a backup subflow only while no
+regular one is usable. The in-kernel path manager selects subflows by local address, which all subflows of a one-armed
+proxy share. The userspace one selects by token and both addresses; it manages only connections accepted while
+``net.mptcp.pm_type`` was 1.
+
+A socket does not show who made it backup; any program with the token may. So flags found at a start are a predecessor's
+only if a note in the state directory says so (:class:`FlagsNote`).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.netlink import (
+    NLA_NESTED,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    datagrams,
+    listen,
+    messages,
+    text,
+)
+from mptcp_throttler.kernel.state_file import read_state, write_state
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, mapped, unmap
+
+FAMILY, GROUP = "mptcp_pm", "mptcp_pm_events"
+FLAGS_NOTE = "backup-flags"
+_NETLINK_GENERIC, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 16, 3
+_CTRL_ATTR_FAMILY_ID, _CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 1, 2, 7
+_MCAST_GROUP_NAME, _MCAST_GROUP_ID = 1, 2
+_CMD_GET_ADDR, _CMD_SET_FLAGS, _CMD_SUBFLOW_DESTROY, _VERSION = 3, 7, 11, 1
+_GENLMSG = struct.Struct("=BBH")
+_ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
+_ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
+_FLAG_SIGNAL, _FLAG_BACKUP = 1 << 0, 1 << 2
+_TOKEN, _LOCAL_ID, _REMOTE_ID = 1, 3, 4
+_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11
+"""Attributes of events."""
+_KINDS = {kind.value: kind for kind in KernelEventKind}
+_BUFFER_BYTES = 8 << 20
+
+
+class PathManagerEvents:
+    """A non-blocking socket subscribed to the events of the network namespace in which it is created."""
+
+    def __init__(self) -> None:
+        self._socket = subscribed_socket(buffer=_BUFFER_BYTES)
+        self.lost = 0
+        """Receive buffer overflows; each requires a resync."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self, limit: int = 256) -> Iterator[KernelEvent]:
+        """Yield waiting events of at most *limit* datagrams, each with its own time of reading. Raises OSError.
+
+        With one time for all, an event that arrives while others are processed would seem older than its own packets.
+        """
+        for data in datagrams(self._socket, limit):
+            if data is None:
+                self.lost += 1
+                continue
+            now = time.monotonic()
+            for _, _, _, _, body in messages(data):
+                event = _event(body, now)
+                if event is not None:
+                    yield event
+
+
+def subscribed_socket(*, buffer: int = 0, drops_all: bool = False) -> socket.socket:
+    """Return a non-blocking socket in the group of events. Raises KernelError.
+
+    With *drops_all* it drops all messages, so that its buffer stays empty.
+    """
+    drops = ((0x06, 0, 0, 0),) if drops_all else ()
+    what = "listen to the events of the path manager"
+    return listen(_NETLINK_GENERIC, [find_family()[1]], what, buffer=buffer, drops=drops)
+
+
+def _event(body: bytes, now: float) -> KernelEvent | None:
+    """Return the event in a generic netlink message, without netlink header; None for unused kinds."""
+    kind = _KINDS.get(body[0]) if len(body) >= _GENLMSG.size else None
+    if kind is None:
+        return None
+    fields = dict(attributes(body, _GENLMSG.size))
+    if len(fields.get(_TOKEN, b"")) != 4:
+        return None
+    local, remote = (fields.get(v4) or fields.get(v6) for v4, v6 in ((_SADDR4, _SADDR6), (_DADDR4, _DADDR6)))
+    four_tuple = None
+    if local and remote and _SPORT in fields and _DPORT in fields:
+        local_port, remote_port = (int.from_bytes(fields[port], "big") for port in (_SPORT, _DPORT))
+        four_tuple = FourTuple(unmap(local), local_port, unmap(remote), remote_port)
+    return KernelEvent(
+        time=now,
+        kind=kind,
+        token=int.from_bytes(fields[_TOKEN], "little"),
+        four_tuple=four_tuple,
+        local_id=fields[_LOCAL_ID][0] if fields.get(_LOCAL_ID) else None,
+        remote_id=fields[_REMOTE_ID][0] if fields.get(_REMOTE_ID) else None,
+        backup=bool(fields.get(_BACKUP, b"\0")[0]),
+    )
+
+
+def find_family() -> tuple[int, int]:
+    """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
+    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + attribute(_CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0")
+    with NetlinkSocket(_NETLINK_GENERIC) as netlink:
+        what = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
+        fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, what), _GENLMSG.size))
+    for _index, group in attributes(fields.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
+        found = dict(attributes(group))
+        if text(found.get(_MCAST_GROUP_NAME)) == GROUP:
+            number = int.from_bytes(fields[_CTRL_ATTR_FAMILY_ID][:2], "little")
+            return number, int.from_bytes(found[_MCAST_GROUP_ID], "little")
+    raise KernelError(f"this kernel has no {GROUP}: MPTCP path-manager events need Linux 5.13 or newer")
+
+
+class SubflowCommands:
+    """Commands in the network namespace in which it is created. Raises KernelError if the kernel has no MPTCP."""
+
+    def __init__(self) -> None:
+        self._family = find_family()[0]
+        self._netlink = NetlinkSocket(_NETLINK_GENERIC)
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
+        what = f"make a subflow of connection {token:08x} {'backup' if backup else 'regular'}"
+        flags = attribute(_ADDR_FLAGS, struct.pack("=I", _FLAG_BACKUP if backup else 0))
+        self._netlink.request(self._family, 0, _request(_CMD_SET_FLAGS, token, four_tuple, flags), what)
+
+    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
+        """Close one subflow of a connection; one that is already gone is no error.
+
+        Raises KernelError: EINVAL if the connection is gone or was accepted under the in-kernel path manager.
+        """
+        what = f"close a subflow of connection {token:08x}"
+        try:
+            self._netlink.request(self._family, 0, _request(_CMD_SUBFLOW_DESTROY, token, four_tuple), what)
+        except KernelError as error:
+            if error.errno != errno.ESRCH:
+                raise
+            # A dual-stack listener's sockets have IPv4-mapped addresses. SUBFLOW_DESTROY, unlike SET_FLAGS, compares
+            # them literally. The connection exists, so EINVAL now means a kernel without IPv6.
+            if not four_tuple.is_ipv6:
+                other = four_tuple._replace(local=mapped(four_tuple.local), remote=mapped(four_tuple.remote))
+                request = _request(_CMD_SUBFLOW_DESTROY, token, other)
+                self._netlink.request(self._family, 0, request, what, ignore=(errno.ESRCH, errno.EINVAL))
+
+
+def announced_ports() -> tuple[int, ...]:
+    """Return ports of announced addresses, where clients join too (RFC 8684, 3.4.1; ip-mptcp(8)); empty if unknown."""
+    found = set()
+    try:
+        with NetlinkSocket(_NETLINK_GENERIC) as netlink:
+            question = _GENLMSG.pack(_CMD_GET_ADDR, _VERSION, 0)
+            for message in netlink.dump(find_family()[0], question, "list the announced addresses"):
+                fields = dict(attributes(dict(attributes(message, len(question))).get(_ATTR_ADDR, b"")))
+                if int.from_bytes(fields.get(_ADDR_FLAGS, b""), "little") & _FLAG_SIGNAL:
+                    found.add(int.from_bytes(fields.get(_ADDR_PORT, b""), "little"))
+    except (KernelError, OSError):
+        return ()
+    return tuple(sorted(found - {0}))
+
+
+def _request(command: int, token: int, four_tuple: FourTuple, flags: bytes = b"") -> bytes:
+    return (
+        _GENLMSG.pack(command, _VERSION, 0)
+        + attribute(_ATTR_TOKEN, struct.pack("=I", token))
+        + attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
+        + attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
+    )
+
+
+def _end(address: bytes, port: int) -> bytes:
+    v4 = len(address) == 4
+    return (
+        attribute(_ADDR_FAMILY, struct.pack("=H", socket.AF_INET if v4 else socket.AF_INET6))
+        + attribute(_ADDR4 if v4 else _ADDR6, address)
+        + attribute(_ADDR_PORT, struct.pack("=H", port))
+    )
+
+
+class FlagsNote:
+    """A note written before the first flag is set, and removed after the last flag is cleared."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FLAGS_NOTE
+        self._left: bool | None = None
+        """Whether a predecessor's note exists whose flags were not taken over; None if unknown."""
+        self._written = False
+
+    def find(self) -> None:
+        """Look for a predecessor's note, once: a later one is ours. Raises KernelError."""
+        if self._left is None:
+            self._left = read_state(self._path) is not None
+
+    def write(self) -> None:
+        """Write the note, once. Raises KernelError."""
+        if not self._written:
+            write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
+            self._written = True
+
+    def take_over(self) -> bool:
+        """Return whether present flags are a predecessor's; from now on they count as ours."""
+        left, self._left = bool(self._left), False
+        return left
+
+    def remove(self) -> None:
+        """Remove the note, unless its flags were not taken over. Raises KernelError."""
+        if self._left is False:
+            self._written = False
+            write_state(self._path, None)
