@@ -1,15 +1,15 @@
 """The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
 
-To add a condition, add a field to :class:`When` and a subclass of :class:`Condition`. A condition on a subflow derives
-from :class:`OfSubflow` and tests a :class:`Subject`.
+To add a condition, add a field to :class:`When`, and its meaning to each method of :class:`Conditions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from math import inf
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -41,154 +41,62 @@ class Seen(NamedTuple):
     active_paths: int
     subflows: int
     paths: int
-    met: Set[Condition]
-    """Subflow conditions that any active subflow meets."""
     local: datetime
     """Local time in the policy's time zone."""
 
 
-class Condition:
-    """One condition of a rule."""
-
-    def holds(self, seen: Seen) -> bool:
-        raise NotImplementedError
-
-    def why_not(self, seen: Seen) -> str:
-        """Return in words why the condition does not hold."""
-        raise NotImplementedError
-
-    def words(self, zone: tzinfo) -> list[str]:
-        """Return the condition in words, without keys that the policy leaves out. *zone* is the policy's."""
-        raise NotImplementedError
-
-    def covers(self, other: Any) -> bool:
-        """Return whether it holds whenever *other* does, another rule's condition of the same class, or None."""
-        return bool(other == self)
-
-    def excludes(self, other: Any) -> bool:
-        """Return whether it never holds together with *other*, another rule's condition of the same class."""
-        del other
-        return False
-
-    def is_certain(self, expected: int) -> bool:
-        """Return whether it holds for every connection on *expected* paths during the hours."""
-        del expected
-        return False
+Unmet = Literal["counts", "clients", "hours"]
 
 
-class OfSubflow(Condition):
-    """A condition that a connection meets if any of its active subflows does."""
+class Conditions(NamedTuple):
+    """What must hold for a rule to answer one question."""
 
-    def is_met_by(self, subflow: Subject) -> bool:
-        raise NotImplementedError
+    when: When
+    subflows: int
+    """The least number of active subflows."""
+    paths: int
+    """The least number of paths with active subflows."""
 
-    def holds(self, seen: Seen) -> bool:
-        return self in seen.met
+    def unmet(self, seen: Seen, from_clients: bool) -> dict[Unmet, str]:
+        """Return in words the conditions that do not hold. *from_clients*: a subflow comes from the clients."""
+        found: dict[Unmet, str] = {}
+        most = self.when.max_subflows
+        if seen.subflows < self.subflows:
+            found["counts"] = f"only {counted(seen.active, 'active subflow')} (needs {self.subflows})"
+        elif most is not None and seen.active > most:
+            found["counts"] = f"{seen.active} active subflows (at most {most})"
+        elif seen.paths < self.paths:
+            on = "one path" if seen.active_paths == 1 else f"{seen.active_paths} paths"
+            found["counts"] = f"{seen.active} active subflows on {on} (needs {self.paths})"
+        if not from_clients:
+            found["clients"] = "no active subflow comes from its clients"
+        if self.when.windows is not None and not is_open(self.when.windows, seen.local):
+            found["hours"] = "outside its hours"
+        return found
 
+    def covers(self, other: Conditions) -> bool:
+        """Return whether they hold whenever those of another rule do."""
+        mine, theirs = self.when, other.when
+        return (
+            self.subflows <= other.subflows
+            and self.paths <= other.paths
+            and (mine.max_subflows or inf) >= (theirs.max_subflows or inf)
+            and (mine.prefixes is None or (theirs.clients is not None and mine.prefixes.contain(theirs.clients)))
+            and (mine.windows is None or mine.windows == theirs.windows)
+        )
 
-class SubflowCount(Condition):
-    """The number of active subflows is within limits."""
+    def exclude(self, other: Conditions) -> bool:
+        """Return whether they never hold together with those of another rule."""
+        mine, theirs = self.when, other.when
+        most = min(mine.max_subflows or inf, theirs.max_subflows or inf)
+        return most < max(self.subflows, other.subflows) or (
+            mine.windows is not None and theirs.windows is not None and not may_coincide(mine.windows, theirs.windows)
+        )
 
-    def __init__(self, least: int | None, most: int | None, usual: int) -> None:
-        """*usual* is the default of *least*, and its lower bound."""
-        self._stated, self.most = least, most
-        self.least = max(least or 1, usual)
-
-    def holds(self, seen: Seen) -> bool:
-        return self.least <= seen.subflows and (self.most is None or seen.active <= self.most)
-
-    def why_not(self, seen: Seen) -> str:
-        if seen.subflows < self.least:
-            return f"only {counted(seen.active, 'active subflow')} (needs {self.least})"
-        return f"{seen.active} active subflows (at most {self.most})"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        least = [] if self._stated is None else [f"at least {counted(self._stated, 'active subflow')}"]
-        return least + ([] if self.most is None else [f"at most {counted(self.most, 'active subflow')}"])
-
-    def covers(self, other: SubflowCount) -> bool:
-        return self.least <= other.least and (self.most is None or (other.most is not None and other.most <= self.most))
-
-    def excludes(self, other: SubflowCount) -> bool:
-        least = max(self.least, other.least)
-        return any(each.most is not None and each.most < least for each in (self, other))
-
-    def is_certain(self, expected: int) -> bool:
-        return self.least <= expected and self.most is None
-
-
-class PathCount(Condition):
-    """There are active subflows on enough paths."""
-
-    def __init__(self, least: int | None, usual: int) -> None:
-        self._stated, self.least = least, least or usual
-
-    def holds(self, seen: Seen) -> bool:
-        return self.least <= seen.paths
-
-    def why_not(self, seen: Seen) -> str:
-        on = "one path" if seen.active_paths == 1 else f"{seen.active_paths} paths"
-        return f"{seen.active} active subflows on {on} (needs {self.least})"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        return [] if self._stated is None else [f"active subflows on at least {counted(self._stated, 'path')}"]
-
-    def covers(self, other: PathCount) -> bool:
-        return self.least <= other.least
-
-    def is_certain(self, expected: int) -> bool:
-        return self.least <= expected
-
-
-class FromClients(OfSubflow):
-    """The client address is in one of these prefixes."""
-
-    def __init__(self, prefixes: list[Network]) -> None:
-        self._prefixes = prefixes
-        self._found = Prefixes((each, True) for each in prefixes)
-
-    def is_met_by(self, subflow: Subject) -> bool:
-        return self._found.holds(subflow.remote)
-
-    def why_not(self, seen: Seen) -> str:
-        del seen
-        return "no active subflow comes from its clients"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        return [clients_text(self._prefixes)]
-
-    def covers(self, other: FromClients | None) -> bool:
-        return other is not None and all(any(self._found.around(inner)) for inner in other._prefixes)
-
-
-class OpenHours(Condition):
-    """One of these windows is open."""
-
-    def __init__(self, windows: list[Window]) -> None:
-        self.windows = windows
-
-    def holds(self, seen: Seen) -> bool:
-        return is_open(self.windows, seen.local)
-
-    def why_not(self, seen: Seen) -> str:
-        del seen
-        return "outside its hours"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        return [f"{hours_text(self.windows)} ({zone})"]
-
-    def covers(self, other: OpenHours | None) -> bool:
-        return other is not None and other.windows == self.windows
-
-    def excludes(self, other: OpenHours) -> bool:
-        return not may_coincide(self.windows, other.windows)
-
-    def is_certain(self, expected: int) -> bool:
-        del expected
-        return True
+    def are_certain(self, expected: int) -> bool:
+        """Return whether they hold for every connection on *expected* paths during the hours."""
+        counts = self.paths <= expected and self.subflows <= expected and self.when.max_subflows is None
+        return counts and self.when.clients is None
 
 
 class When(Section):
@@ -247,19 +155,27 @@ class When(Section):
             return self.min_paths or 1
         return min(usual, self.max_subflows or usual)
 
-    def conditions(self, usual: int) -> list[Condition]:
-        """Return the conditions, in the order in which reasons name them."""
+    def conditions(self, usual: int) -> Conditions:
+        """Return the conditions of a question. *usual*: the default of ``min_paths``."""
         paths = self.least_paths(usual)
-        return [
-            SubflowCount(self.min_subflows, self.max_subflows, paths),
-            PathCount(self.min_paths, paths),
-            *self._others,
-        ]
+        return Conditions(self, max(self.min_subflows or 1, paths), paths)
+
+    def words(self, zone: tzinfo) -> Iterator[str]:
+        """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
+        if self.min_subflows is not None:
+            yield f"at least {counted(self.min_subflows, 'active subflow')}"
+        if self.max_subflows is not None:
+            yield f"at most {counted(self.max_subflows, 'active subflow')}"
+        if self.min_paths is not None:
+            yield f"active subflows on at least {counted(self.min_paths, 'path')}"
+        if self.clients is not None:
+            yield clients_text(self.clients)
+        if self.windows is not None:
+            yield f"{hours_text(self.windows)} ({zone})"
 
     @cached_property
-    def _others(self) -> list[Condition]:
-        found: list[Condition] = [] if self.clients is None else [FromClients(self.clients)]
-        return found if self.windows is None else [*found, OpenHours(self.windows)]
+    def prefixes(self) -> Prefixes[bool] | None:
+        return None if self.clients is None else Prefixes((each, True) for each in self.clients)
 
     @cached_property
     def windows(self) -> list[Window] | None:

@@ -42,7 +42,7 @@ from mptcp_common.fields import (
 )
 from mptcp_common.problems import KeyPath, shown
 from mptcp_common.units import format_rate, format_size, parse_rate
-from mptcp_throttler.policy.conditions import Condition, Subject, When
+from mptcp_throttler.policy.conditions import Conditions, Subject, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
@@ -593,8 +593,8 @@ class Rule(Section):
         """Return the number of paths that must have active subflows before the rule answers *kind*."""
         return self.when.least_paths(self._usual_paths(kind))
 
-    def conditions(self, kind: Kind) -> list[Condition]:
-        """Return the conditions under which the rule answers *kind*, in the order in which reasons name them."""
+    def conditions(self, kind: Kind) -> Conditions:
+        """Return the conditions under which the rule answers *kind*."""
         return self.when.conditions(self._usual_paths(kind))
 
 

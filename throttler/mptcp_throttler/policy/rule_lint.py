@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from mptcp_throttler.policy.conditions import Condition
 from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, PathMatch, Policy, Rule
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
@@ -160,10 +159,7 @@ def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rul
 
 
 def _leaves_nothing(policy: Policy, earlier: Rule, later: Rule, kind: Kind) -> bool:
-    theirs = _by_class(later, kind)
-    return _catches_all(policy, earlier, later) and all(
-        mine.covers(theirs.get(sort)) for sort, mine in _by_class(earlier, kind).items()
-    )
+    return _catches_all(policy, earlier, later) and earlier.conditions(kind).covers(later.conditions(kind))
 
 
 def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
@@ -188,10 +184,6 @@ def _is_within(inner: PathMatch, outer: PathMatch) -> bool:
         if not within:
             return False
     return True
-
-
-def _by_class(rule: Rule, kind: Kind) -> dict[type[Condition], Condition]:
-    return {type(each): each for each in rule.conditions(kind)}
 
 
 def _exempts(rule: Rule) -> bool:
@@ -238,15 +230,11 @@ def _not_exempted_from(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
     """Return whether both rules can hold for one subflow at once, in one of *directions*."""
-    theirs = _by_class(other, kind)
+    theirs = other.conditions(kind)
     return (
         (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
         and _paths_may_meet(policy, one, other)
-        and any(
-            not any(sort in theirs and mine.excludes(theirs[sort]) for sort, mine in _by_class(one, answered).items())
-            for answered in Kind
-            if one.answers(answered)
-        )
+        and any(one.answers(answered) and not one.conditions(answered).exclude(theirs) for answered in Kind)
     )
 
 

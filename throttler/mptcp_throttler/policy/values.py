@@ -213,3 +213,7 @@ class Prefixes(Generic[T]):
         for shift, values in self._by_version[network.version]:
             if shift >= least and number >> shift in values:
                 yield values[number >> shift]
+
+    def contain(self, networks: Iterable[Network]) -> bool:
+        """Return whether each of *networks* is in one of the prefixes."""
+        return all(any(True for _ in self.around(each)) for each in networks)

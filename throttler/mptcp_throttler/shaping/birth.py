@@ -106,8 +106,8 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
-        conditional = not all(each.is_certain(ANTICIPATED) for each in rule.conditions(Kind.THROTTLE))
-        return (None if conditional or rule.throttle is None else rule), number
+        certain = rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED)
+        return (rule if certain and rule.throttle is not None else None), number
     return None, 0
 
 

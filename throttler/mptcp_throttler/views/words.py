@@ -78,9 +78,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
         yield f"path {' or '.join(rule.paths)}"
     if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
         yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
-    # Omit what is usual: a rule has the same words for each kind.
-    for condition in rule.when.conditions(1):
-        yield from condition.words(policy.time_zone)
+    yield from rule.when.words(policy.time_zone)
 
 
 def _does(rule: Rule) -> Iterator[str]:
