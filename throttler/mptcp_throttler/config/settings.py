@@ -126,76 +126,50 @@ _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 class SettingsSection(Section):
     """Settings of mptcp-throttler: what it watches, what it may touch in the kernel, where it talks."""
 
-    interfaces: list[Interface] = Field(
-        min_length=1,
-        description="The interfaces that carry the clients' subflows. The throttler captures on them and shapes "
-        "what leaves by them.",
-        examples=[["wan0"]],
-    )
+    interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
+    """The interfaces that carry the clients' subflows. The throttler captures on them and shapes what leaves by
+    them."""
     listen_ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=list(_OURS.listen_ports),
-        min_length=1,
-        description="The ports that the proxy listens on; other traffic is left alone.",
-        examples=[[3128]],
+        default=list(_OURS.listen_ports), min_length=1, examples=[[3128]]
     )
-    tunnel_ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=[],
-        description="The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under "
-        "the policy, too.",
-        examples=[[51820]],
-    )
+    """The ports that the proxy listens on; other traffic is left alone."""
+    tunnel_ports: list[Annotated[int, between(1, 65535)]] = Field(default=[], examples=[[51820]])
+    """The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under the policy,
+    too."""
     tunnel_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-tunnel/status.sock",
-        description="The Unix socket at which mptcp-tunnel answers.",
-        examples=["/run/mptcp-tunnel/status.sock"],
+        default="/run/mptcp-tunnel/status.sock", examples=["/run/mptcp-tunnel/status.sock"]
     )
-    policy: Annotated[str, Parsed(file_path, _PATH)] = Field(
-        description="The policy file. A relative path starts at the directory of this file.",
-        examples=["policy.yaml"],
-    )
-    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(
-        default="auto",
-        description="What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
-        examples=["nftables"],
-    )
+    """The Unix socket at which mptcp-tunnel answers."""
+    policy: Annotated[str, Parsed(file_path, _PATH)] = Field(examples=["policy.yaml"])
+    """The policy file. A relative path starts at the directory of this file."""
+    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(default="auto", examples=["nftables"])
+    """What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
     mark_mask: Annotated[
         int, Parsed(_mask, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": _WORD}, _HEXADECIMAL]})
     ] = Field(
-        default=_OURS.mark_mask,
-        description="The bits of the packet mark that are the throttler's; the others stay as they are. "
-        "Contiguous, and enough to number the policy's rules from 1. Default: 0x00ff0000.",
-        examples=["0x00ff0000"],
-        json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"},
+        default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}
     )
+    """The bits of the packet mark that are the throttler's; the others stay as they are. Contiguous, and enough to
+    number the policy's rules from 1. Default: 0x00ff0000."""
     htb_major: Annotated[
         int, Parsed(_major, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 0xFFFE}, _HEXADECIMAL]})
-    ] = Field(
-        default=_OURS.htb_major,
-        description="The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50.",
-        examples=["0x4d50"],
-        json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"},
-    )
+    ] = Field(default=_OURS.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"})
+    """The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50."""
     status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default=DEFAULT_SOCKET,
-        description="The Unix socket that answers `mptcp-throttler status`.",
-        examples=["/run/mptcp-throttler/status.sock"],
+        default=DEFAULT_SOCKET, examples=["/run/mptcp-throttler/status.sock"]
     )
-    status_group: Annotated[str, Parsed(_group, _GROUP)] | None = Field(
-        default=None,
-        description="The group whose members may ask for the status. Left out: the daemon's own group, which is "
-        "mptcp-throttler where its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit).",
-        examples=["adm"],
-    )
+    """The Unix socket that answers `mptcp-throttler status`."""
+    status_group: Annotated[str, Parsed(_group, _GROUP)] | None = Field(default=None, examples=["adm"])
+    """The group whose members may ask for the status. Left out: the daemon's own group, which is mptcp-throttler where
+    its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit)."""
     state_directory: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-throttler",
-        description="Where the throttler notes what it replaced, so as to put it back after a crash.",
-        examples=["/run/mptcp-throttler"],
+        default="/run/mptcp-throttler", examples=["/run/mptcp-throttler"]
     )
+    """Where the throttler notes what it replaced, so as to put it back after a crash."""
     ledger: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        default="/var/lib/mptcp-throttler/ledger.sqlite",
-        description="The database of what was used of the policy's budgets; it outlives restarts.",
-        examples=["/var/lib/mptcp-throttler/ledger.sqlite"],
+        default="/var/lib/mptcp-throttler/ledger.sqlite", examples=["/var/lib/mptcp-throttler/ledger.sqlite"]
     )
+    """The database of what was used of the policy's budgets; it outlives restarts."""
     gso_max_size: Annotated[
         int | str,
         Parsed(
@@ -208,26 +182,18 @@ class SettingsSection(Section):
                 ]
             },
         ),
-    ] = Field(
-        default="auto",
-        description="The largest segment handed to the interfaces at once; it bounds the delay that a low cap "
-        "adds. auto: from the lowest cap of the policy; keep: leave the interfaces as they are; or bytes.",
-        examples=["auto", 4500],
-    )
+    ] = Field(default="auto", examples=["auto", 4500])
+    """The largest segment handed to the interfaces at once; it bounds the delay that a low cap adds. auto: from the
+    lowest cap of the policy; keep: leave the interfaces as they are; or bytes."""
     verify_interval: Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})] = Field(
-        default=10.0,
-        description="Seconds between two comparisons of what should be in the kernel with what is.",
-        examples=[10],
+        default=10.0, examples=[10]
     )
-    max_connections: Annotated[int, between(1, 1_000_000)] = Field(
-        default=65536,
-        description="How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many "
-        "as there is room left for; what it opens beyond them is closed.",
-        examples=[65536],
-    )
-    log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(
-        default="info", description="The least important messages that are logged.", examples=["debug"]
-    )
+    """Seconds between two comparisons of what should be in the kernel with what is."""
+    max_connections: Annotated[int, between(1, 1_000_000)] = Field(default=65536, examples=[65536])
+    """How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many as there is room
+    left for; what it opens beyond them is closed."""
+    log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(default="info", examples=["debug"])
+    """The least important messages that are logged."""
 
 
 def settings_schema() -> dict[str, Any]:

@@ -102,43 +102,21 @@ class Conditions(NamedTuple):
 class When(Section):
     """When the rule applies. All conditions must hold."""
 
-    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have active subflows on at least this many of `paths`; all that are on none "
-        "are on one more. Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for "
-        "`none`, and with `max_subflows: 1`.",
-        examples=[2],
-    )
-    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have at least this many active subflows, on whatever paths. Default 1.",
-        examples=[3],
-    )
-    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have at most this many active subflows. Default: any number.",
-        examples=[4],
-    )
-    days: list[Days] | None = Field(
-        default=None,
-        min_length=1,
-        description="Days of the week, or ranges of days, in the policy's time zone. Default: every day.",
-        examples=[["mon-fri", "sun"]],
-    )
-    hours: list[Hours] | None = Field(
-        default=None,
-        min_length=1,
-        description="Hours of the day, in the policy's time zone. A range may pass midnight; it then "
-        "belongs to the day it starts on. Default: the whole day.",
-        examples=[["08:00-18:00", "22:00-02:00"]],
-    )
-    clients: list[Prefix] | None = Field(
-        default=None,
-        min_length=1,
-        description="Prefixes or addresses; at least one active subflow of the connection must come from "
-        "them. Default: any client.",
-        examples=[["10.0.0.0/8"]],
-    )
+    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[2])
+    """The connection must have active subflows on at least this many of `paths`; all that are on none are on one more.
+    Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for `none`, and with
+    `max_subflows: 1`."""
+    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[3])
+    """The connection must have at least this many active subflows, on whatever paths. Default 1."""
+    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[4])
+    """The connection must have at most this many active subflows. Default: any number."""
+    days: list[Days] | None = Field(default=None, min_length=1, examples=[["mon-fri", "sun"]])
+    """Days of the week, or ranges of days, in the policy's time zone. Default: every day."""
+    hours: list[Hours] | None = Field(default=None, min_length=1, examples=[["08:00-18:00", "22:00-02:00"]])
+    """Hours of the day, in the policy's time zone. A range may pass midnight; it then belongs to the day it starts on.
+    Default: the whole day."""
+    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.0.0.0/8"]])
+    """Prefixes or addresses; at least one active subflow of the connection must come from them. Default: any client."""
 
     @field_validator("max_subflows")
     @classmethod

@@ -1,7 +1,8 @@
 """The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
 
-Their descriptions and examples are the published JSON Schema. ``values`` has the types of single values, ``conditions``
-the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks several sections together.
+Docstrings and examples of the keys are the published JSON Schema. ``values`` has the types of single values,
+``conditions`` the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks several sections
+together.
 """
 
 from __future__ import annotations
@@ -149,35 +150,16 @@ class PathMatch(Named):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    clients: list[Prefix] | None = Field(
-        default=None,
-        min_length=1,
-        description="Prefixes or addresses; the subflow's client address must be in one of them.",
-        examples=[["10.77.1.0/24", "fd77:1::/64"]],
-    )
-    interfaces: list[Interface] | None = Field(
-        default=None,
-        min_length=1,
-        description="The proxy's own interfaces; the subflow must arrive on one of them.",
-        examples=[["eth0"]],
-    )
-    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(
-        default=None,
-        min_length=1,
-        description="MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; "
-        "0 is that of the initial subflow.",
-        examples=[[1, 2]],
-    )
-    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(
-        default=None,
-        description="initial: the subflow that opened the connection; joined: those that came later.",
-        examples=["joined"],
-    )
-    backup: bool | None = Field(
-        default=None,
-        description="true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others.",
-        examples=[True],
-    )
+    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.77.1.0/24", "fd77:1::/64"]])
+    """Prefixes or addresses; the subflow's client address must be in one of them."""
+    interfaces: list[Interface] | None = Field(default=None, min_length=1, examples=[["eth0"]])
+    """The proxy's own interfaces; the subflow must arrive on one of them."""
+    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(default=None, min_length=1, examples=[[1, 2]])
+    """MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; 0 is that of the initial subflow."""
+    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(default=None, examples=["joined"])
+    """initial: the subflow that opened the connection; joined: those that came later."""
+    backup: bool | None = Field(default=None, examples=[True])
+    """true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others."""
 
     @model_validator(mode="after")
     def _matches_something(self) -> Self:
@@ -204,34 +186,19 @@ class PathMatch(Named):
 class Throttle(Section):
     """The cap: an HTB class (tc-htb(8))."""
 
-    rate: Rate = Field(
-        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
-        "Gbit/s. A plain number is bits per second.",
-        examples=["5 Mbit/s", "512kbit"],
-    )
-    ceil: Rate = Field(
-        default=DERIVED,
-        description="What they may send together while the link has room to spare. Default: the rate.",
-        examples=["8 Mbit/s"],
-    )
-    burst: Burst | None = Field(
-        default=None,
-        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
-        "Default: chosen from the rate.",
-        examples=["15 KB"],
-    )
-    share: Annotated[Share, _members(Share)] = Field(
-        default=Share.PATH,
-        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
-        "each client address; connection: a cap for each connection.",
-        examples=["client"],
-    )
-    landing: Annotated[Onset, _members(Onset)] = Field(
-        default=Onset.SOFT,
-        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
-        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
-        examples=["at-once"],
-    )
+    rate: Rate = Field(examples=["5 Mbit/s", "512kbit"])
+    """What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or Gbit/s. A plain number is bits
+    per second."""
+    ceil: Rate = Field(default=DERIVED, examples=["8 Mbit/s"])
+    """What they may send together while the link has room to spare. Default: the rate."""
+    burst: Burst | None = Field(default=None, examples=["15 KB"])
+    """How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. Default: chosen from the rate."""
+    share: Annotated[Share, _members(Share)] = Field(default=Share.PATH, examples=["client"])
+    """Among whom one cap is shared. path: all subflows the rule catches; client: a cap for each client address;
+    connection: a cap for each connection."""
+    landing: Annotated[Onset, _members(Onset)] = Field(default=Onset.SOFT, examples=["at-once"])
+    """How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the connection's other
+    paths go on; at-once: at once, which stalls them for seconds."""
 
     @field_validator("ceil")
     @classmethod
@@ -275,50 +242,33 @@ ThrottleOrNone = Annotated[Throttle | None, none_or("rate", parse_rate)]
 class BudgetStep(Section):
     """What holds once that much is used up."""
 
-    after: Volume = Field(description="From this volume on.", examples=["5 GB", 0])
+    after: Volume = Field(examples=["5 GB", 0])
+    """From this volume on."""
     throttle: ThrottleOrNone = Field(
-        description="The cap, as a rule's, or none.",
-        examples=[{"rate": "512 kbit/s"}, "none"],
-        json_schema_extra=also({"const": "none"}),
+        examples=[{"rate": "512 kbit/s"}, "none"], json_schema_extra=also({"const": "none"})
     )
+    """The cap, as a rule's, or none."""
 
 
 class Budget(Named):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
-    period: Annotated[Period, _members(Period)] = Field(
-        description="After what the volume begins anew, in the policy's time zone.", examples=["month"]
-    )
-    reset_day: ResetDay = Field(
-        default=DERIVED,
-        description="The day on which it does: of a month 1 to 31, default 1, the last one of a month without that "
-        "day; of a week mon to sun, default mon.",
-        examples=[15],
-    )
-    """Day of the month from 1, or of the week from 0 (Monday)."""
-    reset_time: ResetTime = Field(
-        default=time(0),
-        description="The time of day at which it does. Default: 00:00.",
-        examples=["03:00"],
-        json_schema_extra={"default": "00:00"},
-    )
+    period: Annotated[Period, _members(Period)] = Field(examples=["month"])
+    """After what the volume begins anew, in the policy's time zone."""
+    reset_day: ResetDay = Field(default=DERIVED, examples=[15])
+    """The day on which it does: of a month 1 to 31, default 1, the last one of a month without that day; of a week mon
+    to sun, default mon."""
+    # After the check: the day of the month from 1, or of the week from 0 (Monday).
+    reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
+    """The time of day at which it does. Default: 00:00."""
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
-        default=DIRECTIONS["both"],
-        description="Which bytes count: down, to the client; up, from it; both.",
-        examples=["down"],
-        json_schema_extra={"default": "both"},
+        default=DIRECTIONS["both"], examples=["down"], json_schema_extra={"default": "both"}
     )
-    per: Annotated[str, one_of("client", "path")] = Field(
-        default="client",
-        description="Whose volume it is. client: each client address has its own; path: all that its rules catch have "
-        "one together.",
-        examples=["path"],
-    )
-    steps: list[BudgetStep] = Field(
-        min_length=1,
-        description="From which volume on what holds, ascending.",
-        examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]],
-    )
+    """Which bytes count: down, to the client; up, from it; both."""
+    per: Annotated[str, one_of("client", "path")] = Field(default="client", examples=["path"])
+    """Whose volume it is. client: each client address has its own; path: all that its rules catch have one together."""
+    steps: list[BudgetStep] = Field(min_length=1, examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]])
+    """From which volume on what holds, ascending."""
     _own_name: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
@@ -457,72 +407,45 @@ class Rule(Section):
     """One rule. Rules are tried from top to bottom, for throttle, budget and steer apart; of those that have the key,
     the first that catches a subflow decides. Each direction is asked for itself."""
 
-    name: Name = Field(
-        description="Its name in `status`, in the log and in the plan. Every rule has its own.",
-        examples=["spare-ethernet"],
-    )
-    paths: list[Name] | None = Field(
-        default=None,
-        min_length=1,
-        description="The paths whose subflows the rule catches. Default: all subflows, on a path or not.",
-        examples=[["ethernet"]],
-    )
-    """With ``steer``: the paths that its mode names."""
-    when: When = Field(
-        default_factory=When,
-        description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
-        examples=[{"min_paths": 2}],
-    )
+    name: Name = Field(examples=["spare-ethernet"])
+    """Its name in `status`, in the log and in the plan. Every rule has its own."""
+    paths: list[Name] | None = Field(default=None, min_length=1, examples=[["ethernet"]])
+    """The paths whose subflows the rule catches. Default: all subflows, on a path or not."""
+    # After the check, with steer: the paths that its mode names.
+    when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
+    """When the rule applies. Default: while the connection has active subflows on at least two paths."""
     throttle: ThrottleOrNone = Field(
-        default=None,
-        description="The cap, or none: no later rule caps the subflow.",
-        examples=[{"rate": "5 Mbit/s"}, "none"],
-        json_schema_extra=also({"const": "none"}),
+        default=None, examples=[{"rate": "5 Mbit/s"}, "none"], json_schema_extra=also({"const": "none"})
     )
-    always: bool = Field(
-        default=False,
-        description="true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and "
-        "for a connection that it harms.",
-        examples=[True],
-    )
-    plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(
-        default="pass",
-        description="With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths "
-        "is in the cap, too.",
-        examples=["pass"],
-    )
-    lift_last: bool = Field(
-        default=True,
-        description="Lift the cap from a subflow while it is on the last usable path of its connection.",
-        examples=[True],
-    )
+    """The cap, or none: no later rule caps the subflow."""
+    always: bool = Field(default=False, examples=[True])
+    """true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and for a
+    connection that it harms."""
+    plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(default="pass", examples=["pass"])
+    """With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths is in the cap,
+    too."""
+    lift_last: bool = Field(default=True, examples=[True])
+    """Lift the cap from a subflow while it is on the last usable path of its connection."""
     direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
-        default=DIRECTIONS["down"],
-        description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
-        "both: each way for itself, so that the cap holds in each. Default: down; both for a rule that only exempts.",
-        examples=["up"],
-        json_schema_extra={"default": "down"},
+        default=DIRECTIONS["down"], examples=["up"], json_schema_extra={"default": "down"}
     )
-    guard: bool = Field(
-        default=True,
-        description="false: the cap holds even for a connection that it harms. Default: true for a throttle, false "
-        "for a budget.",
-        examples=[False],
-    )
+    """Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; both: each way
+    for itself, so that the cap holds in each. Default: down; both for a rule that only exempts."""
+    guard: bool = Field(default=True, examples=[False])
+    """false: the cap holds even for a connection that it harms. Default: true for a throttle, false for a budget."""
     steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
-        description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
-        "the paths that it names. Or none: no later rule steers the subflow.",
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
+    """A steering mode, which spreads a connection's data over paths; the rule is for the subflows on the paths that it
+    names. Or none: no later rule steers the subflow."""
     budget: Annotated[Budget | None, _BudgetOrName()] = Field(
         default=None,
-        description="Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the "
-        "subflow.",
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
     )
+    """Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the subflow."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": [kind]} for kind in ("throttle", "steer", "budget")]}
@@ -601,15 +524,12 @@ class Rule(Section):
 class Guard(Section):
     """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
 
-    enabled: bool = Field(default=True, description="false: never.", examples=[False])
-    after: Annotated[float, seconds(0.1, 60)] = Field(
-        default=0.3, description="Seconds for which it has to be so.", examples=[1]
-    )
-    retry: Annotated[float, seconds(1, 3600)] = Field(
-        default=5.0,
-        description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
-        examples=[10],
-    )
+    enabled: bool = Field(default=True, examples=[False])
+    """false: never."""
+    after: Annotated[float, seconds(0.1, 60)] = Field(default=0.3, examples=[1])
+    """Seconds for which it has to be so."""
+    retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
+    """Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
         default=DERIVED,
         description=f"The most that retry is doubled to. Default: {LONGEST_RETRY:g}, or retry where that is longer.",
@@ -641,53 +561,35 @@ def _version(value: object) -> int:
 class Policy(Section):
     """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
 
-    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(
-        description="The version of this format.", examples=[VERSION]
-    )
-    time_zone: Zone = Field(
-        default=ZoneInfo("UTC"),
-        description="The time zone of all days and hours, as in the IANA database. Default: UTC.",
-        examples=["Europe/Athens"],
-        json_schema_extra={"default": "UTC"},
-    )
-    dry_run: bool = Field(
-        default=False,
-        description="true: decide, log and show what would be capped, but cap nothing.",
-        examples=[True],
-    )
-    anticipate: bool = Field(
-        default=True,
-        description="false: caps that ask for two active subflows begin only once the second one stands.",
-        examples=[False],
-    )
-    """See ``policy.anticipation``."""
-    rest_slow_paths: bool = Field(
-        default=False,
-        description="true: a path that slows the others down by more than it carries is left out while it does.",
-        examples=[True],
-    )
+    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(examples=[VERSION])
+    """The version of this format."""
+    time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
+    """The time zone of all days and hours, as in the IANA database. Default: UTC."""
+    dry_run: bool = Field(default=False, examples=[True])
+    """true: decide, log and show what would be capped, but cap nothing."""
+    anticipate: bool = Field(default=True, examples=[False])
+    """false: caps that ask for two active subflows begin only once the second one stands."""
+    rest_slow_paths: bool = Field(default=False, examples=[True])
+    """true: a path that slows the others down by more than it carries is left out while it does."""
     paths: dict[Name, PathMatch] = Field(
         default_factory=dict,
-        description="The paths that subflows come over, by a name of your choice.",
         examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
         json_schema_extra={"additionalProperties": False},
     )
+    """The paths that subflows come over, by a name of your choice."""
     budgets: dict[Name, Budget] = Field(
         default_factory=dict,
-        description="Budgets that several rules feed, by a name of your choice.",
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """After the check: all budgets that rules feed. The budget of a single rule has the name of the rule."""
+    """Budgets that several rules feed, by a name of your choice."""
+    # After the check: all budgets that rules feed. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
-        description="The rules, most particular first. An empty list caps nothing.",
-        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
+        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )
-    guard: Guard = Field(
-        default_factory=Guard,
-        description="When caps are relaxed for degraded connections.",
-        examples=[{"after": 1, "retry": 10}],
-    )
+    """The rules, most particular first. An empty list caps nothing."""
+    guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
+    """When caps are relaxed for degraded connections."""
     _text: str = PrivateAttr("")
 
     @model_validator(mode="after")
