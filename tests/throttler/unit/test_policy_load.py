@@ -26,7 +26,9 @@ def least_subflows(rule: Rule) -> int:
 
 
 def load(text: str) -> Policy:
-    return load_policy(dedent(text), "policy.yaml").made_of("")
+    policy = load_policy(dedent(text), "policy.yaml")
+    policy._text = ""
+    return policy
 
 
 def test_everything_that_can_be_said() -> None:

@@ -42,7 +42,7 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
     yield from missing_interfaces(settings, there)
     group = settings.status_group
     if group is not None and (message := _group_problem(group, as_daemon)):
-        yield _problem(settings, "status_group", group, message)
+        yield settings.problem("status_group", group, message)
 
 
 def _group_problem(name: str, as_daemon: bool) -> str | None:
@@ -65,7 +65,7 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
         if name not in there:
             known = ", ".join(sorted(there)) or "none"
             message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
-            yield _problem(settings, "interfaces", name, message)
+            yield settings.problem("interfaces", name, message)
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
                     f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
                     f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
                 )
-                yield _problem(settings, "interfaces", upper, message, Severity.WARNING)
+                yield settings.problem("interfaces", upper, message, Severity.WARNING)
 
 
 def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
@@ -124,7 +124,7 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     for port in settings.ownership.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
-            yield _problem(settings, "listen_ports", str(port), message, Severity.WARNING)
+            yield settings.problem("listen_ports", str(port), message, Severity.WARNING)
 
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
@@ -136,7 +136,7 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
                 client.connect(str(path))
             except OSError as error:
                 message = f"nobody answers there now ({error.strerror}); is mptcp-tunnel running?"
-                yield _problem(settings, "tunnel_socket", str(path), message, Severity.WARNING)
+                yield settings.problem("tunnel_socket", str(path), message, Severity.WARNING)
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
@@ -195,15 +195,11 @@ def kernel_problems(
     """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
-        yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
+        yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
     for feature, lack in lacks_of_kernel(results, needed_of_kernel(settings, policy)):
         key = "policy" if feature in FOR_UPLOADS else "netfilter" if feature in (*BACKENDS, BY_EITHER) else ""
         yield _lacking(settings, key, lack, Severity.ERROR)
 
 
 def _lacking(settings: Settings, key: str, lack: Lack, severity: Severity) -> Problem:
-    return _problem(settings, key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)
-
-
-def _problem(settings: Settings, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
-    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)
+    return settings.problem(key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from functools import cached_property
 from math import inf
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from mptcp_common.fields import Section, between
+from mptcp_common.fields import Interface, Section, between, one_of
 from mptcp_common.units import counted
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
@@ -32,6 +32,80 @@ class Subject(NamedTuple):
     remote_id: int | None
     initial: bool
     backup: bool
+
+
+class Named(Section):
+    """A section that has a name elsewhere: as a key, or that of the rule in which it stands. The policy sets it."""
+
+    _name: str = PrivateAttr("")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+class PathMatch(Named):
+    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.77.1.0/24", "fd77:1::/64"]])
+    """Prefixes or addresses; the subflow's client address must be in one of them."""
+    interfaces: list[Interface] | None = Field(default=None, min_length=1, examples=[["eth0"]])
+    """The proxy's own interfaces; the subflow must arrive on one of them."""
+    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(default=None, min_length=1, examples=[[1, 2]])
+    """MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; 0 is that of the initial subflow."""
+    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(default=None, examples=["joined"])
+    """initial: the subflow that opened the connection; joined: those that came later."""
+    backup: bool | None = Field(default=None, examples=[True])
+    """true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others."""
+
+    @model_validator(mode="after")
+    def _matches_something(self) -> Self:
+        if not self.model_fields_set:
+            keys = ", ".join(type(self).model_fields)
+            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
+        return self
+
+    @cached_property
+    def prefixes(self) -> Prefixes[bool]:
+        return Prefixes((each, True) for each in self.clients or ())
+
+    def holds(self, subflow: Subject) -> bool:
+        """Return whether *subflow* is on the path."""
+        return (
+            (self.interfaces is None or subflow.interface in self.interfaces)
+            and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
+            and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
+            and (self.backup is None or self.backup is subflow.backup)
+            and (self.clients is None or self.prefixes.holds(subflow.remote))
+        )
+
+    def is_within(self, other: PathMatch) -> bool:
+        """Return whether all subflows on this path are on the *other*, too."""
+        for key in other.model_fields_set:
+            mine, theirs = getattr(self, key), getattr(other, key)
+            if mine is None:
+                return False
+            if key == "clients":
+                within = all(map(other.prefixes.has, mine))
+            else:
+                within = set(mine) <= set(theirs) if isinstance(mine, list) else mine == theirs
+            if not within:
+                return False
+        return True
+
+    def is_apart(self, other: PathMatch) -> bool:
+        """Return whether no subflow can be on both paths."""
+        for key in self.model_fields_set & other.model_fields_set:
+            mine, theirs = getattr(self, key), getattr(other, key)
+            if key == "clients":
+                apart = not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
+            else:
+                apart = set(mine).isdisjoint(theirs) if isinstance(mine, list) else mine != theirs
+            if apart:
+                return True
+        return False
 
 
 class Seen(NamedTuple):
@@ -81,7 +155,7 @@ class Conditions(NamedTuple):
             self.subflows <= other.subflows
             and self.paths <= other.paths
             and (mine.max_subflows or inf) >= (theirs.max_subflows or inf)
-            and (mine.prefixes is None or (theirs.clients is not None and mine.prefixes.contain(theirs.clients)))
+            and (mine.clients is None or (theirs.clients is not None and all(map(mine.prefixes.has, theirs.clients))))
             and (mine.windows is None or mine.windows == theirs.windows)
         )
 
@@ -152,8 +226,8 @@ class When(Section):
             yield f"{hours_text(self.windows)} ({zone})"
 
     @cached_property
-    def prefixes(self) -> Prefixes[bool] | None:
-        return None if self.clients is None else Prefixes((each, True) for each in self.clients)
+    def prefixes(self) -> Prefixes[bool]:
+        return Prefixes((each, True) for each in self.clients or ())
 
     @cached_property
     def windows(self) -> list[Window] | None:

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow
-from mptcp_throttler.policy.conditions import Conditions, Seen, Subject, Unmet
-from mptcp_throttler.policy.model import Direction, Kind, PathMatch, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.conditions import Conditions, PathMatch, Seen, Subject, Unmet
+from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 from mptcp_throttler.policy.values import Prefixes
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
@@ -140,11 +140,7 @@ class CompiledPolicy:
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._answers: dict[Direction, dict[Situation, _Answer]] = {direction: {} for direction in directions}
-        clients = [
-            (rule.when.prefixes, 1 << place)
-            for place, rule in enumerate(policy.rules)
-            if rule.when.prefixes is not None
-        ]
+        clients = [(rule.when.prefixes, 1 << place) for place, rule in enumerate(policy.rules) if rule.when.clients]
         # Not a method: its reference to this object would make a cycle, and each reload would leak a policy.
         find = partial(_find_facts, tuple(policy.paths.values()), clients)
         self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(find)

@@ -56,14 +56,9 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
         return CheckedPolicy(None, errors)
     if errors := tuple(_of_rules(rule_lint.errors(policy), document, Severity.ERROR)):
         return CheckedPolicy(None, errors)
-    policy.made_of(text)
+    policy._text = text
     warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
-    found = [
-        *rule_lint.past_caps(policy),
-        *rule_lint.per_interface(policy, interfaces),
-        *rule_lint.on_one_path(policy, interfaces),
-    ]
-    notes = _of_rules(found, document, Severity.NOTE)
+    notes = _of_rules(rule_lint.notes(policy, interfaces), document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
 

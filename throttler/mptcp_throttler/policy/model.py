@@ -1,8 +1,8 @@
 """The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
 
-Docstrings and examples of the keys are the published JSON Schema. ``values`` has the types of single values,
-``conditions`` the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks several sections
-together.
+The docstrings and examples of keys are in the published JSON Schema. ``values`` has the types of single values,
+``conditions`` the paths and the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks
+several sections together.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ from pydantic_core import CoreSchema, core_schema
 
 from mptcp_common.fields import (
     NAME_PATTERN,
-    Interface,
     Name,
     Parsed,
     Section,
-    between,
     choice,
-    editor_schema,
     either,
     one_of,
     parse_name,
@@ -43,12 +40,10 @@ from mptcp_common.fields import (
 )
 from mptcp_common.problems import KeyPath, shown
 from mptcp_common.units import format_rate, format_size, parse_rate
-from mptcp_throttler.policy.conditions import Conditions, Subject, When
+from mptcp_throttler.policy.conditions import Conditions, Named, PathMatch, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
-    Prefix,
-    Prefixes,
     Rate,
     ResetDay,
     ResetTime,
@@ -129,58 +124,6 @@ NO_BUDGET: Final = "none"
 
 def _members(kind: type[enum.Enum]) -> Parsed:
     return choice({member.value: member for member in kind})
-
-
-class Named(Section):
-    """A section that has a name elsewhere: as a key, or that of the rule in which it stands."""
-
-    _name: str = PrivateAttr("")
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def named(self, name: str) -> Self:
-        self._name = name
-        return self
-
-
-class PathMatch(Named):
-    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
-
-    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.77.1.0/24", "fd77:1::/64"]])
-    """Prefixes or addresses; the subflow's client address must be in one of them."""
-    interfaces: list[Interface] | None = Field(default=None, min_length=1, examples=[["eth0"]])
-    """The proxy's own interfaces; the subflow must arrive on one of them."""
-    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(default=None, min_length=1, examples=[[1, 2]])
-    """MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; 0 is that of the initial subflow."""
-    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(default=None, examples=["joined"])
-    """initial: the subflow that opened the connection; joined: those that came later."""
-    backup: bool | None = Field(default=None, examples=[True])
-    """true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others."""
-
-    @model_validator(mode="after")
-    def _matches_something(self) -> Self:
-        if not self.model_fields_set:
-            keys = ", ".join(type(self).model_fields)
-            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
-        return self
-
-    @cached_property
-    def prefixes(self) -> Prefixes[bool] | None:
-        return None if self.clients is None else Prefixes((each, True) for each in self.clients)
-
-    def holds(self, subflow: Subject) -> bool:
-        """Return whether *subflow* is on the path."""
-        return (
-            (self.interfaces is None or subflow.interface in self.interfaces)
-            and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
-            and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
-            and (self.backup is None or self.backup is subflow.backup)
-            and (self.prefixes is None or self.prefixes.holds(subflow.remote))
-        )
 
 
 class Throttle(Section):
@@ -297,10 +240,6 @@ class Budget(Named):
     def title(self) -> str:
         """Its name in messages."""
         return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
-
-    def for_several(self, name: str) -> Self:
-        self._own_name = True
-        return self.named(name)
 
 
 class _BudgetOrName:
@@ -591,33 +530,29 @@ class Policy(Section):
     guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
     """When caps are relaxed for degraded connections."""
     _text: str = PrivateAttr("")
+    # The text it was read from, for changing it: the file may have changed since.
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
         """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports missing ones."""
         for name, path in self.paths.items():
-            path.named(name)
+            path._name = name
+        for name, budget in self.budgets.items():
+            budget._name, budget._own_name = name, True
         fed: dict[str, Budget] = {}
         for rule in self.rules:
-            budget: Budget | str | None = rule.budget
-            if isinstance(budget, str):
-                found = self.budgets.get(budget)
-                budget = rule.__dict__["budget"] = None if found is None else found.for_several(budget)
-            elif budget is not None:
-                budget.named(rule.name)
-            if budget is not None:
-                fed[budget.name] = budget
+            if isinstance(rule.budget, str):
+                rule.__dict__["budget"] = self.budgets.get(rule.budget)
+            elif rule.budget is not None:
+                rule.budget._name = rule.name
+            if rule.budget is not None:
+                fed[rule.budget.name] = rule.budget
         self.__dict__["budgets"] = fed
         return self
 
     @property
     def text(self) -> str:
-        """The text it was read from, for changing it: the file may have changed since."""
         return self._text
-
-    def made_of(self, text: str) -> Self:
-        self._text = text
-        return self
 
     @property
     def acts_on_upload(self) -> bool:
@@ -642,8 +577,3 @@ class Policy(Section):
     def next_change(self, now: float) -> float | None:
         """Return when, after *now*, the hours of a rule next open or close; None if never."""
         return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)
-
-
-def policy_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the policy file."""
-    return editor_schema(Policy)

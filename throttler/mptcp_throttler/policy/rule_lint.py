@@ -5,10 +5,11 @@ Two rules are assumed to catch the same subflow unless that can be ruled out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, PathMatch, Policy, Rule
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import DIRECTIONS, Direction, Kind, Policy, Rule
 
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
 Finding = tuple[int, str]
@@ -31,115 +32,105 @@ def warnings(policy: Policy) -> Iterator[Finding]:
     for index, rule in enumerate(policy.rules):
         for name in sorted(by_ids.intersection(rule.paths or ())):
             by_ids.remove(name)
-            yield (
-                index,
+            message = (
                 f'path "{name}" is told by remote_ids, which name no uplink: the first subflow of a connection always '
-                "has 0, and clients number the others anew; write the uplink's prefixes under clients",
+                "has 0, and clients number the others anew; write the uplink's prefixes under clients"
             )
-        asked = list(_asked(rule))
-        shadows = {question: _shadow(policy, index, *question) for question in asked}
-        by = list(dict.fromkeys(shadow.name for shadow in shadows.values() if shadow is not None))
-        if asked and all(shadows.values()):
-            names = " and ".join(f'"{name}"' for name in by)
-            verb = "catches" if len(by) == 1 else "catch"
-            yield index, f'rule "{rule.name}" is never reached: {names} above it {verb} all that it could catch'
-            continue
-        for (kind, direction), shadow in shadows.items():
-            if shadow is not None:
-                yield (
-                    index,
-                    f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}: "{shadow.name}" above '
-                    "it does for all that it could catch",
-                )
-        if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
-            yield (
-                index,
-                f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
-                "path, so its cap is lifted; write lift_last: false to cap it",
-            )
-        for kind, other in _not_exempted_from(policy, index):
-            yield (
-                index,
-                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
-                "uploads; write direction: both, or direction: down if that is meant",
-            )
-        for kind, other in _above_exemption(policy, index) if not any(shadows.values()) else ():
-            yield (
-                index,
-                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
-                "that matches decides; move it above",
-            )
-        if _exempts(rule):
-            for kind, other in _beside(policy, index):
-                yield (
-                    index,
-                    f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
-                    f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it',
-                )
+            yield index, message
+        for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
+            yield index, message
 
 
-def past_caps(policy: Policy) -> Iterator[Finding]:
-    """Yield the ``always`` caps that plain TCP can exceed."""
-    for index, rule in enumerate(policy.rules):
-        if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
-            yield (
-                index,
-                f'rule "{rule.name}" caps Multipath TCP only; for downloads by plain TCP over its paths write '
-                "plain_tcp: cap",
-            )
-
-
-def on_one_path(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield the rules that wait for two paths although all traffic of the shaped *interfaces* is on one path."""
-    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
-    if only is None or interfaces is None or only.model_fields_set != {"interfaces"}:
+def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
+    shadows = {question: _shadow(policy, rule, above, *question) for question in _asked(rule)}
+    by = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
+    if shadows and all(shadows.values()):
+        verb = "catches" if len(by) == 1 else "catch"
+        yield f'rule "{rule.name}" is never reached: {" and ".join(by)} above it {verb} all that it could catch'
         return
-    if set(interfaces) <= set(only.interfaces or ()):
-        for index, rule in enumerate(policy.rules):
-            if any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
-                yield (
-                    index,
-                    f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
-                    "paths by their clients, or write when: {min_subflows: 2}",
-                )
+    for (kind, direction), shadow in shadows.items():
+        if shadow is not None:
+            never = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
+            yield f'{never}: "{shadow.name}" above it does for all that it could catch'
+    if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
+        yield (
+            f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
+            "path, so its cap is lifted; write lift_last: false to cap it"
+        )
+    if "direction" not in rule.model_fields_set:
+        others = frozenset(Direction) - rule.direction
+        for kind, other in _meets(policy, rule, rule.exempts, below, others):
+            yield (
+                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
+                "uploads; write direction: both, or direction: down if that is meant"
+            )
+    if rule.when.clients is not None and not any(shadows.values()):
+        for_all = [each for each in above if each.when.clients is None]
+        for kind, other in _meets(policy, rule, rule.exempts, for_all, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
+                "that matches decides; move it above"
+            )
+    # Readers may take these for exemptions from everything below.
+    if Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads):
+        left_open = [kind for kind in Kind if not rule.answers(kind)]
+        for kind, other in _meets(policy, rule, left_open, below, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
+                f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'
+            )
 
 
-def per_interface(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield the caps that hold on several interfaces separately: each egress interface has its own class.
-
-    *interfaces* are the shaped ones; None if unknown. Uploads share one device.
-    """
+def notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
+    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have each for itself, and rules
+    that wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
+    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
+    if only is not None and (only.model_fields_set != {"interfaces"} or not _all_on(only, interfaces)):
+        only = None
     told: set[str] = set()
     for index, rule in enumerate(policy.rules):
+        if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
+            by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
+            yield index, f'rule "{rule.name}" caps Multipath TCP only; {by_plain_tcp}'
+        if only is not None and any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
+            message = (
+                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
+                "paths by their clients, or write when: {min_subflows: 2}"
+            )
+            yield index, message
         if Direction.DOWN not in rule.direction:
-            continue
+            continue  # uploads share one device
         if rule.throttle is not None:
-            yield from _on_several(index, f'the cap of rule "{rule.name}"', _leaves_by(policy, rule, interfaces))
+            yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
         if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
             told.add(budget.name)
-            fed_by = [each for each in policy.rules if each.budget == budget and Direction.DOWN in each.direction]
-            used = frozenset[str]().union(*(_leaves_by(policy, each, interfaces) for each in fed_by))
-            yield from _on_several(index, f"the cap of the {budget.title}", used)
+            fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
 
 
-def _on_several(index: int, what: str, used: Collection[str]) -> Iterator[Finding]:
+def _all_on(path: PathMatch, interfaces: Collection[str] | None) -> bool:
+    return interfaces is not None and set(interfaces) <= set(path.interfaces or ())
+
+
+def _on_several(
+    index: int, what: str, policy: Policy, rules: Iterable[Rule], interfaces: Collection[str] | None
+) -> Iterator[Finding]:
+    """Yield a note if what *rules* catch is known to leave by several interfaces: each has its own class."""
+    used: set[str] = set()
+    for rule in rules:
+        for named in [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]:
+            if named is None:
+                used.update(interfaces or ())
+            else:
+                used.update(named if interfaces is None else set(interfaces).intersection(named))
     if len(used) > 1:
         *others, last = sorted(used)
-        yield (
-            index,
+        message = (
             f"{what} holds for each interface apart: where downloads leave by {', '.join(others)} and {last}, they get "
-            f"up to {len(used)} times the rate together",
+            f"up to {len(used)} times the rate together"
         )
-
-
-def _leaves_by(policy: Policy, rule: Rule, interfaces: Collection[str] | None) -> frozenset[str]:
-    """Return the known egress interfaces of the subflows that *rule* catches."""
-    paths = [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]
-    if interfaces is None:
-        return frozenset[str]().union(*(named for named in paths if named is not None))
-    every = frozenset(interfaces)
-    return frozenset[str]().union(*(every if named is None else every.intersection(named) for named in paths))
+        yield index, message
 
 
 def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
@@ -149,90 +140,43 @@ def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
                 yield kind, direction
 
 
-def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rule | None:
-    """Return the rule that catches first all that the rule at *index* could; None if that one can decide."""
-    later = policy.rules[index]
-    for earlier in policy.rules[:index]:
-        if (kind, direction) in _asked(earlier) and _leaves_nothing(policy, earlier, later, kind):
+def _shadow(policy: Policy, rule: Rule, above: Iterable[Rule], kind: Kind, direction: Direction) -> Rule | None:
+    """Return the rule of those *above* that catches first all that *rule* could; None if *rule* can decide."""
+    for earlier in above:
+        if (
+            (kind, direction) in _asked(earlier)
+            and _catches_all(policy, earlier, rule)
+            and earlier.conditions(kind).covers(rule.conditions(kind))
+        ):
             return earlier
     return None
-
-
-def _leaves_nothing(policy: Policy, earlier: Rule, later: Rule, kind: Kind) -> bool:
-    return _catches_all(policy, earlier, later) and earlier.conditions(kind).covers(later.conditions(kind))
 
 
 def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
     if earlier.paths is None or later.paths is None:
         return earlier.paths is None
     wider = [policy.paths[name] for name in earlier.paths]
-    return all(any(_is_within(policy.paths[name], each) for each in wider) for name in later.paths)
+    return all(any(policy.paths[name].is_within(each) for each in wider) for name in later.paths)
 
 
-def _is_within(inner: PathMatch, outer: PathMatch) -> bool:
-    if inner is outer:
-        return True
-    for key in outer.model_fields_set:
-        mine, theirs = getattr(outer, key), getattr(inner, key)
-        if theirs is None:
-            return False
-        if key == "clients":
-            wide = outer.prefixes
-            within = wide is not None and all(any(wide.around(each)) for each in theirs)
-        else:
-            within = set(theirs) <= set(mine) if isinstance(mine, list) else theirs == mine
-        if not within:
-            return False
-    return True
-
-
-def _exempts(rule: Rule) -> bool:
-    """Return whether readers may take *rule* for an exemption from everything below it."""
-    return Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads)
-
-
-def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, for each kind that the rule at *index* leaves open, the first rule below that answers it for a subflow."""
-    rule = policy.rules[index]
-    for kind in Kind:
-        if rule.answers(kind):
-            continue
-        for other in policy.rules[index + 1 :]:
-            directions = rule.direction & other.direction
-            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind, directions):
-                yield kind, other
-                break
-
-
-def _above_exemption(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, for each kind from which the rule exempts certain clients, the first rule for all clients above it."""
-    rule = policy.rules[index]
-    for kind in rule.exempts if rule.when.clients is not None else ():
-        for other in policy.rules[:index]:
-            directions = rule.direction & other.direction
-            if not other.answers(kind) or kind in other.exempts or other.when.clients is not None:
-                continue
-            if _may_meet(policy, rule, other, kind, directions):
-                yield kind, other
-                break
-
-
-def _not_exempted_from(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
-    """Yield, for each kind from which the rule exempts without ``direction``, the first for uploads below it."""
-    rule = policy.rules[index]
-    for kind in rule.exempts if "direction" not in rule.model_fields_set else ():
-        for other in policy.rules[index + 1 :]:
-            directions = other.direction - rule.direction
-            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind, directions):
+def _meets(
+    policy: Policy, rule: Rule, kinds: Iterable[Kind], others: Iterable[Rule], directions: frozenset[Direction]
+) -> Iterator[tuple[Kind, Rule]]:
+    """Yield for each of *kinds* the first of *others* that acts in one of *directions* while *rule* may hold, too."""
+    for kind in kinds:
+        for other in others:
+            if _may_meet(policy, rule, other, kind, other.direction & directions):
                 yield kind, other
                 break
 
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
-    """Return whether both rules can hold for one subflow at once, in one of *directions*."""
+    """Return whether *other* acts on a subflow, in one of *directions*, while *one* may hold for it."""
     theirs = other.conditions(kind)
     return (
-        (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
+        other.answers(kind)
+        and kind not in other.exempts
+        and (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
         and _paths_may_meet(policy, one, other)
         and any(one.answers(answered) and not one.conditions(answered).exclude(theirs) for answered in Kind)
     )
@@ -241,22 +185,4 @@ def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: fr
 def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
     if one.paths is None or other.paths is None:
         return True
-    return any(not _apart(policy.paths[mine], policy.paths[theirs]) for mine in one.paths for theirs in other.paths)
-
-
-def _apart(one: PathMatch, other: PathMatch) -> bool:
-    """Return whether no subflow can be on both paths."""
-    for key in one.model_fields_set & other.model_fields_set:
-        mine, theirs = getattr(one, key), getattr(other, key)
-        if key == "clients":
-            here, there = one.prefixes, other.prefixes
-            apart = (
-                here is None
-                or there is None
-                or not (any(any(there.around(each)) for each in mine) or any(any(here.around(each)) for each in theirs))
-            )
-        else:
-            apart = set(mine).isdisjoint(theirs) if isinstance(mine, list) else mine != theirs
-        if apart:
-            return True
-    return False
+    return any(not policy.paths[mine].is_apart(policy.paths[theirs]) for mine in one.paths for theirs in other.paths)

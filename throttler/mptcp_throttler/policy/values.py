@@ -214,6 +214,6 @@ class Prefixes(Generic[T]):
             if shift >= least and number >> shift in values:
                 yield values[number >> shift]
 
-    def contain(self, networks: Iterable[Network]) -> bool:
-        """Return whether each of *networks* is in one of the prefixes."""
-        return all(any(True for _ in self.around(each)) for each in networks)
+    def has(self, network: Network) -> bool:
+        """Return whether any prefix contains all of *network*."""
+        return any(True for _ in self.around(network))

@@ -20,7 +20,8 @@ from typing import Final
 
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.anticipation import ANTICIPATED
-from mptcp_throttler.policy.model import Direction, Kind, Onset, PathMatch, Policy, Rule, Share
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.conditions import clients_text
+from mptcp_throttler.policy.conditions import PathMatch, clients_text
 from mptcp_throttler.policy.evaluate import cap_text
 from mptcp_throttler.policy.model import (
     DIRECTIONS,
@@ -20,7 +20,6 @@ from mptcp_throttler.policy.model import (
     Direction,
     Kind,
     Onset,
-    PathMatch,
     Period,
     Policy,
     Rule,
