@@ -108,15 +108,21 @@ class PathMatch(Named):
         return False
 
 
-class Seen(NamedTuple):
-    """The properties of a connection that conditions test. The counts include expected subflows, ``active*`` do not."""
+class Situation(NamedTuple):
+    """All that the answers about a subflow depend on, except the clock."""
 
+    path_bits: int
+    """Bit set of the paths that the subflow is on, by position in the policy."""
+    from_clients: int
+    """Bit set of the rules from whose clients any active subflow of the connection comes."""
     active: int
-    active_paths: int
-    subflows: int
+    """Number of active subflows."""
     paths: int
-    local: datetime
-    """Local time in the policy's time zone."""
+    """Number of paths with active subflows."""
+    expected: int
+    """Number of paths expected soon, at least ``paths``; caps are decided with it."""
+    last: bool
+    """Whether the subflow is on the last usable path."""
 
 
 Unmet = Literal["counts", "clients", "hours"]
@@ -130,21 +136,25 @@ class Conditions(NamedTuple):
     """The least number of active subflows."""
     paths: int
     """The least number of paths with active subflows."""
+    anticipate: bool
+    """Whether expected subflows count, too."""
 
-    def unmet(self, seen: Seen, from_clients: bool) -> dict[Unmet, str]:
-        """Return in words the conditions that do not hold. *from_clients*: a subflow comes from the clients."""
+    def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
+        """Return in words the conditions that do not hold at the time *local* of the policy's zone. *from_clients*: an
+        active subflow comes from the clients."""
         found: dict[Unmet, str] = {}
+        more = seen.expected - seen.paths if self.anticipate else 0
         most = self.when.max_subflows
-        if seen.subflows < self.subflows:
+        if seen.active + more < self.subflows:
             found["counts"] = f"only {counted(seen.active, 'active subflow')} (needs {self.subflows})"
         elif most is not None and seen.active > most:
             found["counts"] = f"{seen.active} active subflows (at most {most})"
-        elif seen.paths < self.paths:
-            on = "one path" if seen.active_paths == 1 else f"{seen.active_paths} paths"
+        elif seen.paths + more < self.paths:
+            on = "one path" if seen.paths == 1 else f"{seen.paths} paths"
             found["counts"] = f"{seen.active} active subflows on {on} (needs {self.paths})"
         if not from_clients:
             found["clients"] = "no active subflow comes from its clients"
-        if self.when.windows is not None and not is_open(self.when.windows, seen.local):
+        if self.when.windows is not None and not is_open(self.when.windows, local):
             found["hours"] = "outside its hours"
         return found
 
@@ -206,11 +216,6 @@ class When(Section):
         if self.min_paths is not None or self.min_subflows is not None:
             return self.min_paths or 1
         return min(usual, self.max_subflows or usual)
-
-    def conditions(self, usual: int) -> Conditions:
-        """Return the conditions of a question. *usual*: the default of ``min_paths``."""
-        paths = self.least_paths(usual)
-        return Conditions(self, max(self.min_subflows or 1, paths), paths)
 
     def words(self, zone: tzinfo) -> Iterator[str]:
         """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""

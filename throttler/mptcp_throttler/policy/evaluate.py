@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow
-from mptcp_throttler.policy.conditions import Conditions, PathMatch, Seen, Subject, Unmet
+from mptcp_throttler.policy.conditions import Conditions, PathMatch, Situation, Subject, Unmet
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 from mptcp_throttler.policy.values import Prefixes
@@ -75,25 +75,6 @@ class _Facts(NamedTuple):
     """Bit set of the rules from whose clients it comes, by position in the policy."""
 
 
-class Situation(NamedTuple):
-    """All that an answer depends on, except the clock."""
-
-    path_bits: int
-    from_clients: int
-    """Bit set of the rules from whose clients any active subflow of the connection comes."""
-    active: int
-    paths: int
-    expected: int
-    """Number of paths expected soon, at least ``paths``; caps are decided with it."""
-    last: bool
-    """Whether the subflow is on the last usable path."""
-
-    def counted(self, kind: Kind) -> tuple[int, int]:
-        """Return the numbers of active subflows and of paths that count for *kind*."""
-        more = self.expected - self.paths if kind is Kind.THROTTLE else 0
-        return self.active + more, self.paths + more
-
-
 class _Answer(NamedTuple):
     """The verdict for every subflow in one situation and direction, without the subflow's four-tuple."""
 
@@ -121,9 +102,9 @@ class CompiledRule(NamedTuple):
     def catches(self, situation: Situation) -> bool:
         return self.path_bits is None or bool(self.path_bits & situation.path_bits)
 
-    def unmet(self, seen: Seen, situation: Situation) -> dict[Unmet, str]:
-        """Return in words the conditions that do not hold."""
-        return self.conditions.unmet(seen, self.clients_bit & situation.from_clients == self.clients_bit)
+    def unmet(self, situation: Situation, local: datetime) -> dict[Unmet, str]:
+        from_clients = self.clients_bit & situation.from_clients == self.clients_bit
+        return self.conditions.unmet(situation, local, from_clients)
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -192,7 +173,7 @@ class CompiledPolicy:
 
     def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
         return [
-            self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
+            self._facts(Subject(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup))
             for each in subflows
         ]
 
@@ -240,18 +221,11 @@ class CompiledPolicy:
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
-                active = f"{active}, {situation.counted(Kind.THROTTLE)[0]} anticipated"
+                active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
             dry = " (dry run)" if self.policy.dry_run else ""
             reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
-        found: dict[Kind, CompiledRule | None] = {}
-        for kind in (Kind.BUDGET, Kind.STEER):
-            other, passed_over = self._first(kind, situation, direction)
-            if other is not None and other.exempts:
-                reason = joined(reason, f"exempted from {_PLURAL[kind]} by rule {other.rule.name}", direction)
-            elif other is None and passed_over is not None and not reason.endswith(passed_over):
-                reason = joined(reason, passed_over, direction)
-            found[kind] = None if other is None or other.exempts else other
-        budget, steer = found[Kind.BUDGET], found[Kind.STEER]
+        budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
+        steer, reason = self._also(Kind.STEER, situation, direction, reason)
         return _Answer(
             rule,
             scope,
@@ -262,23 +236,30 @@ class CompiledPolicy:
             None if steer is None or steer.path_bits is None else self._path(steer.path_bits, situation),
         )
 
+    def _also(
+        self, kind: Kind, situation: Situation, direction: Direction, reason: str
+    ) -> tuple[CompiledRule | None, str]:
+        """Return the rule that meters or steers the subflow, and *reason* with why none does."""
+        found, passed_over = self._first(kind, situation, direction)
+        if found is not None and found.exempts:
+            return None, joined(reason, f"exempted from {_PLURAL[kind]} by rule {found.rule.name}", direction)
+        if found is None and passed_over is not None and not reason.endswith(passed_over):
+            reason = joined(reason, passed_over, direction)
+        return found, reason
+
     def _first(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
         """Return the deciding rule, and why the nearest to matching of those above that catch the subflow does not."""
         passed_over: list[tuple[int, str]] = []
         decides: CompiledRule | None = None
-        seen = self._seen(kind, situation)
         for each in self._rules[direction][kind]:
             if each.catches(situation):
-                unmet = each.unmet(seen, situation)
+                unmet = each.unmet(situation, self._local)
                 if not unmet:
                     decides = each
                     break
                 why = f"rule {each.rule.name} does not apply: {next(iter(unmet.values()))}"
                 passed_over.append((sum(_WEIGHTS[what] for what in unmet), why))
         return decides, min(passed_over, key=itemgetter(0), default=(0, None))[1]
-
-    def _seen(self, kind: Kind, situation: Situation) -> Seen:
-        return Seen(situation.active, situation.paths, *situation.counted(kind), self._local)
 
     def _path(self, path_bits: int, situation: Situation) -> str:
         return list(self.policy.paths)[_lowest_bit(path_bits & situation.path_bits)]
@@ -300,10 +281,10 @@ class Tried(NamedTuple):
     matched: bool
     failed: str | None
     """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
-    until: float | None
+    until: float | None = None
     """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
     is not the hours."""
-    since: float | None
+    since: float | None = None
     """When the rule's hours last caused this; None as for ``until``."""
 
 
@@ -321,50 +302,46 @@ class ExplainedPolicy(CompiledPolicy):
         subflows, place = connection.subflows, connection.subflows.index(subflow)
         situation = self._situations(subflows, self._facts_of(subflows), expected)[place]
         for kind, rules in self._rules.get(direction, {}).items():
-            decides = self._first(kind, situation, direction)[0] if rules else None
             compiled = {each.rule.name: each for each in rules}
-            decided = False
+            decides: Rule | None = None
             for rule in self.policy.rules if rules else ():
                 each = compiled.get(rule.name)
                 if each is None:
                     if rule.answers(kind):
-                        yield Tried(rule.name, kind, False, f"it is for {_WAYS[rule.direction]}", None, None)
-                elif decided and decides is not None:
-                    yield Tried(rule.name, kind, False, f"rule {decides.rule.name} above decides", None, None)
+                        yield Tried(rule.name, kind, False, f"it is for {_WAYS[rule.direction]}")
+                elif decides is not None:
+                    yield Tried(rule.name, kind, False, f"rule {decides.name} above decides")
                 elif not each.catches(situation):
-                    yield Tried(rule.name, kind, False, self._not_caught(rule, situation.path_bits), None, None)
-                elif each is not decides:
-                    yield self._not_met(each, kind, situation, now)
+                    yield Tried(rule.name, kind, False, self._not_caught(rule, situation.path_bits))
+                elif unmet := each.unmet(situation, self._local):
+                    yield self._not_met(rule, kind, *next(iter(unmet.items())), now)
                 else:
-                    decided = True
+                    decides = rule
                     lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
                     why = "lifted: the last usable path" if lifted else None
-                    yield Tried(rule.name, kind, True, why, self._until(rule, now), self._since(rule, now))
+                    yield Tried(rule.name, kind, True, why, *self._changes(rule, now))
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
 
-    def _not_met(self, rule: CompiledRule, kind: Kind, situation: Situation, now: float) -> Tried:
-        """Return why a rule that catches the subflow does not decide; for its hours, also when they next begin."""
-        what, why = next(iter(rule.unmet(self._seen(kind, situation), situation).items()))
-        until, since = None, None
-        if what == "hours":
-            zone, until, since = self.policy.time_zone, self._until(rule.rule, now), self._since(rule.rule, now)
-            begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
-            why = f"{why}, {hours_text(rule.rule.when.windows or ())}{begins} ({zone})"
-        return Tried(rule.rule.name, kind, False, why, until, since)
+    def _not_met(self, rule: Rule, kind: Kind, what: Unmet, why: str, now: float) -> Tried:
+        if what != "hours":
+            return Tried(rule.name, kind, False, why)
+        until, since = self._changes(rule, now)
+        zone = self.policy.time_zone
+        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
+        return Tried(rule.name, kind, False, why, until, since)
 
-    def _until(self, rule: Rule, now: float) -> float | None:
-        return next_change([rule.when.windows] if rule.when.windows else [], self.policy.time_zone, now)
-
-    def _since(self, rule: Rule, now: float) -> float | None:
-        return None if rule.when.windows is None else last_change(rule.when.windows, self.policy.time_zone, now)
+    def _changes(self, rule: Rule, now: float) -> tuple[float | None, float | None]:
+        """Return when the hours of *rule* next and last change."""
+        windows, zone = rule.when.windows, self.policy.time_zone
+        return (next_change([windows], zone, now), last_change(windows, zone, now)) if windows else (None, None)
 
 
-def _find_facts(paths: Sequence[PathMatch], clients: Sequence[tuple[Prefixes[bool], int]], *subject: object) -> _Facts:
-    subflow = Subject(*subject)  # type: ignore[arg-type] # its fields, in their order
+def _find_facts(paths: Sequence[PathMatch], clients: Sequence[tuple[Prefixes[bool], int]], subflow: Subject) -> _Facts:
     path_bits = sum(1 << place for place, path in enumerate(paths) if path.holds(subflow))
     from_clients = sum(bit for prefixes, bit in clients if prefixes.holds(subflow.remote))
     return _Facts(paths[_lowest_bit(path_bits)].name if path_bits else None, path_bits, from_clients)

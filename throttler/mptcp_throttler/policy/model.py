@@ -457,7 +457,8 @@ class Rule(Section):
 
     def conditions(self, kind: Kind) -> Conditions:
         """Return the conditions under which the rule answers *kind*."""
-        return self.when.conditions(self._usual_paths(kind))
+        paths = self.least_paths(kind)
+        return Conditions(self.when, max(self.when.min_subflows or 1, paths), paths, kind is Kind.THROTTLE)
 
 
 class Guard(Section):
