@@ -211,12 +211,6 @@ class When(Section):
                 raise ValueError(f"{most} is below {key}, which is {least}")
         return most
 
-    def least_paths(self, usual: int) -> int:
-        """Return the number of paths that must have active subflows. *usual* is the default."""
-        if self.min_paths is not None or self.min_subflows is not None:
-            return self.min_paths or 1
-        return min(usual, self.max_subflows or usual)
-
     def words(self, zone: tzinfo) -> Iterator[str]:
         """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
         if self.min_subflows is not None:

@@ -18,14 +18,14 @@ from zoneinfo import ZoneInfo
 from pydantic import (
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     PrivateAttr,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from mptcp_common.fields import (
     NAME_PATTERN,
@@ -179,7 +179,9 @@ class Throttle(Section):
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
 
-ThrottleOrNone = Annotated[Throttle | None, none_or("rate", parse_rate)]
+ThrottleOrNone = Annotated[
+    Throttle | None, none_or("rate", parse_rate), Field(json_schema_extra=also({"const": "none"}))
+]
 
 
 class BudgetStep(Section):
@@ -187,9 +189,7 @@ class BudgetStep(Section):
 
     after: Volume = Field(examples=["5 GB", 0])
     """From this volume on."""
-    throttle: ThrottleOrNone = Field(
-        examples=[{"rate": "512 kbit/s"}, "none"], json_schema_extra=also({"const": "none"})
-    )
+    throttle: ThrottleOrNone = Field(examples=[{"rate": "512 kbit/s"}, "none"])
     """The cap, as a rule's, or none."""
 
 
@@ -242,21 +242,15 @@ class Budget(Named):
         return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
 
 
-class _BudgetOrName:
-    """Annotation of a rule's ``budget``: ``none`` (None), a name (text) or a budget."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._read, handler.generate_schema(Budget))
-
-    @staticmethod
-    def _read(value: object, section: core_schema.ValidatorFunctionWrapHandler) -> object:
-        if not isinstance(value, str):
-            return section(value)
-        if value == NO_BUDGET:
-            return None
-        if " " in value.strip() and (message := volume_as_budget(value)):
-            raise ValueError(message)
-        return parse_name(value)
+def _budget_or_name(value: object, section: ValidatorFunctionWrapHandler) -> object:
+    """Return a rule's ``budget``: None for ``none``, a name or a budget."""
+    if not isinstance(value, str):
+        return section(value)
+    if value == NO_BUDGET:
+        return None
+    if " " in value.strip() and (message := volume_as_budget(value)):
+        raise ValueError(message)
+    return parse_name(value)
 
 
 _mode = one_of(*BY_NAME)
@@ -353,9 +347,7 @@ class Rule(Section):
     # After the check, with steer: the paths that its mode names.
     when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
     """When the rule applies. Default: while the connection has active subflows on at least two paths."""
-    throttle: ThrottleOrNone = Field(
-        default=None, examples=[{"rate": "5 Mbit/s"}, "none"], json_schema_extra=also({"const": "none"})
-    )
+    throttle: ThrottleOrNone = Field(default=None, examples=[{"rate": "5 Mbit/s"}, "none"])
     """The cap, or none: no later rule caps the subflow."""
     always: bool = Field(default=False, examples=[True])
     """true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and for a
@@ -379,7 +371,7 @@ class Rule(Section):
     )
     """A steering mode, which spreads a connection's data over paths; the rule is for the subflows on the paths that it
     names. Or none: no later rule steers the subflow."""
-    budget: Annotated[Budget | None, _BudgetOrName()] = Field(
+    budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
         default=None,
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
@@ -446,14 +438,17 @@ class Rule(Section):
         """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
         return self.guard and "guard" in self.model_fields_set
 
-    def _usual_paths(self, kind: Kind) -> int:
-        """Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules."""
-        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
-        return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
-
     def least_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule answers *kind*."""
-        return self.when.least_paths(self._usual_paths(kind))
+        """Return the number of paths that must have active subflows before the rule answers *kind*.
+
+        Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules.
+        """
+        when = self.when
+        if when.min_paths is not None or when.min_subflows is not None:
+            return when.min_paths or 1
+        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
+        usual = 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
+        return min(usual, when.max_subflows or usual)
 
     def conditions(self, kind: Kind) -> Conditions:
         """Return the conditions under which the rule answers *kind*."""

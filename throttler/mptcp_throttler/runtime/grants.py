@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.stages.grants import GrantStage
