@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.model import Budget, BudgetStep, Period
+from mptcp_throttler.policy.model import Budget, BudgetStep
 from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 
 _NEIGHBOURS: Final = (-1, 0, 1, 2)
@@ -48,20 +49,17 @@ def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
     A reset in an hour that a clock change skips or repeats happens once, at its first instant.
     """
     today = datetime.fromtimestamp(now, zone).date()
-    resets = sorted({_instant(budget, zone, day) for day in _reset_days(budget, today)})
-    begin = max(instant for instant in resets if instant <= now)
-    return begin, min(instant for instant in resets if instant > now)
-
-
-def _instant(budget: Budget, zone: ZoneInfo, day: date) -> int:
-    return int(datetime.combine(day, budget.reset_time, zone).timestamp())
+    moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))
+    resets = sorted({int(moment.timestamp()) for moment in moments})
+    following = bisect_right(resets, now)
+    return resets[following - 1], resets[following]
 
 
 def _reset_days(budget: Budget, today: date) -> list[date]:
     """Return the reset days around *today*: at least one before and two after."""
-    if budget.period is Period.DAY:
+    if budget.period == "day":
         return [today + timedelta(days=step) for step in _NEIGHBOURS]
-    if budget.period is Period.WEEK:
+    if budget.period == "week":
         of_this = today - timedelta(days=(today.weekday() - budget.reset_day) % 7)
         return [of_this + timedelta(weeks=step) for step in _NEIGHBOURS]
     days = []
@@ -74,8 +72,7 @@ def _reset_days(budget: Budget, today: date) -> list[date]:
 
 def step_of(budget: Budget, used: int) -> BudgetStep | None:
     """Return the last step that *used* bytes have reached; None before the first step."""
-    reached = [step for step in budget.steps if used >= step.after]
-    return reached[-1] if reached else None
+    return next((step for step in reversed(budget.steps) if used >= step.after), None)
 
 
 def next_step(budget: Budget, used: int) -> BudgetStep | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mptcp_common.fields import NAME_PATTERN
@@ -30,10 +30,6 @@ ACTIONS: Final = ("throttle", "steer", "budget")
 """Keys of which a rule needs at least one."""
 
 
-class PolicyError(DocumentError):
-    """The policy cannot be used. ``problems`` has all errors, ``str()`` one line for each."""
-
-
 @dataclass(frozen=True, slots=True)
 class CheckedPolicy:
     """The result of :func:`check_policy`."""
@@ -54,19 +50,19 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     errors = in_order([*problems, *(problem for check in checks for problem in check(document))])
     if policy is None or errors:
         return CheckedPolicy(None, errors)
-    if errors := tuple(_of_rules(rule_lint.errors(policy), document, Severity.ERROR)):
+    if errors := _at_rules(rule_lint.errors(policy), document, Severity.ERROR):
         return CheckedPolicy(None, errors)
     policy._text = text
-    warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
-    notes = _of_rules(rule_lint.notes(policy, interfaces), document, Severity.NOTE)
-    return CheckedPolicy(policy, in_order(warnings), in_order(notes))
+    warnings = [*_unused_budgets(policy, document), *_at_rules(rule_lint.warnings(policy), document, Severity.WARNING)]
+    notes = _at_rules(rule_lint.notes(policy, interfaces), document, Severity.NOTE)
+    return CheckedPolicy(policy, in_order(warnings), notes)
 
 
 def load_policy(text: str, source: str) -> Policy:
-    """Return the policy in *text*. Raises :class:`PolicyError` with all errors."""
+    """Return the policy in *text*. Raises :class:`DocumentError` with all errors."""
     checked = check_policy(text, source)
     if checked.policy is None:
-        raise PolicyError(checked.problems)
+        raise DocumentError(checked.problems)
     return checked.policy
 
 
@@ -86,18 +82,16 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
         return
     known = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
-        named = rule.get("paths")
-        listed = [(("paths", place), name) for place, name in enumerate(named if isinstance(named, list) else [])]
-        for key, name in [*listed, *_steered_among(rule)]:
+        named, steer = rule.get("paths"), rule.get("steer")
+        listed: list[tuple[KeyPath, object]] = []
+        if isinstance(named, list):
+            listed += [(("paths", place), name) for place, name in enumerate(named)]
+        if isinstance(steer, dict):
+            listed += [(("steer", *key), name) for key, name in named_paths(steer)]
+        for key, name in listed:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
                 yield problem_at(document, ("rules", index, *key), name, message)
-
-
-def _steered_among(rule: dict[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    steer = rule.get("steer")
-    for key, name in named_paths(steer) if isinstance(steer, dict) else ():
-        yield ("steer", *key), name
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
@@ -107,16 +101,15 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         return
     known = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
     if NO_BUDGET in budgets:
-        at = document.key_position(("budgets", NO_BUDGET))
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
-        yield problem_at(document, ("budgets", NO_BUDGET), None, message, at)
+        yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
-        if isinstance(budget, str) and budget not in (NO_BUDGET, *budgets):
-            message = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
-            if re.fullmatch(NAME_PATTERN, budget):  # validation refuses all others
-                message = volume_as_budget(budget) or message
-                yield problem_at(document, ("rules", index, "budget"), budget, message)
+        is_name = isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget)  # validation refuses all others
+        if isinstance(budget, str) and is_name and budget not in (NO_BUDGET, *budgets):
+            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
+            message = volume_as_budget(budget) or unknown
+            yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
             line = document.key_position(("budgets", name)).line
             message = (
@@ -136,9 +129,8 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
         steer = rule.get("steer")
         foreign: dict[str, str] = {}
         if given == ["steer"]:
-            foreign = dict.fromkeys(
-                ("always", "plain_tcp", "lift_last", "direction", "guard"), "belongs to throttle, not to steer"
-            )
+            of_throttle = ("always", "plain_tcp", "lift_last", "direction", "guard")
+            foreign = dict.fromkeys(of_throttle, "belongs to throttle, not to steer")
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None
@@ -146,33 +138,27 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
         for key, message in foreign.items():
             if key in rule:
-                at = document.key_position(("rules", index, key))
-                yield problem_at(document, ("rules", index, key), None, message, at)
+                yield _at_key(document, ("rules", index, key), message)
 
 
 def _repeated_names(document: Document) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, rule in _rules_of(document):
         name = rule.get("name")
-        if not isinstance(name, str):
-            continue
-        if name in first:
+        if isinstance(name, str) and first.setdefault(name, index) != index:
             line = document.value_position(("rules", first[name], "name")).line
             message = f"{shown(name)} is already the name of the rule on line {line}; give each its own"
             yield problem_at(document, ("rules", index, "name"), name, message)
-        first.setdefault(name, index)
 
 
 def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
     for name in set((document.data or {}).get("budgets") or ()) - policy.budgets.keys():  # type: ignore[call-overload]
-        at = document.key_position(("budgets", name))
-        key = key_text(("budgets", name))
-        yield Problem(document.source, at.line, at.column, key, None, "no rule feeds this budget", Severity.WARNING)
+        yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
 
 
-def _of_rules(
-    found: Iterable[rule_lint.Finding], document: Document, severity: Severity = Severity.WARNING
-) -> Iterator[Problem]:
-    for index, message in found:
-        at = document.key_position(("rules", index))
-        yield Problem(document.source, at.line, at.column, key_text(("rules", index)), None, message, severity)
+def _at_rules(found: Iterable[rule_lint.Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
+    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in found)
+
+
+def _at_key(document: Document, path: KeyPath, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    return replace(problem_at(document, path, None, message, document.key_position(path)), severity=severity)

@@ -106,14 +106,6 @@ class Onset(enum.Enum):
     IMMEDIATE = "at-once"
 
 
-class Period(enum.Enum):
-    """The period after which a budget starts again."""
-
-    MONTH = "month"
-    WEEK = "week"
-    DAY = "day"
-
-
 DIRECTIONS: Final = {
     "down": frozenset({Direction.DOWN}),
     "up": frozenset({Direction.UP}),
@@ -196,7 +188,7 @@ class BudgetStep(Section):
 class Budget(Named):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
-    period: Annotated[Period, _members(Period)] = Field(examples=["month"])
+    period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
     """After what the volume begins anew, in the policy's time zone."""
     reset_day: ResetDay = Field(default=DERIVED, examples=[15])
     """The day on which it does: of a month 1 to 31, default 1, the last one of a month without that day; of a week mon
@@ -219,10 +211,10 @@ class Budget(Named):
         if any(after.after <= before.after for before, after in pairwise(self.steps)):
             raise ValueError("the volumes of the steps must ascend")
         day: int | str | None = self.reset_day
-        weekly = self.period is Period.WEEK
-        if day is not None and (self.period is Period.DAY or isinstance(day, str) is not weekly):
-            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period.value]
-            raise ValueError(f"reset_day: the period {self.period.value} {what}")
+        weekly = self.period == "week"
+        if day is not None and (self.period == "day" or isinstance(day, str) is not weekly):
+            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period]
+            raise ValueError(f"reset_day: the period {self.period} {what}")
         self.__dict__["reset_day"] = DAYS.index(day) if isinstance(day, str) else day or (0 if weekly else 1)
         return self
 

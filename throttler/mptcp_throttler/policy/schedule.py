@@ -39,6 +39,14 @@ class Window(NamedTuple):
     end: time
     """``start == end`` means the whole day."""
 
+    def is_open(self, day: int, now: time) -> bool:
+        today = day in self.days
+        if self.start == self.end:
+            return today
+        if self.start < self.end:
+            return today and self.start <= now < self.end
+        return (today and now >= self.start) or ((day - 1) % 7 in self.days and now < self.end)
+
 
 def parse_days(value: object) -> frozenset[int]:
     """Return the days (0 is Monday) of ``mon`` or ``mon-fri``; ``fri-mon`` includes the weekend. Raises ValueError."""
@@ -68,18 +76,7 @@ def parse_hours(value: object) -> tuple[time, time]:
 
 def is_open(windows: Iterable[Window], local: datetime) -> bool:
     """Return whether any of *windows* is open at the local time *local*."""
-    now = local.time()
-    day = local.weekday()
-    for window in windows:
-        if window.start == window.end:
-            if day in window.days:
-                return True
-        elif window.start < window.end:
-            if day in window.days and window.start <= now < window.end:
-                return True
-        elif (day in window.days and now >= window.start) or ((day - 1) % 7 in window.days and now < window.end):
-            return True
-    return False
+    return any(window.is_open(local.weekday(), local.time()) for window in windows)
 
 
 def hours_text(windows: Iterable[Window]) -> str:

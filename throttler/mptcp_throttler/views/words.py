@@ -20,7 +20,6 @@ from mptcp_throttler.policy.model import (
     Direction,
     Kind,
     Onset,
-    Period,
     Policy,
     Rule,
     Throttle,
@@ -116,15 +115,15 @@ def budget_in_words(budget: Budget) -> str:
     )
     whose = "each client" if budget.per_client else "all clients together"
     counts = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
-    return f"{budget.title}, by {budget.period.value}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
+    return f"{budget.title}, by {budget.period}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
 
 
 def _reset(budget: Budget) -> str:
     """Return when the period begins, unless at midnight of the month's first day, of Monday, or of each day."""
     days = {
-        Period.MONTH: (f"day {budget.reset_day}, ", budget.reset_day == 1),
-        Period.WEEK: (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
-        Period.DAY: ("", True),
+        "month": (f"day {budget.reset_day}, ", budget.reset_day == 1),
+        "week": (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
+        "day": ("", True),
     }
     day, usual = days[budget.period]
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
