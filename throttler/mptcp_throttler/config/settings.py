@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -27,11 +28,19 @@ _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
 
 
-def _mask(value: object) -> int:
-    number = _number(value)
-    text = shown(value) if number is None or isinstance(value, str) else f"0x{number:08x}"
+def _number(value: object, what: str, example: str, digits: int) -> tuple[int, str]:
+    """Return a number, which may be written in hexadecimal, and its text for messages."""
+    number = value if type(value) is int else None
+    if isinstance(value, str) and value.lower().startswith("0x"):
+        with suppress(ValueError):
+            number = int(value, 16)
     if number is None:
-        raise ValueError(f"{text} is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)")
+        raise ValueError(f"{shown(value)} is not {what}; write a hexadecimal number (e.g. {example})")
+    return number, shown(value) if isinstance(value, str) else f"0x{number:0{digits}x}"
+
+
+def _mask(value: object) -> int:
+    number, text = _number(value, "a mark mask", "0x00ff0000", 8)
     if not 0 < number <= _WORD:
         raise ValueError(f"{text} is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed")
     bits = number // (number & -number)
@@ -41,22 +50,10 @@ def _mask(value: object) -> int:
 
 
 def _major(value: object) -> int:
-    number = _number(value)
-    if number is None:
-        raise ValueError(f"{shown(value)} is not a handle; write a hexadecimal number (e.g. 0x4d50)")
+    number, text = _number(value, "a handle", "0x4d50", 4)
     if not 1 <= number <= 0xFFFE:
-        text = shown(value) if isinstance(value, str) else f"0x{number:04x}"
         raise ValueError(f"{text} is out of range; 0x0001 to 0xfffe is allowed")
     return number
-
-
-def _number(value: object) -> int | None:
-    if type(value) is int:
-        return value
-    try:
-        return int(value, 16) if isinstance(value, str) and value.lower().startswith("0x") else None
-    except ValueError:
-        return None
 
 
 def _group(value: object) -> str:

@@ -83,29 +83,24 @@ class PathMatch(Named):
 
     def is_within(self, other: PathMatch) -> bool:
         """Return whether all subflows on this path are on the *other*, too."""
-        for key in other.model_fields_set:
-            mine, theirs = getattr(self, key), getattr(other, key)
-            if mine is None:
-                return False
-            if key == "clients":
-                within = all(map(other.prefixes.has, mine))
-            else:
-                within = set(mine) <= set(theirs) if isinstance(mine, list) else mine == theirs
-            if not within:
-                return False
-        return True
+        return other.model_fields_set <= self.model_fields_set and all(
+            all(map(other.prefixes.has, self.clients or ())) if key == "clients" else self._of(key) <= other._of(key)
+            for key in other.model_fields_set
+        )
 
     def is_apart(self, other: PathMatch) -> bool:
         """Return whether no subflow can be on both paths."""
-        for key in self.model_fields_set & other.model_fields_set:
-            mine, theirs = getattr(self, key), getattr(other, key)
-            if key == "clients":
-                apart = not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
-            else:
-                apart = set(mine).isdisjoint(theirs) if isinstance(mine, list) else mine != theirs
-            if apart:
-                return True
-        return False
+        mine, theirs = self.clients or (), other.clients or ()
+        return any(
+            not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
+            if key == "clients"
+            else self._of(key).isdisjoint(other._of(key))
+            for key in self.model_fields_set & other.model_fields_set
+        )
+
+    def _of(self, key: str) -> set[object]:
+        value = getattr(self, key)
+        return set(value) if isinstance(value, list) else {value}
 
 
 class Situation(NamedTuple):

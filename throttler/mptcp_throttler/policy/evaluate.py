@@ -107,6 +107,21 @@ class CompiledRule(NamedTuple):
         return self.conditions.unmet(situation, local, from_clients)
 
 
+class Tried(NamedTuple):
+    """The outcome of one rule for one question."""
+
+    rule: str
+    kind: Kind
+    matched: bool
+    failed: str | None
+    """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
+    until: float | None = None
+    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
+    is not the hours."""
+    since: float | None = None
+    """When the rule's hours last caused this; None as for ``until``."""
+
+
 def cap_text(throttle: Throttle) -> str:
     """Return ``5 Mbit/s per client, up to 8 Mbit/s``."""
     up_to = "" if throttle.ceil == throttle.rate else f", up to {format_rate(throttle.ceil)}"
@@ -272,29 +287,10 @@ class CompiledPolicy:
         for answers in self._answers.values():
             answers.clear()
 
-
-class Tried(NamedTuple):
-    """The outcome of one rule for one question."""
-
-    rule: str
-    kind: Kind
-    matched: bool
-    failed: str | None
-    """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
-    until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
-    is not the hours."""
-    since: float | None = None
-    """When the rule's hours last caused this; None as for ``until``."""
-
-
-class ExplainedPolicy(CompiledPolicy):
-    """A policy that explains its decisions, for people: one connection at a time."""
-
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield the outcome of each rule for *subflow*, question by question.
+        """Yield for people the outcome of each rule for *subflow*, question by question.
 
         *expected* is as in :meth:`evaluate`.
         """

@@ -1,4 +1,5 @@
-"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it. Pure."""
+"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it; and find
+rules that never decide, that hold at once, or whose cap is several caps. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +22,16 @@ from mptcp_common.problems import (
 )
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
-from mptcp_throttler.policy import rule_lint
-from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind, Policy, Rule, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
 """Keys of which a rule needs at least one."""
+_UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
+Finding = tuple[int, str]
+"""Index of a rule, and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,11 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     errors = in_order([*problems, *(problem for check in checks for problem in check(document))])
     if policy is None or errors:
         return CheckedPolicy(None, errors)
-    if errors := _at_rules(rule_lint.errors(policy), document, Severity.ERROR):
+    if errors := _at_rules(_errors(policy), document, Severity.ERROR):
         return CheckedPolicy(None, errors)
     policy._text = text
-    warnings = [*_unused_budgets(policy, document), *_at_rules(rule_lint.warnings(policy), document, Severity.WARNING)]
-    notes = _at_rules(rule_lint.notes(policy, interfaces), document, Severity.NOTE)
+    warnings = [*_unused_budgets(policy, document), *_at_rules(_warnings(policy), document, Severity.WARNING)]
+    notes = _at_rules(_notes(policy, interfaces), document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), notes)
 
 
@@ -156,9 +160,184 @@ def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
 
 
-def _at_rules(found: Iterable[rule_lint.Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
+def _at_rules(found: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
     return in_order(_at_key(document, ("rules", index), message, severity) for index, message in found)
 
 
 def _at_key(document: Document, path: KeyPath, message: str, severity: Severity = Severity.ERROR) -> Problem:
     return replace(problem_at(document, path, None, message, document.key_position(path)), severity=severity)
+
+
+# These check the policy. Two rules are assumed to catch the same subflow unless that can be ruled out.
+
+
+def _errors(policy: Policy) -> Iterator[Finding]:
+    """Yield what the throttler cannot do."""
+    for index, rule in enumerate(policy.rules):
+        for name in rule.paths or () if rule.caps_plain_tcp else ():
+            foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
+            if foreign:
+                message = f'plain_tcp: cap is for paths told by clients or interfaces; path "{name}" has {foreign[0]}'
+                yield index, message
+
+
+def _warnings(policy: Policy) -> Iterator[Finding]:
+    """Yield probable mistakes."""
+    by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
+    for index, rule in enumerate(policy.rules):
+        for name in sorted(by_ids.intersection(rule.paths or ())):
+            by_ids.remove(name)
+            message = (
+                f'path "{name}" is told by remote_ids, which name no uplink: the first subflow of a connection always '
+                "has 0, and clients number the others anew; write the uplink's prefixes under clients"
+            )
+            yield index, message
+        for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
+            yield index, message
+
+
+def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
+    shadows = {question: _shadow(policy, rule, above, *question) for question in _asked(rule)}
+    by = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
+    if shadows and all(shadows.values()):
+        verb = "catches" if len(by) == 1 else "catch"
+        yield f'rule "{rule.name}" is never reached: {" and ".join(by)} above it {verb} all that it could catch'
+        return
+    for (kind, direction), shadow in shadows.items():
+        if shadow is not None:
+            never = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
+            yield f'{never}: "{shadow.name}" above it does for all that it could catch'
+    if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
+        yield (
+            f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
+            "path, so its cap is lifted; write lift_last: false to cap it"
+        )
+    if "direction" not in rule.model_fields_set:
+        others = frozenset(Direction) - rule.direction
+        for kind, other in _meets(policy, rule, rule.exempts, below, others):
+            yield (
+                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
+                "uploads; write direction: both, or direction: down if that is meant"
+            )
+    if rule.when.clients is not None and not any(shadows.values()):
+        for_all = [each for each in above if each.when.clients is None]
+        for kind, other in _meets(policy, rule, rule.exempts, for_all, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
+                "that matches decides; move it above"
+            )
+    # Readers may take these for exemptions from everything below.
+    if Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads):
+        left_open = [kind for kind in Kind if not rule.answers(kind)]
+        for kind, other in _meets(policy, rule, left_open, below, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
+                f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'
+            )
+
+
+def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
+    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have each for itself, and rules
+    that wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
+    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
+    if only is not None and (only.model_fields_set != {"interfaces"} or not _all_on(only, interfaces)):
+        only = None
+    told: set[str] = set()
+    for index, rule in enumerate(policy.rules):
+        if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
+            by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
+            yield index, f'rule "{rule.name}" caps Multipath TCP only; {by_plain_tcp}'
+        if only is not None and any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
+            message = (
+                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
+                "paths by their clients, or write when: {min_subflows: 2}"
+            )
+            yield index, message
+        if Direction.DOWN not in rule.direction:
+            continue  # uploads share one device
+        if rule.throttle is not None:
+            yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
+        budget = rule.budget
+        if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
+            told.add(budget.name)
+            fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
+
+
+def _all_on(path: PathMatch, interfaces: Collection[str] | None) -> bool:
+    return interfaces is not None and set(interfaces) <= set(path.interfaces or ())
+
+
+def _on_several(
+    index: int, what: str, policy: Policy, rules: Iterable[Rule], interfaces: Collection[str] | None
+) -> Iterator[Finding]:
+    """Yield a note if what *rules* catch is known to leave by several interfaces: each has its own class."""
+    used: set[str] = set()
+    for rule in rules:
+        for named in [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]:
+            if named is None:
+                used.update(interfaces or ())
+            else:
+                used.update(named if interfaces is None else set(interfaces).intersection(named))
+    if len(used) > 1:
+        *others, last = sorted(used)
+        message = (
+            f"{what} holds for each interface apart: where downloads leave by {', '.join(others)} and {last}, they get "
+            f"up to {len(used)} times the rate together"
+        )
+        yield index, message
+
+
+def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
+    for kind in Kind:
+        for direction in Direction:
+            if direction in rule.direction and rule.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP):
+                yield kind, direction
+
+
+def _shadow(policy: Policy, rule: Rule, above: Iterable[Rule], kind: Kind, direction: Direction) -> Rule | None:
+    """Return the rule of those *above* that catches first all that *rule* could; None if *rule* can decide."""
+    for earlier in above:
+        if (
+            (kind, direction) in _asked(earlier)
+            and _catches_all(policy, earlier, rule)
+            and earlier.conditions(kind).covers(rule.conditions(kind))
+        ):
+            return earlier
+    return None
+
+
+def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
+    if earlier.paths is None or later.paths is None:
+        return earlier.paths is None
+    wider = [policy.paths[name] for name in earlier.paths]
+    return all(any(policy.paths[name].is_within(each) for each in wider) for name in later.paths)
+
+
+def _meets(
+    policy: Policy, rule: Rule, kinds: Iterable[Kind], others: Iterable[Rule], directions: frozenset[Direction]
+) -> Iterator[tuple[Kind, Rule]]:
+    """Yield for each of *kinds* the first of *others* that acts in one of *directions* while *rule* may hold, too."""
+    for kind in kinds:
+        for other in others:
+            if _may_meet(policy, rule, other, kind, other.direction & directions):
+                yield kind, other
+                break
+
+
+def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
+    """Return whether *other* acts on a subflow, in one of *directions*, while *one* may hold for it."""
+    theirs = other.conditions(kind)
+    return (
+        other.answers(kind)
+        and kind not in other.exempts
+        and (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
+        and _paths_may_meet(policy, one, other)
+        and any(one.answers(answered) and not one.conditions(answered).exclude(theirs) for answered in Kind)
+    )
+
+
+def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
+    if one.paths is None or other.paths is None:
+        return True
+    return any(not policy.paths[mine].is_apart(policy.paths[theirs]) for mine in one.paths for theirs in other.paths)

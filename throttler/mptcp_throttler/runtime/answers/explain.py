@@ -8,7 +8,7 @@ from typing import Final, Literal
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy.budget import period
-from mptcp_throttler.policy.evaluate import ExplainedPolicy, Tried
+from mptcp_throttler.policy.evaluate import CompiledPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -45,7 +45,7 @@ def asked_for(snapshot: Snapshot, request: Request) -> list[Connection]:
 
 def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[ExplainedConnection]:
     """Explain *connections*, :data:`MAX_CONNECTIONS` at most."""
-    policy = ExplainedPolicy(snapshot.policy)
+    policy = CompiledPolicy(snapshot.policy)
     directions = Direction if snapshot.policy.acts_on_upload else (Direction.DOWN,)
     found: list[ExplainedConnection] = []
     for connection in connections[:MAX_CONNECTIONS]:
@@ -68,7 +68,7 @@ def explained(snapshot: Snapshot, connections: Sequence[Connection]) -> list[Exp
 
 
 class _Explained:
-    def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
+    def __init__(self, snapshot: Snapshot, policy: CompiledPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
         self.steps = [
