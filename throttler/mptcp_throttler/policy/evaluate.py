@@ -156,10 +156,8 @@ class CompiledPolicy:
                 None if rule.paths is None else sum({bit_of[name] for name in rule.paths}),
             )
             for place, rule in enumerate(self.policy.rules)
-            if direction in rule.direction and rule.answers(kind)
+            if rule.decides(kind, direction)
         ]
-        if kind is Kind.STEER and direction is Direction.UP:
-            return []
         return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from mptcp_common.fields import NAME_PATTERN
@@ -197,7 +198,8 @@ def _warnings(policy: Policy) -> Iterator[Finding]:
 
 
 def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
-    shadows = {question: _shadow(policy, rule, above, *question) for question in _asked(rule)}
+    asked = [question for question in product(Kind, Direction) if rule.decides(*question)]
+    shadows = {question: _shadow(policy, rule, above, *question) for question in asked}
     by = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
     if shadows and all(shadows.values()):
         verb = "catches" if len(by) == 1 else "catch"
@@ -288,18 +290,11 @@ def _on_several(
         yield index, message
 
 
-def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
-    for kind in Kind:
-        for direction in Direction:
-            if direction in rule.direction and rule.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP):
-                yield kind, direction
-
-
 def _shadow(policy: Policy, rule: Rule, above: Iterable[Rule], kind: Kind, direction: Direction) -> Rule | None:
     """Return the rule of those *above* that catches first all that *rule* could; None if *rule* can decide."""
     for earlier in above:
         if (
-            (kind, direction) in _asked(earlier)
+            earlier.decides(kind, direction)
             and _catches_all(policy, earlier, rule)
             and earlier.conditions(kind).covers(rule.conditions(kind))
         ):
@@ -320,24 +315,17 @@ def _meets(
     """Yield for each of *kinds* the first of *others* that acts in one of *directions* while *rule* may hold, too."""
     for kind in kinds:
         for other in others:
-            if _may_meet(policy, rule, other, kind, other.direction & directions):
+            if _may_meet(policy, rule, other, kind, directions):
                 yield kind, other
                 break
 
 
 def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
     """Return whether *other* acts on a subflow, in one of *directions*, while *one* may hold for it."""
+    if kind in other.exempts or not any(other.decides(kind, direction) for direction in directions):
+        return False
     theirs = other.conditions(kind)
-    return (
-        other.answers(kind)
-        and kind not in other.exempts
-        and (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
-        and _paths_may_meet(policy, one, other)
-        and any(one.answers(answered) and not one.conditions(answered).exclude(theirs) for answered in Kind)
-    )
-
-
-def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
-    if one.paths is None or other.paths is None:
-        return True
-    return any(not policy.paths[mine].is_apart(policy.paths[theirs]) for mine in one.paths for theirs in other.paths)
+    if all(not one.answers(answered) or one.conditions(answered).exclude(theirs) for answered in Kind):
+        return False
+    pairs = [(policy.paths[mine], policy.paths[its]) for mine in one.paths or () for its in other.paths or ()]
+    return one.paths is None or other.paths is None or any(not mine.is_apart(its) for mine, its in pairs)

@@ -425,6 +425,10 @@ class Rule(Section):
         """Whether the rule answers *kind* for the subflows that it catches, so that no later rule does."""
         return kind in self.exempts or not self._has_no(kind)
 
+    def decides(self, kind: Kind, direction: Direction) -> bool:
+        """Whether the rule answers *kind* for packets in *direction*; uploads are not steered."""
+        return direction in self.direction and self.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP)
+
     @property
     def budget_guard(self) -> bool:
         """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
