@@ -28,7 +28,10 @@ _NAME: Final = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
 
 
 class Section(BaseModel):
-    """What every section has in common: nothing is converted silently and no unknown key passes."""
+    """What every section has in common: nothing is converted silently and no unknown key passes.
+
+    The docstring below a key is its description in the JSON Schema.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -135,7 +138,6 @@ class _EditorSchema(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """A key without a description has the docstring below it."""
         found = super().model_schema(schema)
         for key, text in _docstrings(schema["cls"]).items():
             if key in found["properties"]:
