@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mptcp_common.problems import DocumentError
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.services import REPOSITORY
-from mptcp_throttler.policy.load import PolicyError, load_policy
+from mptcp_throttler.policy.load import load_policy
 
 POLICY = REPOSITORY / "conf" / "policy.yaml"
 PATH = "ethernet"
@@ -20,7 +21,7 @@ def ethernet_cap(policy: Path = POLICY) -> int:
     """Return the most bits per second that *policy* gives Ethernet: the ceil of its first throttling rule for it."""
     try:
         rules = load_policy(policy.read_text(), str(policy)).rules
-    except (OSError, PolicyError) as error:
+    except (OSError, DocumentError) as error:
         raise TestbedError(f"read the policy: {error}") from error
     for rule in rules:
         if rule.throttle is not None and (rule.paths is None or PATH in rule.paths):

@@ -6,8 +6,12 @@ whose text is a sentence for the operator: the value, what is wrong, what is all
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -24,7 +28,10 @@ _NAME: Final = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
 
 
 class Section(BaseModel):
-    """What every section has in common: nothing is converted silently and no unknown key passes."""
+    """What every section has in common: nothing is converted silently and no unknown key passes.
+
+    The docstring below a key is its description in the JSON Schema.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -129,6 +136,25 @@ class _EditorSchema(GenerateJsonSchema):
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        for key, text in _docstrings(schema["cls"]).items():
+            if key in found["properties"]:
+                found["properties"][key].setdefault("description", text)
+        return found
+
+
+def _docstrings(section: type) -> dict[str, str]:
+    source = dedent(inspect.getsource(section))
+    return {
+        key.target.id: " ".join(text.value.value.split())
+        for each in ast.parse(source).body
+        if isinstance(each, ast.ClassDef)
+        for key, text in pairwise(each.body)
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
 
 
 def editor_schema(section: type[Section]) -> dict[str, Any]:

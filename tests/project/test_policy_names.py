@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_throttler.config import status_socket
+from mptcp_throttler import config
 
 Names = Callable[[str], list[str]]
 POLICY = """\
@@ -31,7 +31,7 @@ SUMMARY = {
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Names:
-    monkeypatch.setattr(status_socket, "DEFAULT_SETTINGS", tmp_path / "throttler.yaml")
+    monkeypatch.setattr(config, "DEFAULT_SETTINGS", tmp_path / "throttler.yaml")
     (tmp_path / "throttler.yaml").write_text(f"policy: policy.yaml\nstatus_socket: {tmp_path}/status.sock\n")
     (tmp_path / "policy.yaml").write_text(POLICY)
     found: Names = runpy.run_path(str(Path(__file__).parents[2] / "debian/policy-names"))["names"]

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
 
-from mptcp_throttler.policy.conditions import When
-from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.conditions import PathMatch, When
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import Window
 
 T = TypeVar("T")
@@ -36,7 +36,9 @@ def _lists(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def a_path(name: str, **keys: Any) -> PathMatch:
-    return PathMatch.model_construct(**_lists(keys)).named(name)
+    path = PathMatch.model_construct(**_lists(keys))
+    path._name = name
+    return path
 
 
 def a_rule(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import Testbed
-from mptcp_throttler.config.connections_file import load_connections
+from mptcp_throttler.config.files import read_connections
+from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
@@ -34,8 +35,8 @@ def test_the_printed_commands_make_the_desired_state(
     planner = Planner(Ownership())
     policy = load_policy((ROOT / "conf/policy.yaml").read_text(), "policy.yaml")
     planner.set_policy(policy)
-    subflows = (ROOT / "tests/throttler/golden/subflows.yaml").read_text()
-    for connection in load_connections(subflows, "subflows.yaml", "wan0", (3128,), NOW):
+    settings = load_settings("interfaces: [wan0]\npolicy: policy.yaml\n", "throttler.yaml")
+    for connection in read_connections(ROOT / "tests/throttler/golden/subflows.yaml", settings, NOW):
         planner.set_verdicts(connection.token, evaluate(policy, connection, NOW), NOW)
 
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:

@@ -16,7 +16,8 @@ from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
 from mptcp_throttler.kernel.bpf import _prefix
 from mptcp_throttler.mptcp.model import mapped
-from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.birth import AS_USUAL, REST_AT_ONCE, UNANTICIPATED, births, of_clients, under_cap

@@ -15,7 +15,7 @@ from test_daemon import CAPPED, PATHS, Scene, running, scenario, until
 
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_throttler.cli import main
-from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.shaping.birth import AS_USUAL
 from mptcp_throttler.storage import grants
 from mptcp_throttler.storage.budget_ledger import Ledger

@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 
-from mptcp_common.problems import Severity
-from mptcp_throttler.policy.load import PolicyError, check_policy, load_policy
+from mptcp_common.problems import DocumentError, Severity
+from mptcp_throttler.policy.load import check_policy, load_policy
 
 PATHS = """\
 version: 1
@@ -27,7 +27,7 @@ PATH_KEYS = "clients, interfaces, remote_ids, subflow, backup"
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(PolicyError) as caught:
+    with pytest.raises(DocumentError) as caught:
         load_policy(text, "policy.yaml")
     assert str(caught.value) == "\n".join(str(problem) for problem in caught.value.problems)
     return [str(problem) for problem in caught.value.problems]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_policy_evaluate import ETHERNET, LTE, NOW, PATHS, WIFI, connection, policy, subflow
 
 from mptcp_throttler.mptcp.model import Subflow
-from mptcp_throttler.policy.evaluate import ExplainedPolicy, evaluate
+from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
 from mptcp_throttler.policy.model import Direction, Kind, Policy
 from mptcp_throttler.policy.schedule import is_open
 from mptcp_throttler.policy.verdict import NO_RULE
@@ -25,7 +25,7 @@ def tried(
     subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
 ) -> list[tuple[str, bool, str | None]]:
     """Return what was tried for the first of *subflows*: rule, whether it decided, and why not."""
-    found = ExplainedPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
+    found = CompiledPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
     return [(each.rule, each.matched, each.failed) for each in found]
 
 
@@ -66,9 +66,7 @@ def test_until_when_the_clock_leaves_it_so() -> None:
 
     def untils(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
-        return [
-            each.until for each in ExplainedPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)
-        ]
+        return [each.until for each in CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)]
 
     assert untils(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
     assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
@@ -130,7 +128,7 @@ def test_a_rule_outside_its_hours_says_which_and_when_they_begin_by_the_policys_
     subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
     flow = subflow(ETHERNET)
     at = datetime.fromisoformat(now).timestamp()
-    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, at)
+    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, at)
     assert found.failed == f"outside its hours, {words} (Europe/Athens)"
     assert found.until == datetime.fromisoformat(until).timestamp()
 
@@ -141,7 +139,7 @@ def test_the_clock_is_not_waited_for_where_something_else_is_not_met() -> None:
         """)
     flow = subflow(ETHERNET)
     noon = datetime(2026, 7, 1, 12, tzinfo=ZONE).timestamp()
-    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, noon)
+    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, noon)
     assert (found.failed, found.until) == ("only 1 active subflow (needs 3)", None)
 
 
@@ -173,7 +171,7 @@ def test_until_when_is_what_a_walk_by_minutes_finds(
     def decided(at: float) -> bool:
         return is_open(subject.rules[0].when.windows or (), datetime.fromtimestamp(at, subject.time_zone))
 
-    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
+    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
     assert found.matched is decided(now)
     minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
     expected = next((at for at in minutes if decided(at) is not found.matched), None)
@@ -211,7 +209,7 @@ def test_each_question_is_explained_for_itself() -> None:
     flows = subflow(ETHERNET), subflow(WIFI)
 
     def kinds(index: int, direction: Direction) -> list[tuple[Kind, str, bool]]:
-        found = ExplainedPolicy(subject).tried(connection(*flows), flows[index], direction, NOW)
+        found = CompiledPolicy(subject).tried(connection(*flows), flows[index], direction, NOW)
         return [(each.kind, each.rule, each.matched) for each in found]
 
     assert kinds(0, Direction.DOWN) == [
@@ -235,7 +233,7 @@ def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named()
         - {name: more, direction: up, throttle: {rate: 5 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
-    found = ExplainedPolicy(subject).tried(connection(*flows), flows[0], Direction.UP, NOW)
+    found = CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.UP, NOW)
     assert [(each.rule, each.matched, each.failed) for each in found] == [
         ("vip", False, "it is for downloads"),
         ("cap", True, None),
@@ -282,7 +280,7 @@ def test_the_explanation_agrees_with_the_verdict(
     flows = [subflow(each, initial=index == 0) for index, each in enumerate(remotes)]
     whole = connection(*flows)
     for each, verdict in zip(flows, evaluate(subject, whole, now, expected), strict=True):
-        found = list(ExplainedPolicy(subject).tried(whole, each, Direction.DOWN, now, expected))
+        found = list(CompiledPolicy(subject).tried(whole, each, Direction.DOWN, now, expected))
         decided = [one.rule for one in found if one.matched]
         assert decided == ([] if verdict.rule is None else [verdict.rule.name])
         assert all(one.failed for one in found if not one.matched)

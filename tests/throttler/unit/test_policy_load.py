@@ -12,7 +12,6 @@ import pytest
 from policy_values import a_path, a_policy, a_rule, a_throttle
 from short_policies import BUDGET, CAP, NAMED, STEER, rules
 
-from mptcp_throttler.policy.conditions import SubflowCount
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window
@@ -23,12 +22,13 @@ EVERY_DAY = frozenset(range(7))
 
 
 def least_subflows(rule: Rule) -> int:
-    (found,) = (each.least for each in rule.conditions(Kind.THROTTLE) if isinstance(each, SubflowCount))
-    return found
+    return rule.conditions(Kind.THROTTLE).subflows
 
 
 def load(text: str) -> Policy:
-    return load_policy(dedent(text), "policy.yaml").made_of("")
+    policy = load_policy(dedent(text), "policy.yaml")
+    policy._text = ""
+    return policy
 
 
 def test_everything_that_can_be_said() -> None:

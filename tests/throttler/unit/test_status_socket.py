@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_throttler.config import plain_status_socket
 from mptcp_throttler.config.settings import load_settings
-from mptcp_throttler.config.status_socket import plain_status_socket
 
 GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common import throttler_needs
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
@@ -51,8 +52,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
     monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
-    monkeypatch.setattr(host, "loads", lambda name: True)
-    monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
+    monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
+    monkeypatch.setattr(throttler_needs, "lack_of_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
     monkeypatch.setattr(link, "networks", list)
     monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
@@ -256,10 +257,10 @@ def test_check_looks_for_the_libraries_that_the_daemon_loads(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a host without libpcap, on which the daemon did not start."""
-    monkeypatch.setattr(host, "loads", lambda name: "nftables" not in name)
+    monkeypatch.setattr(throttler_needs, "loads", lambda name: "nftables" not in name)
     assert main(["check", "--config", str(settings)]) == 0
     assert capsys.readouterr().err.startswith(f"{settings}: warning: netfilter: libnftables cannot be loaded: ")
-    monkeypatch.setattr(host, "loads", lambda name: "pcap" not in name)
+    monkeypatch.setattr(throttler_needs, "loads", lambda name: "pcap" not in name)
     assert main(["check", "--config", str(settings)]) == FAILED
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 
-from mptcp_throttler.config.settings import SettingsError, load_settings
+from mptcp_common.problems import DocumentError
+from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.mptcp import tunnels as tunnels_module
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
@@ -314,7 +315,7 @@ async def test_what_a_killed_throttler_left_is_taken_over(tmp_path: Path, monkey
 
 def test_a_tunnels_port_is_another_than_the_proxys() -> None:
     text = "interfaces: [w0]\npolicy: p\ntunnel_ports: [51820, 3128]\n"
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(DocumentError) as caught:
         load_settings(text, "throttler.yaml")
     assert str(caught.value).startswith("throttler.yaml:3: tunnel_ports[1]: 3128 is among listen_ports")
 

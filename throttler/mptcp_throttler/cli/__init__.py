@@ -11,7 +11,7 @@ from mptcp_common.commands import add_config, outcome
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import asking, daemon, files, grants
 from mptcp_throttler.cli.shared import Unanswered
-from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
+from mptcp_throttler.config import DEFAULT_SETTINGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from mptcp_throttler.cli.shared import complain, mistake
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings
-    from mptcp_throttler.policy.grants import Grant
+    from mptcp_throttler.policy.budget import Grant
     from mptcp_throttler.policy.model import Budget, Policy
 
 ALL, END = "all", "end"
@@ -79,7 +79,7 @@ def _asked_by() -> str:
 
 
 def _time(path: Path, policy: Policy, client: str, words: str, options: argparse.Namespace) -> int:
-    from mptcp_throttler.policy.grants import Grant, parse_length
+    from mptcp_throttler.policy.budget import Grant, parse_length
     from mptcp_throttler.storage.grants import change
 
     try:
@@ -110,8 +110,7 @@ def _volume(
     path: Path, settings: Settings, policy: Policy, client: str, words: str, options: argparse.Namespace
 ) -> int:
     from mptcp_common.units import approximate_size
-    from mptcp_throttler.policy.budget import Account, period
-    from mptcp_throttler.policy.grants import Grant, parse_more
+    from mptcp_throttler.policy.budget import Account, Grant, parse_more, period
     from mptcp_throttler.storage.budget_ledger import Ledger
     from mptcp_throttler.storage.grants import change
 

@@ -14,8 +14,8 @@ from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
+from mptcp_throttler.config import DEFAULT_SETTINGS
 from mptcp_throttler.config.files import read_settings
-from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay import timeline

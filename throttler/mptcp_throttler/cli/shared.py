@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mptcp_common import journal
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
-from mptcp_throttler.config.status_socket import plain_status_socket
+from mptcp_throttler.config import plain_status_socket
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings

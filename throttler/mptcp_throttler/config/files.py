@@ -1,15 +1,28 @@
-"""Read the operator's files; ``settings``, ``policy`` and ``connections_file`` check their contents."""
+"""Read and check the operator's files: settings, policy, and the connections of ``plan --subflows``:
+
+    connections:
+      - subflows:
+          - {local: "10.0.0.1:3128", remote: "10.1.0.2:40000"}
+          - {local: "10.0.0.1:3128", remote: "10.2.0.2:40001", backup: true}
+
+The first subflow of a connection is its initial one; all are active.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from mptcp_common.endpoints import address_and_port
+from mptcp_common.fields import Parsed, Section, between
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_common.yaml_document import text_of
-from mptcp_throttler.config.connections_file import load_connections
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import parse_document, text_of
 from mptcp_throttler.config.settings import Settings, check_together, load_settings
-from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, unmap
 from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.policy.model import Policy
 
@@ -25,15 +38,8 @@ def news_of_settings(path: Path, running: Settings) -> list[str]:
         now = read_settings(path)
     except DocumentError as error:
         return [*str(error).splitlines(), f"{path} was changed, and the next start would be refused"]
-    keys = [key for key in _values(now) if _values(now)[key] != _values(running)[key]]
+    keys = [key for key in Settings.model_fields if getattr(now, key) != getattr(running, key)]
     return [f"{path}: {', '.join(keys)} changed; restart the throttler for that"] if keys else []
-
-
-def _values(settings: Settings) -> dict[str, object]:
-    ownership = {each.name: getattr(settings.ownership, each.name) for each in fields(settings.ownership)}
-    ours = {each.name: getattr(settings, each.name) for each in fields(settings) if each.compare}
-    del ours["ownership"]
-    return ours | ownership
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
@@ -60,6 +66,67 @@ def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, .
     return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
 
 
+def _parse_end(value: object) -> tuple[bytes, int]:
+    address, port = address_and_port(value, "10.0.0.1:3128", "[fd00::1]:3128")
+    return unmap(ip_address(address).packed), port
+
+
+_End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
+
+
+class SubflowSection(Section):
+    """One subflow; *local* is the proxy."""
+
+    local: _End
+    remote: _End
+    backup: bool = False
+    remote_id: Annotated[int, between(0, 255)] | None = None
+    interface: str | None = None
+
+
+class ConnectionSection(Section):
+    """One MPTCP connection."""
+
+    subflows: list[SubflowSection] = Field(min_length=1)
+
+
+class ConnectionsSection(Section):
+    """The whole file."""
+
+    connections: list[ConnectionSection]
+
+
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
-    """Return the connections written in *path*. Raises DocumentError with every problem of the file."""
-    return load_connections(text_of(path), str(path), settings.interfaces[0], settings.ownership.listen_ports, now)
+    """Return the connections written in *path*, with tokens from 1. Raises DocumentError with every problem."""
+    document = parse_document(text_of(path), str(path))
+    section, problems = validate(ConnectionsSection, document)
+    if section is None or problems:
+        raise DocumentError(problems)
+    ports = settings.ownership.listen_ports
+    connections, strangers = [], []
+    for place, connection in enumerate(section.connections):
+        subflows = []
+        for number, each in enumerate(connection.subflows):
+            message = ""
+            if each.local[1] not in ports:
+                message = f"port {each.local[1]} is not one of listen_ports ({', '.join(map(str, ports))})"
+            elif len(each.local[0]) != len(each.remote[0]):
+                message = "local and remote are addresses of different families"
+            if message:
+                at = ("connections", place, "subflows", number, "local")
+                strangers.append(problem_at(document, at, None, message))
+            subflows.append(
+                Subflow(
+                    FourTuple(*each.local, *each.remote),
+                    initial=number == 0,
+                    local_id=None,
+                    remote_id=0 if number == 0 and each.remote_id is None else each.remote_id,
+                    backup=each.backup,
+                    interface=each.interface or settings.interfaces[0],
+                    since=now,
+                )
+            )
+        connections.append(Connection(place + 1, tuple(subflows), now))
+    if strangers:
+        raise DocumentError(strangers)
+    return connections

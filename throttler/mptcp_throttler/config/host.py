@@ -11,23 +11,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from mptcp_common import readable
+from mptcp_common import throttler_needs as needs
 from mptcp_common.problems import Problem, Severity, did_you_mean
 from mptcp_common.tcp_table import ESTABLISHED, LISTEN, TABLES, sockets
-from mptcp_common.throttler_needs import (
-    BACKENDS,
-    BY_EITHER,
-    BY_NFTABLES,
-    FOR_UPLOADS,
-    KERNEL_TYPES,
-    OF_KERNEL,
-    Lack,
-    by_nftables,
-    lack_of_bpf,
-    lack_of_nftables,
-    lack_of_pcap,
-    lacks_of_kernel,
-    loads,
-)
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
@@ -39,13 +25,18 @@ from mptcp_throttler.policy.values import Network, Prefixes
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
     """Yield what this host lacks of *settings*. *as_daemon*: this process becomes the daemon."""
     there = [name for _, name in socket.if_nameindex()]
-    yield from missing_interfaces(settings, there)
+    for name in settings.interfaces:
+        if name not in there:
+            known = ", ".join(sorted(there)) or "none"
+            message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
+            yield settings.problem("interfaces", name, message)
     group = settings.status_group
     if group is not None and (message := _group_problem(group, as_daemon)):
-        yield _problem(settings, "status_group", group, message)
+        yield settings.problem("status_group", group, message)
 
 
-def _group_problem(name: str, as_daemon: bool) -> str | None:
+def _group_problem(name: str, as_daemon: bool) -> str:
+    """Return why the daemon cannot let the group ask; empty if it can."""
     try:
         number = grp.getgrnam(name).gr_gid
     except KeyError:
@@ -56,16 +47,7 @@ def _group_problem(name: str, as_daemon: bool) -> str | None:
             f"the throttler's user is not in {name}; systemctl edit mptcp-throttler, and write "
             f"SupplementaryGroups={name} below [Service]"
         )
-    return None
-
-
-def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[Problem]:
-    """Yield the interfaces of *settings* that are not in *there*."""
-    for name in settings.interfaces:
-        if name not in there:
-            known = ", ".join(sorted(there)) or "none"
-            message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
-            yield _problem(settings, "interfaces", name, message)
+    return ""
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -87,7 +69,7 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
                     f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
                     f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
                 )
-                yield _problem(settings, "interfaces", upper, message, Severity.WARNING)
+                yield settings.problem("interfaces", upper, message, Severity.WARNING)
 
 
 def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
@@ -96,13 +78,15 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
     paths = list(policy.paths.values())
     if not paths or any(path.clients is None for path in paths):
         return  # a path without clients may have any client
-    prefixes = Prefixes((each, True) for path in paths for each in path.clients or ())
-    ports = frozenset(settings.ownership.listen_ports)
-    seen = sorted(connected_clients((table.read_text() for table in TABLES if table.exists()), ports))
+    wanted = [each for path in paths for each in path.clients or ()]
+    prefixes = Prefixes((each, True) for each in wanted)
+    connected = (each for table in _tables() for each in sockets(table.splitlines(), ESTABLISHED))
+    clients = {unmap(each.remote) for each in connected if each.local_port in settings.listen_ports}
+    # Not this host's own, monitoring for one.
+    seen = sorted(each for each in clients if not ip_address(each).is_loopback)
     if seen and not any(map(prefixes.holds, seen)):
         message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
-    wanted = [each for path in paths for each in path.clients or ()]
     if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in wanted for b in networks):
         message = (
             f"no path has a client of this host's networks, {', '.join(map(str, networks))}: right if all clients come "
@@ -111,32 +95,29 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
 
 
-def connected_clients(tables: Iterable[str], ports: Collection[int]) -> set[bytes]:
-    """Return the packed addresses of clients with a connection to one of *ports* in the kernel's *tables*."""
-    found = (each for table in tables for each in sockets(table.splitlines(), ESTABLISHED))
-    clients = {unmap(each.remote) for each in found if each.local_port in ports}
-    return {each for each in clients if not ip_address(each).is_loopback}  # this host's own, monitoring for one
+def _tables() -> list[str]:
+    return [table.read_text() for table in TABLES if table.exists()]
 
 
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     """Yield a warning for each port of the proxy without a listener: the throttler then has nothing to do."""
-    taken = listening_ports(table.read_text() for table in TABLES if table.exists())
-    for port in settings.ownership.listen_ports:
+    taken = listening_ports(_tables())
+    for port in settings.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
-            yield _problem(settings, "listen_ports", str(port), message, Severity.WARNING)
+            yield settings.problem("listen_ports", str(port), message, Severity.WARNING)
 
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
     """Yield a warning if the settings name tunnels and their daemon does not answer."""
     path = settings.tunnel_socket
-    if settings.ownership.tunnel_ports:
+    if settings.tunnel_ports:
         with socket.socket(socket.AF_UNIX) as client:
             try:
                 client.connect(str(path))
             except OSError as error:
                 message = f"nobody answers there now ({error.strerror}); is mptcp-tunnel running?"
-                yield _problem(settings, "tunnel_socket", str(path), message, Severity.WARNING)
+                yield settings.problem("tunnel_socket", str(path), message, Severity.WARNING)
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
@@ -163,30 +144,30 @@ def library_problems(
     settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
 ) -> Iterator[Problem]:
     """Yield the missing libraries and kernel types. *release* is the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
-    if lack := lack_of_pcap(loads):
+    if lack := needs.lack_of_pcap(loads):
         yield _lacking(settings, "", lack, Severity.ERROR)
-    if (lack := lack_of_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
+    if (lack := needs.lack_of_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
         yield _lacking(settings, "policy", lack._replace(why="rules for uploads or plain TCP need it"), Severity.ERROR)
-    elif lack and by_nftables(settings.netfilter):
+    elif lack and needs.by_nftables(settings.netfilter):
         yield _lacking(settings, "netfilter", lack._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
-    elif lack and settings.netfilter == BY_EITHER:
+    elif lack and settings.netfilter == needs.BY_EITHER:
         yield _lacking(settings, "netfilter", lack, Severity.WARNING)
-    if lack := lack_of_bpf(loads, release, has_types):
+    if lack := needs.lack_of_bpf(loads, release, has_types):
         yield _lacking(settings, "", lack, Severity.WARNING)
 
 
 def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
     """Yield the :func:`library_problems` of this host."""
-    return library_problems(settings, policy, loads, os.uname().release, Path(KERNEL_TYPES).exists())
+    return library_problems(settings, policy, needs.loads, os.uname().release, Path(needs.KERNEL_TYPES).exists())
 
 
-def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = loads) -> tuple[str, ...]:
+def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
-    wanted = (*OF_KERNEL, settings.netfilter, *(FOR_UPLOADS if policy.acts_on_upload else ()))
-    if policy.caps_plain_tcp and BY_NFTABLES not in wanted:
-        wanted = (*wanted, BY_NFTABLES)
-    lacks_nftables = lack_of_nftables(loads) is not None
-    return tuple(feature for feature in wanted if not (lacks_nftables and by_nftables(feature)))
+    wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))
+    if policy.caps_plain_tcp and needs.BY_NFTABLES not in wanted:
+        wanted = (*wanted, needs.BY_NFTABLES)
+    lacks_nftables = needs.lack_of_nftables(loads) is not None
+    return tuple(feature for feature in wanted if not (lacks_nftables and needs.by_nftables(feature)))
 
 
 def kernel_problems(
@@ -195,15 +176,12 @@ def kernel_problems(
     """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
-        yield _problem(settings, "", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
-    for feature, lack in lacks_of_kernel(results, needed_of_kernel(settings, policy)):
-        key = "policy" if feature in FOR_UPLOADS else "netfilter" if feature in (*BACKENDS, BY_EITHER) else ""
+        yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
+    for feature, lack in needs.lacks_of_kernel(results, needed_of_kernel(settings, policy)):
+        by_backend = feature in (*needs.BACKENDS, needs.BY_EITHER)
+        key = "policy" if feature in needs.FOR_UPLOADS else "netfilter" if by_backend else ""
         yield _lacking(settings, key, lack, Severity.ERROR)
 
 
-def _lacking(settings: Settings, key: str, lack: Lack, severity: Severity) -> Problem:
-    return _problem(settings, key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)
-
-
-def _problem(settings: Settings, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
-    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)
+def _lacking(settings: Settings, key: str, lack: needs.Lack, severity: Severity) -> Problem:
+    return settings.problem(key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)

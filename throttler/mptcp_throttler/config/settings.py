@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from mptcp_common.fields import Interface, Parsed, Section, between, editor_schema, one_of
+from mptcp_common.fields import Interface, Parsed, Section, between, one_of
 from mptcp_common.paths import absolute_path, file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, Severity, did_you_mean, in_order, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
-from mptcp_common.units import SIZE_PATTERN, parse_size
+from mptcp_common.units import SIZE_PATTERN, counted, parse_size
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
-from mptcp_throttler.config.status_socket import DEFAULT_SOCKET
+from mptcp_throttler.config import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.model import Ownership
-
-GsoChoice = Literal["auto", "keep"]
-LogLevel = Literal["error", "warning", "info", "debug"]
 
 SMALLEST_GSO: Final = 2048
 LARGEST_GSO: Final = 65536
@@ -31,42 +28,19 @@ _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
 
 
-class SettingsError(DocumentError):
-    """The settings cannot be used. ``problems`` has all errors, ``str()`` one line for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The checked settings. Sizes in bytes, times in seconds."""
-
-    interfaces: tuple[str, ...]
-    """The interfaces of the subflows: the daemon captures on them and shapes their egress."""
-    policy: Path
-    """The policy file; relative paths start at the directory of the settings file."""
-    ownership: Ownership
-    netfilter: str
-    """One of ``BACKENDS``, or ``BY_EITHER`` (``mptcp_common.throttler_needs``)."""
-    status_socket: Path
-    state_directory: Path
-    gso_max_size: int | GsoChoice
-    verify_interval: float
-    max_connections: int
-    log_level: LogLevel
-    ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
-    tunnel_socket: Path = Path("/run/mptcp-tunnel/status.sock")
-    status_group: str | None = None
-    """The group that may ask for the status, besides root; None: the group of the daemon."""
-    source: str = ""
-    """The settings file, for messages."""
-    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Line number of each key in the file, for messages."""
+def _number(value: object, what: str, example: str, digits: int) -> tuple[int, str]:
+    """Return a number, which may be written in hexadecimal, and its text for messages."""
+    number = value if type(value) is int else None
+    if isinstance(value, str) and value.lower().startswith("0x"):
+        with suppress(ValueError):
+            number = int(value, 16)
+    if number is None:
+        raise ValueError(f"{shown(value)} is not {what}; write a hexadecimal number (e.g. {example})")
+    return number, shown(value) if isinstance(value, str) else f"0x{number:0{digits}x}"
 
 
 def _mask(value: object) -> int:
-    number = _number(value)
-    text = shown(value) if number is None or isinstance(value, str) else f"0x{number:08x}"
-    if number is None:
-        raise ValueError(f"{text} is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)")
+    number, text = _number(value, "a mark mask", "0x00ff0000", 8)
     if not 0 < number <= _WORD:
         raise ValueError(f"{text} is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed")
     bits = number // (number & -number)
@@ -76,22 +50,10 @@ def _mask(value: object) -> int:
 
 
 def _major(value: object) -> int:
-    number = _number(value)
-    if number is None:
-        raise ValueError(f"{shown(value)} is not a handle; write a hexadecimal number (e.g. 0x4d50)")
+    number, text = _number(value, "a handle", "0x4d50", 4)
     if not 1 <= number <= 0xFFFE:
-        text = shown(value) if isinstance(value, str) else f"0x{number:04x}"
         raise ValueError(f"{text} is out of range; 0x0001 to 0xfffe is allowed")
     return number
-
-
-def _number(value: object) -> int | None:
-    if type(value) is int:
-        return value
-    try:
-        return int(value, 16) if isinstance(value, str) and value.lower().startswith("0x") else None
-    except ValueError:
-        return None
 
 
 def _group(value: object) -> str:
@@ -117,200 +79,140 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-_HEXADECIMAL: Final = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
-_PATH: Final = {"type": "string", "minLength": 1}
-_GROUP: Final = {"type": "string", "pattern": f"^{_GROUP_NAME}$"}
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 
 
-class SettingsSection(Section):
+def _number_or_hexadecimal(highest: int) -> dict[str, Any]:
+    hexadecimal = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
+    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": highest}, hexadecimal]}
+
+
+_Port = Annotated[int, between(1, 65535)]
+_Path = Annotated[Path, Parsed(lambda value: Path(file_path(value)), {"type": "string", "minLength": 1})]
+_File = Annotated[Path, Parsed(lambda value: Path(absolute_path(value)), _ABSOLUTE)]
+_Socket = Annotated[Path, Parsed(lambda value: Path(socket_path(value)), _ABSOLUTE)]
+_Mask = Annotated[int, Parsed(_mask, _number_or_hexadecimal(_WORD))]
+_Major = Annotated[int, Parsed(_major, _number_or_hexadecimal(0xFFFE))]
+_Group = Annotated[str, Parsed(_group, {"type": "string", "pattern": f"^{_GROUP_NAME}$"})]
+_Gso = Annotated[
+    int | str,
+    Parsed(
+        _gso,
+        {
+            "anyOf": [
+                {"enum": ["auto", "keep"]},
+                {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO},
+                {"type": "string", "pattern": SIZE_PATTERN},
+            ]
+        },
+    ),
+]
+_Seconds = Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})]
+
+
+class Settings(Section):
     """Settings of mptcp-throttler: what it watches, what it may touch in the kernel, where it talks."""
 
-    interfaces: list[Interface] = Field(
-        min_length=1,
-        description="The interfaces that carry the clients' subflows. The throttler captures on them and shapes "
-        "what leaves by them.",
-        examples=[["wan0"]],
+    interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
+    """The interfaces that carry the clients' subflows. The throttler captures on them and shapes what leaves by
+    them."""
+    listen_ports: list[_Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
+    """The ports that the proxy listens on; other traffic is left alone."""
+    tunnel_ports: list[_Port] = Field(default=[], examples=[[51820]])
+    """The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under the policy,
+    too."""
+    tunnel_socket: _Socket = Field(
+        default=Path("/run/mptcp-tunnel/status.sock"), examples=["/run/mptcp-tunnel/status.sock"]
     )
-    listen_ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=list(_OURS.listen_ports),
-        min_length=1,
-        description="The ports that the proxy listens on; other traffic is left alone.",
-        examples=[[3128]],
+    """The Unix socket at which mptcp-tunnel answers."""
+    policy: _Path = Field(examples=["policy.yaml"])
+    """The policy file. A relative path starts at the directory of this file."""
+    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(default="auto", examples=["nftables"])
+    """What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
+    mark_mask: _Mask = Field(
+        default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}
     )
-    tunnel_ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=[],
-        description="The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under "
-        "the policy, too.",
-        examples=[[51820]],
+    """The bits of the packet mark that are the throttler's; the others stay as they are. Contiguous, and enough to
+    number the policy's rules from 1. Default: 0x00ff0000."""
+    htb_major: _Major = Field(
+        default=_OURS.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"}
     )
-    tunnel_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-tunnel/status.sock",
-        description="The Unix socket at which mptcp-tunnel answers.",
-        examples=["/run/mptcp-tunnel/status.sock"],
+    """The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50."""
+    status_socket: _Socket = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
+    """The Unix socket that answers `mptcp-throttler status`."""
+    status_group: _Group | None = Field(default=None, examples=["adm"])
+    """The group whose members may ask for the status. Left out: the daemon's own group, which is mptcp-throttler where
+    its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit)."""
+    state_directory: _File = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
+    """Where the throttler notes what it replaced, so as to put it back after a crash."""
+    ledger: _File = Field(
+        default=Path("/var/lib/mptcp-throttler/ledger.sqlite"), examples=["/var/lib/mptcp-throttler/ledger.sqlite"]
     )
-    policy: Annotated[str, Parsed(file_path, _PATH)] = Field(
-        description="The policy file. A relative path starts at the directory of this file.",
-        examples=["policy.yaml"],
-    )
-    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(
-        default="auto",
-        description="What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
-        examples=["nftables"],
-    )
-    mark_mask: Annotated[
-        int, Parsed(_mask, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": _WORD}, _HEXADECIMAL]})
-    ] = Field(
-        default=_OURS.mark_mask,
-        description="The bits of the packet mark that are the throttler's; the others stay as they are. "
-        "Contiguous, and enough to number the policy's rules from 1. Default: 0x00ff0000.",
-        examples=["0x00ff0000"],
-        json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"},
-    )
-    htb_major: Annotated[
-        int, Parsed(_major, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 0xFFFE}, _HEXADECIMAL]})
-    ] = Field(
-        default=_OURS.htb_major,
-        description="The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50.",
-        examples=["0x4d50"],
-        json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"},
-    )
-    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default=DEFAULT_SOCKET,
-        description="The Unix socket that answers `mptcp-throttler status`.",
-        examples=["/run/mptcp-throttler/status.sock"],
-    )
-    status_group: Annotated[str, Parsed(_group, _GROUP)] | None = Field(
-        default=None,
-        description="The group whose members may ask for the status. Left out: the daemon's own group, which is "
-        "mptcp-throttler where its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit).",
-        examples=["adm"],
-    )
-    state_directory: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-throttler",
-        description="Where the throttler notes what it replaced, so as to put it back after a crash.",
-        examples=["/run/mptcp-throttler"],
-    )
-    ledger: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        default="/var/lib/mptcp-throttler/ledger.sqlite",
-        description="The database of what was used of the policy's budgets; it outlives restarts.",
-        examples=["/var/lib/mptcp-throttler/ledger.sqlite"],
-    )
-    gso_max_size: Annotated[
-        int | str,
-        Parsed(
-            _gso,
-            {
-                "anyOf": [
-                    {"enum": ["auto", "keep"]},
-                    {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO},
-                    {"type": "string", "pattern": SIZE_PATTERN},
-                ]
-            },
-        ),
-    ] = Field(
-        default="auto",
-        description="The largest segment handed to the interfaces at once; it bounds the delay that a low cap "
-        "adds. auto: from the lowest cap of the policy; keep: leave the interfaces as they are; or bytes.",
-        examples=["auto", 4500],
-    )
-    verify_interval: Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})] = Field(
-        default=10.0,
-        description="Seconds between two comparisons of what should be in the kernel with what is.",
-        examples=[10],
-    )
-    max_connections: Annotated[int, between(1, 1_000_000)] = Field(
-        default=65536,
-        description="How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many "
-        "as there is room left for; what it opens beyond them is closed.",
-        examples=[65536],
-    )
-    log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(
-        default="info", description="The least important messages that are logged.", examples=["debug"]
-    )
+    """The database of what was used of the policy's budgets; it outlives restarts."""
+    gso_max_size: _Gso = Field(default="auto", examples=["auto", 4500])
+    """The largest segment handed to the interfaces at once; it bounds the delay that a low cap adds. auto: from the
+    lowest cap of the policy; keep: leave the interfaces as they are; or bytes."""
+    verify_interval: _Seconds = Field(default=10.0, examples=[10])
+    """Seconds between two comparisons of what should be in the kernel with what is."""
+    max_connections: Annotated[int, between(1, 1_000_000)] = Field(default=65536, examples=[65536])
+    """How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many as there is room
+    left for; what it opens beyond them is closed."""
+    log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(default="info", examples=["debug"])
+    """The least important messages that are logged."""
+    _source: str = PrivateAttr("")
+    _lines: dict[str, int] = PrivateAttr(default_factory=dict)
 
+    @property
+    def ownership(self) -> Ownership:
+        return Ownership(tuple(self.listen_ports), tuple(self.tunnel_ports), self.mark_mask, self.htb_major)
 
-def settings_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the settings file."""
-    return editor_schema(SettingsSection)
+    def problem(self, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+        """Return a problem with *key* of the settings file, on its line."""
+        return Problem(self._source, self._lines.get(key, 0), 0, key, value, message, severity)
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*. Raises :class:`SettingsError` with all problems.
+    """Return the settings in *text*. Raises :class:`DocumentError` with all problems.
 
     *source* is the path of the file, for messages; relative paths start at its directory.
     """
     document = parse_document(text, source)
-    section, problems = validate(SettingsSection, document)
+    settings, problems = validate(Settings, document)
     problems = in_order([*problems, *_repeated_items(document)])
-    if section is None or problems:
-        raise SettingsError(problems)
-    return Settings(
-        interfaces=tuple(section.interfaces),
-        policy=Path(source).parent / section.policy,
-        ownership=Ownership(
-            listen_ports=tuple(section.listen_ports),
-            tunnel_ports=tuple(section.tunnel_ports),
-            mark_mask=section.mark_mask,
-            htb_major=section.htb_major,
-        ),
-        netfilter=section.netfilter,
-        status_socket=Path(section.status_socket),
-        state_directory=Path(section.state_directory),
-        tunnel_socket=Path(section.tunnel_socket),
-        status_group=section.status_group,
-        ledger=Path(section.ledger),
-        gso_max_size=cast("int | GsoChoice", section.gso_max_size),
-        verify_interval=section.verify_interval,
-        max_connections=section.max_connections,
-        log_level=cast("LogLevel", section.log_level),
-        source=source,
-        lines={str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1},
-    )
+    if settings is None or problems:
+        raise DocumentError(problems)
+    settings._source = source
+    settings._lines = {str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1}
+    return settings.model_copy(update={"policy": Path(source).parent / settings.policy})
 
 
 def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
     """Return *settings* with the *announced* ports, at which clients may join, added to ``listen_ports``."""
-    ownership = settings.ownership
-    ports = tuple(dict.fromkeys((*ownership.listen_ports, *announced)))
-    return replace(settings, ownership=replace(ownership, listen_ports=ports))
+    return settings.model_copy(update={"listen_ports": [*dict.fromkeys((*settings.listen_ports, *announced))]})
 
 
 def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
     """Return the contradictions between settings and policy."""
-
-    def problem(key: str, value: str, message: str, severity: Severity) -> Problem:
-        return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)
-
     problems = []
-    mask = settings.ownership.mark_mask
-    numbers = mask >> settings.ownership.mark_shift
-    if len(policy.rules) > numbers:
-        need = len(policy.rules).bit_length()
-        problems.append(
-            problem(
-                "mark_mask",
-                f"0x{mask:08x}",
-                f"0x{mask:08x} numbers {numbers} {'rule' if numbers == 1 else 'rules'}, but the policy has "
-                f"{len(policy.rules)}; give it at least {need} bits, or the policy fewer rules",
-                Severity.ERROR,
-            )
+    ownership, rules = settings.ownership, len(policy.rules)
+    numbers = ownership.mark_mask >> ownership.mark_shift
+    if rules > numbers:
+        mask = f"0x{ownership.mark_mask:08x}"
+        message = (
+            f"{mask} numbers {counted(numbers, 'rule')}, but the policy has {rules}; give it at least "
+            f"{rules.bit_length()} bits, or the policy fewer rules"
         )
-    if settings.ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
+        problems.append(settings.problem("mark_mask", mask, message))
+    if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
         message = "of tunnels, uploads are counted and not capped, and no rule steers them"
-        problems.append(problem("tunnel_ports", "", message, Severity.WARNING))
+        problems.append(settings.problem("tunnel_ports", "", message, Severity.WARNING))
     for path in policy.paths.values():
-        unseen = sorted(set(path.interfaces or ()) - set(settings.interfaces))
-        problems += [
-            problem(
-                "interfaces",
-                name,
+        for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
+            message = (
                 f"the policy's path {path.name} names {name}, on which nothing is captured"
-                f"{did_you_mean(name, settings.interfaces)}: add it here, or no subflow is seen on it",
-                Severity.WARNING,
+                f"{did_you_mean(name, settings.interfaces)}: add it here, or no subflow is seen on it"
             )
-            for name in unseen
-        ]
+            problems.append(settings.problem("interfaces", name, message, Severity.WARNING))
     return in_order(problems)
 
 

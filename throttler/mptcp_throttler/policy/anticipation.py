@@ -162,14 +162,9 @@ class Anticipation:
 
     def expire(self, now: float) -> None:
         """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
-        gone = []
-        for client, known in islice(self._clients.items(), MAX_FORGOTTEN):
-            if not known.is_forgotten(now):
-                break
-            if not known.young:
-                gone.append(client)
-        for client in gone:
-            self._drop(client)
+        for client, known in list(islice(self._clients.items(), MAX_FORGOTTEN)):
+            if known.is_forgotten(now) and not known.young:
+                self._drop(client)
 
     def due(self, now: float) -> list[int]:
         """Return the connections whose window has ended; the caller must decide them again."""

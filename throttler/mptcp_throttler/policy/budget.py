@@ -1,16 +1,26 @@
-"""Budgets: their periods, their steps, and the accounts of used volume. Pure."""
+"""Budgets: their periods, their steps, and the accounts of used volume; and what clients are granted. Pure."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from mptcp_throttler.policy.model import Budget, BudgetStep, Period
+import msgspec
+
+from mptcp_common.units import approximate_size
+from mptcp_throttler.policy.model import Budget, BudgetStep
+from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 
 _NEIGHBOURS: Final = (-1, 0, 1, 2)
+_LENGTH: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
+LONGEST_GRANT: Final = 366 * 86_400
+"""Seconds. A permanent exemption belongs in the policy, as a rule."""
 
 
 class Account(NamedTuple):
@@ -39,20 +49,17 @@ def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
     A reset in an hour that a clock change skips or repeats happens once, at its first instant.
     """
     today = datetime.fromtimestamp(now, zone).date()
-    resets = sorted({_instant(budget, zone, day) for day in _reset_days(budget, today)})
-    begin = max(instant for instant in resets if instant <= now)
-    return begin, min(instant for instant in resets if instant > now)
-
-
-def _instant(budget: Budget, zone: ZoneInfo, day: date) -> int:
-    return int(datetime.combine(day, budget.reset_time, zone).timestamp())
+    moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))
+    resets = sorted({int(moment.timestamp()) for moment in moments})
+    following = bisect_right(resets, now)
+    return resets[following - 1], resets[following]
 
 
 def _reset_days(budget: Budget, today: date) -> list[date]:
     """Return the reset days around *today*: at least one before and two after."""
-    if budget.period is Period.DAY:
+    if budget.period == "day":
         return [today + timedelta(days=step) for step in _NEIGHBOURS]
-    if budget.period is Period.WEEK:
+    if budget.period == "week":
         of_this = today - timedelta(days=(today.weekday() - budget.reset_day) % 7)
         return [of_this + timedelta(weeks=step) for step in _NEIGHBOURS]
     days = []
@@ -65,10 +72,53 @@ def _reset_days(budget: Budget, today: date) -> list[date]:
 
 def step_of(budget: Budget, used: int) -> BudgetStep | None:
     """Return the last step that *used* bytes have reached; None before the first step."""
-    reached = [step for step in budget.steps if used >= step.after]
-    return reached[-1] if reached else None
+    return next((step for step in reversed(budget.steps) if used >= step.after), None)
 
 
 def next_step(budget: Budget, used: int) -> BudgetStep | None:
     """Return the first step that *used* bytes have not reached; None after the last step."""
     return next((step for step in budget.steps if used < step.after), None)
+
+
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No caps for a client until a time, or more volume, as stored. Times are seconds since the epoch.
+
+    More volume is subtracted from the used volume (``storage.budget_ledger``) at once; its grant is only a note.
+    """
+
+    client: str
+    """An address or a prefix; empty for a budget that all clients share."""
+    since: int
+    until: int
+    by: str = ""
+    why: str = ""
+    budget: str = ""
+    """The budget that gets more volume; empty: no caps."""
+    octets: int = 0
+
+    @property
+    def network(self) -> Network:
+        return parse_prefix(self.client)
+
+    def words(self) -> str:
+        """Return ``no caps, by alice (a release party)``."""
+        what = f"{approximate_size(self.octets)} more of {self.budget}" if self.budget else "no caps"
+        by = f", by {self.by}" if self.by else ""
+        return f"{what}{by}{f' ({self.why})' if self.why else ''}"
+
+
+def parse_length(text: str) -> int:
+    """Return the seconds of ``90m``, ``2h`` or ``1d``. Raises ValueError."""
+    found = _LENGTH.fullmatch(text.strip())
+    seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= LONGEST_GRANT:
+        raise ValueError(f'"{text}" is neither a time, as in 90m, 2h or 1d (366d at most), nor a volume, as in "+5 GB"')
+    return seconds
+
+
+def parse_more(text: str) -> int:
+    """Return the bytes of ``+5 GB``. Raises ValueError."""
+    octets = parse_volume(text.strip().removeprefix("+").strip())
+    if not octets:
+        raise ValueError(f'"{text}" is nothing; write e.g. "+5 GB"')
+    return octets

@@ -1,19 +1,19 @@
 """The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
 
-To add a condition, add a field to :class:`When` and a subclass of :class:`Condition`. A condition on a subflow derives
-from :class:`OfSubflow` and tests a :class:`Subject`.
+To add a condition, add a field to :class:`When`, and its meaning to each method of :class:`Conditions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from math import inf
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from mptcp_common.fields import Section, between
+from mptcp_common.fields import Interface, Section, between, one_of
 from mptcp_common.units import counted
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
@@ -34,203 +34,168 @@ class Subject(NamedTuple):
     backup: bool
 
 
-class Seen(NamedTuple):
-    """The properties of a connection that conditions test. The counts include expected subflows, ``active*`` do not."""
+class Named(Section):
+    """A section that has a name elsewhere: as a key, or that of the rule in which it stands. The policy sets it."""
 
+    _name: str = PrivateAttr("")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+class PathMatch(Named):
+    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.77.1.0/24", "fd77:1::/64"]])
+    """Prefixes or addresses; the subflow's client address must be in one of them."""
+    interfaces: list[Interface] | None = Field(default=None, min_length=1, examples=[["eth0"]])
+    """The proxy's own interfaces; the subflow must arrive on one of them."""
+    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(default=None, min_length=1, examples=[[1, 2]])
+    """MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; 0 is that of the initial subflow."""
+    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(default=None, examples=["joined"])
+    """initial: the subflow that opened the connection; joined: those that came later."""
+    backup: bool | None = Field(default=None, examples=[True])
+    """true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others."""
+
+    @model_validator(mode="after")
+    def _matches_something(self) -> Self:
+        if not self.model_fields_set:
+            keys = ", ".join(type(self).model_fields)
+            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
+        return self
+
+    @cached_property
+    def prefixes(self) -> Prefixes[bool]:
+        return Prefixes((each, True) for each in self.clients or ())
+
+    def holds(self, subflow: Subject) -> bool:
+        """Return whether *subflow* is on the path."""
+        return (
+            (self.interfaces is None or subflow.interface in self.interfaces)
+            and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
+            and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
+            and (self.backup is None or self.backup is subflow.backup)
+            and (self.clients is None or self.prefixes.holds(subflow.remote))
+        )
+
+    def is_within(self, other: PathMatch) -> bool:
+        """Return whether all subflows on this path are on the *other*, too."""
+        return other.model_fields_set <= self.model_fields_set and all(
+            all(map(other.prefixes.has, self.clients or ())) if key == "clients" else self._of(key) <= other._of(key)
+            for key in other.model_fields_set
+        )
+
+    def is_apart(self, other: PathMatch) -> bool:
+        """Return whether no subflow can be on both paths."""
+        mine, theirs = self.clients or (), other.clients or ()
+        return any(
+            not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
+            if key == "clients"
+            else self._of(key).isdisjoint(other._of(key))
+            for key in self.model_fields_set & other.model_fields_set
+        )
+
+    def _of(self, key: str) -> set[object]:
+        value = getattr(self, key)
+        return set(value) if isinstance(value, list) else {value}
+
+
+class Situation(NamedTuple):
+    """All that the answers about a subflow depend on, except the clock."""
+
+    path_bits: int
+    """Bit set of the paths that the subflow is on, by position in the policy."""
+    from_clients: int
+    """Bit set of the rules from whose clients any active subflow of the connection comes."""
     active: int
-    active_paths: int
-    subflows: int
+    """Number of active subflows."""
     paths: int
-    met: Set[Condition]
-    """Subflow conditions that any active subflow meets."""
-    local: datetime
-    """Local time in the policy's time zone."""
+    """Number of paths with active subflows."""
+    expected: int
+    """Number of paths expected soon, at least ``paths``; caps are decided with it."""
+    last: bool
+    """Whether the subflow is on the last usable path."""
 
 
-class Condition:
-    """One condition of a rule."""
-
-    def holds(self, seen: Seen) -> bool:
-        raise NotImplementedError
-
-    def why_not(self, seen: Seen) -> str:
-        """Return in words why the condition does not hold."""
-        raise NotImplementedError
-
-    def words(self, zone: tzinfo) -> list[str]:
-        """Return the condition in words, without keys that the policy leaves out. *zone* is the policy's."""
-        raise NotImplementedError
-
-    def covers(self, other: Any) -> bool:
-        """Return whether it holds whenever *other* does, another rule's condition of the same class, or None."""
-        return bool(other == self)
-
-    def excludes(self, other: Any) -> bool:
-        """Return whether it never holds together with *other*, another rule's condition of the same class."""
-        del other
-        return False
-
-    def is_certain(self, expected: int) -> bool:
-        """Return whether it holds for every connection on *expected* paths during the hours."""
-        del expected
-        return False
+Unmet = Literal["counts", "clients", "hours"]
 
 
-class OfSubflow(Condition):
-    """A condition that a connection meets if any of its active subflows does."""
+class Conditions(NamedTuple):
+    """What must hold for a rule to answer one question."""
 
-    def is_met_by(self, subflow: Subject) -> bool:
-        raise NotImplementedError
+    when: When
+    subflows: int
+    """The least number of active subflows."""
+    paths: int
+    """The least number of paths with active subflows."""
+    anticipate: bool
+    """Whether expected subflows count, too."""
 
-    def holds(self, seen: Seen) -> bool:
-        return self in seen.met
+    def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
+        """Return in words the conditions that do not hold at the time *local* of the policy's zone. *from_clients*: an
+        active subflow comes from the clients."""
+        found: dict[Unmet, str] = {}
+        more = seen.expected - seen.paths if self.anticipate else 0
+        most = self.when.max_subflows
+        if seen.active + more < self.subflows:
+            found["counts"] = f"only {counted(seen.active, 'active subflow')} (needs {self.subflows})"
+        elif most is not None and seen.active > most:
+            found["counts"] = f"{seen.active} active subflows (at most {most})"
+        elif seen.paths + more < self.paths:
+            on = "one path" if seen.paths == 1 else f"{seen.paths} paths"
+            found["counts"] = f"{seen.active} active subflows on {on} (needs {self.paths})"
+        if not from_clients:
+            found["clients"] = "no active subflow comes from its clients"
+        if self.when.windows is not None and not is_open(self.when.windows, local):
+            found["hours"] = "outside its hours"
+        return found
 
+    def covers(self, other: Conditions) -> bool:
+        """Return whether they hold whenever those of another rule do."""
+        mine, theirs = self.when, other.when
+        return (
+            self.subflows <= other.subflows
+            and self.paths <= other.paths
+            and (mine.max_subflows or inf) >= (theirs.max_subflows or inf)
+            and (mine.clients is None or (theirs.clients is not None and all(map(mine.prefixes.has, theirs.clients))))
+            and (mine.windows is None or mine.windows == theirs.windows)
+        )
 
-class SubflowCount(Condition):
-    """The number of active subflows is within limits."""
+    def exclude(self, other: Conditions) -> bool:
+        """Return whether they never hold together with those of another rule."""
+        mine, theirs = self.when, other.when
+        most = min(mine.max_subflows or inf, theirs.max_subflows or inf)
+        return most < max(self.subflows, other.subflows) or (
+            mine.windows is not None and theirs.windows is not None and not may_coincide(mine.windows, theirs.windows)
+        )
 
-    def __init__(self, least: int | None, most: int | None, usual: int) -> None:
-        """*usual* is the default of *least*, and its lower bound."""
-        self._stated, self.most = least, most
-        self.least = max(least or 1, usual)
-
-    def holds(self, seen: Seen) -> bool:
-        return self.least <= seen.subflows and (self.most is None or seen.active <= self.most)
-
-    def why_not(self, seen: Seen) -> str:
-        if seen.subflows < self.least:
-            return f"only {counted(seen.active, 'active subflow')} (needs {self.least})"
-        return f"{seen.active} active subflows (at most {self.most})"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        least = [] if self._stated is None else [f"at least {counted(self._stated, 'active subflow')}"]
-        return least + ([] if self.most is None else [f"at most {counted(self.most, 'active subflow')}"])
-
-    def covers(self, other: SubflowCount) -> bool:
-        return self.least <= other.least and (self.most is None or (other.most is not None and other.most <= self.most))
-
-    def excludes(self, other: SubflowCount) -> bool:
-        least = max(self.least, other.least)
-        return any(each.most is not None and each.most < least for each in (self, other))
-
-    def is_certain(self, expected: int) -> bool:
-        return self.least <= expected and self.most is None
-
-
-class PathCount(Condition):
-    """There are active subflows on enough paths."""
-
-    def __init__(self, least: int | None, usual: int) -> None:
-        self._stated, self.least = least, least or usual
-
-    def holds(self, seen: Seen) -> bool:
-        return self.least <= seen.paths
-
-    def why_not(self, seen: Seen) -> str:
-        on = "one path" if seen.active_paths == 1 else f"{seen.active_paths} paths"
-        return f"{seen.active} active subflows on {on} (needs {self.least})"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        return [] if self._stated is None else [f"active subflows on at least {counted(self._stated, 'path')}"]
-
-    def covers(self, other: PathCount) -> bool:
-        return self.least <= other.least
-
-    def is_certain(self, expected: int) -> bool:
-        return self.least <= expected
-
-
-class FromClients(OfSubflow):
-    """The client address is in one of these prefixes."""
-
-    def __init__(self, prefixes: list[Network]) -> None:
-        self._prefixes = prefixes
-        self._found = Prefixes((each, True) for each in prefixes)
-
-    def is_met_by(self, subflow: Subject) -> bool:
-        return self._found.holds(subflow.remote)
-
-    def why_not(self, seen: Seen) -> str:
-        del seen
-        return "no active subflow comes from its clients"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        del zone
-        return [clients_text(self._prefixes)]
-
-    def covers(self, other: FromClients | None) -> bool:
-        return other is not None and all(any(self._found.around(inner)) for inner in other._prefixes)
-
-
-class OpenHours(Condition):
-    """One of these windows is open."""
-
-    def __init__(self, windows: list[Window]) -> None:
-        self.windows = windows
-
-    def holds(self, seen: Seen) -> bool:
-        return is_open(self.windows, seen.local)
-
-    def why_not(self, seen: Seen) -> str:
-        del seen
-        return "outside its hours"
-
-    def words(self, zone: tzinfo) -> list[str]:
-        return [f"{hours_text(self.windows)} ({zone})"]
-
-    def covers(self, other: OpenHours | None) -> bool:
-        return other is not None and other.windows == self.windows
-
-    def excludes(self, other: OpenHours) -> bool:
-        return not may_coincide(self.windows, other.windows)
-
-    def is_certain(self, expected: int) -> bool:
-        del expected
-        return True
+    def are_certain(self, expected: int) -> bool:
+        """Return whether they hold for every connection on *expected* paths during the hours."""
+        counts = self.paths <= expected and self.subflows <= expected and self.when.max_subflows is None
+        return counts and self.when.clients is None
 
 
 class When(Section):
     """When the rule applies. All conditions must hold."""
 
-    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have active subflows on at least this many of `paths`; all that are on none "
-        "are on one more. Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for "
-        "`none`, and with `max_subflows: 1`.",
-        examples=[2],
-    )
-    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have at least this many active subflows, on whatever paths. Default 1.",
-        examples=[3],
-    )
-    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
-        default=None,
-        description="The connection must have at most this many active subflows. Default: any number.",
-        examples=[4],
-    )
-    days: list[Days] | None = Field(
-        default=None,
-        min_length=1,
-        description="Days of the week, or ranges of days, in the policy's time zone. Default: every day.",
-        examples=[["mon-fri", "sun"]],
-    )
-    hours: list[Hours] | None = Field(
-        default=None,
-        min_length=1,
-        description="Hours of the day, in the policy's time zone. A range may pass midnight; it then "
-        "belongs to the day it starts on. Default: the whole day.",
-        examples=[["08:00-18:00", "22:00-02:00"]],
-    )
-    clients: list[Prefix] | None = Field(
-        default=None,
-        min_length=1,
-        description="Prefixes or addresses; at least one active subflow of the connection must come from "
-        "them. Default: any client.",
-        examples=[["10.0.0.0/8"]],
-    )
+    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[2])
+    """The connection must have active subflows on at least this many of `paths`; all that are on none are on one more.
+    Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for `none`, and with
+    `max_subflows: 1`."""
+    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[3])
+    """The connection must have at least this many active subflows, on whatever paths. Default 1."""
+    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[4])
+    """The connection must have at most this many active subflows. Default: any number."""
+    days: list[Days] | None = Field(default=None, min_length=1, examples=[["mon-fri", "sun"]])
+    """Days of the week, or ranges of days, in the policy's time zone. Default: every day."""
+    hours: list[Hours] | None = Field(default=None, min_length=1, examples=[["08:00-18:00", "22:00-02:00"]])
+    """Hours of the day, in the policy's time zone. A range may pass midnight; it then belongs to the day it starts on.
+    Default: the whole day."""
+    clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.0.0.0/8"]])
+    """Prefixes or addresses; at least one active subflow of the connection must come from them. Default: any client."""
 
     @field_validator("max_subflows")
     @classmethod
@@ -241,25 +206,22 @@ class When(Section):
                 raise ValueError(f"{most} is below {key}, which is {least}")
         return most
 
-    def least_paths(self, usual: int) -> int:
-        """Return the number of paths that must have active subflows. *usual* is the default."""
-        if self.min_paths is not None or self.min_subflows is not None:
-            return self.min_paths or 1
-        return min(usual, self.max_subflows or usual)
-
-    def conditions(self, usual: int) -> list[Condition]:
-        """Return the conditions, in the order in which reasons name them."""
-        paths = self.least_paths(usual)
-        return [
-            SubflowCount(self.min_subflows, self.max_subflows, paths),
-            PathCount(self.min_paths, paths),
-            *self._others,
-        ]
+    def words(self, zone: tzinfo) -> Iterator[str]:
+        """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
+        if self.min_subflows is not None:
+            yield f"at least {counted(self.min_subflows, 'active subflow')}"
+        if self.max_subflows is not None:
+            yield f"at most {counted(self.max_subflows, 'active subflow')}"
+        if self.min_paths is not None:
+            yield f"active subflows on at least {counted(self.min_paths, 'path')}"
+        if self.clients is not None:
+            yield clients_text(self.clients)
+        if self.windows is not None:
+            yield f"{hours_text(self.windows)} ({zone})"
 
     @cached_property
-    def _others(self) -> list[Condition]:
-        found: list[Condition] = [] if self.clients is None else [FromClients(self.clients)]
-        return found if self.windows is None else [*found, OpenHours(self.windows)]
+    def prefixes(self) -> Prefixes[bool]:
+        return Prefixes((each, True) for each in self.clients or ())
 
     @cached_property
     def windows(self) -> list[Window] | None:

@@ -1,10 +1,12 @@
-"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it. Pure."""
+"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it; and find
+rules that never decide, that hold at once, or whose cap is several caps. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from mptcp_common.fields import NAME_PATTERN
@@ -21,17 +23,16 @@ from mptcp_common.problems import (
 )
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
-from mptcp_throttler.policy import rule_lint
-from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind, Policy, Rule, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
 """Keys of which a rule needs at least one."""
-
-
-class PolicyError(DocumentError):
-    """The policy cannot be used. ``problems`` has all errors, ``str()`` one line for each."""
+_UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
+Finding = tuple[int, str]
+"""Index of a rule, and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +55,19 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     errors = in_order([*problems, *(problem for check in checks for problem in check(document))])
     if policy is None or errors:
         return CheckedPolicy(None, errors)
-    if errors := tuple(_of_rules(rule_lint.errors(policy), document, Severity.ERROR)):
+    if errors := _at_rules(_errors(policy), document, Severity.ERROR):
         return CheckedPolicy(None, errors)
-    policy.made_of(text)
-    warnings = [*_unused_budgets(policy, document), *_of_rules(rule_lint.warnings(policy), document)]
-    found = [
-        *rule_lint.past_caps(policy),
-        *rule_lint.per_interface(policy, interfaces),
-        *rule_lint.on_one_path(policy, interfaces),
-    ]
-    notes = _of_rules(found, document, Severity.NOTE)
-    return CheckedPolicy(policy, in_order(warnings), in_order(notes))
+    policy._text = text
+    warnings = [*_unused_budgets(policy, document), *_at_rules(_warnings(policy), document, Severity.WARNING)]
+    notes = _at_rules(_notes(policy, interfaces), document, Severity.NOTE)
+    return CheckedPolicy(policy, in_order(warnings), notes)
 
 
 def load_policy(text: str, source: str) -> Policy:
-    """Return the policy in *text*. Raises :class:`PolicyError` with all errors."""
+    """Return the policy in *text*. Raises :class:`DocumentError` with all errors."""
     checked = check_policy(text, source)
     if checked.policy is None:
-        raise PolicyError(checked.problems)
+        raise DocumentError(checked.problems)
     return checked.policy
 
 
@@ -91,18 +87,16 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
         return
     known = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
-        named = rule.get("paths")
-        listed = [(("paths", place), name) for place, name in enumerate(named if isinstance(named, list) else [])]
-        for key, name in [*listed, *_steered_among(rule)]:
+        named, steer = rule.get("paths"), rule.get("steer")
+        listed: list[tuple[KeyPath, object]] = []
+        if isinstance(named, list):
+            listed += [(("paths", place), name) for place, name in enumerate(named)]
+        if isinstance(steer, dict):
+            listed += [(("steer", *key), name) for key, name in named_paths(steer)]
+        for key, name in listed:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
                 yield problem_at(document, ("rules", index, *key), name, message)
-
-
-def _steered_among(rule: dict[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    steer = rule.get("steer")
-    for key, name in named_paths(steer) if isinstance(steer, dict) else ():
-        yield ("steer", *key), name
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
@@ -112,16 +106,15 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         return
     known = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
     if NO_BUDGET in budgets:
-        at = document.key_position(("budgets", NO_BUDGET))
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
-        yield problem_at(document, ("budgets", NO_BUDGET), None, message, at)
+        yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
-        if isinstance(budget, str) and budget not in (NO_BUDGET, *budgets):
-            message = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
-            if re.fullmatch(NAME_PATTERN, budget):  # validation refuses all others
-                message = volume_as_budget(budget) or message
-                yield problem_at(document, ("rules", index, "budget"), budget, message)
+        is_name = isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget)  # validation refuses all others
+        if isinstance(budget, str) and is_name and budget not in (NO_BUDGET, *budgets):
+            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
+            message = volume_as_budget(budget) or unknown
+            yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
             line = document.key_position(("budgets", name)).line
             message = (
@@ -141,9 +134,8 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
         steer = rule.get("steer")
         foreign: dict[str, str] = {}
         if given == ["steer"]:
-            foreign = dict.fromkeys(
-                ("always", "plain_tcp", "lift_last", "direction", "guard"), "belongs to throttle, not to steer"
-            )
+            of_throttle = ("always", "plain_tcp", "lift_last", "direction", "guard")
+            foreign = dict.fromkeys(of_throttle, "belongs to throttle, not to steer")
         elif "steer" in given and rule.get("direction") == "up":
             foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None
@@ -151,33 +143,189 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
         for key, message in foreign.items():
             if key in rule:
-                at = document.key_position(("rules", index, key))
-                yield problem_at(document, ("rules", index, key), None, message, at)
+                yield _at_key(document, ("rules", index, key), message)
 
 
 def _repeated_names(document: Document) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, rule in _rules_of(document):
         name = rule.get("name")
-        if not isinstance(name, str):
-            continue
-        if name in first:
+        if isinstance(name, str) and first.setdefault(name, index) != index:
             line = document.value_position(("rules", first[name], "name")).line
             message = f"{shown(name)} is already the name of the rule on line {line}; give each its own"
             yield problem_at(document, ("rules", index, "name"), name, message)
-        first.setdefault(name, index)
 
 
 def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
     for name in set((document.data or {}).get("budgets") or ()) - policy.budgets.keys():  # type: ignore[call-overload]
-        at = document.key_position(("budgets", name))
-        key = key_text(("budgets", name))
-        yield Problem(document.source, at.line, at.column, key, None, "no rule feeds this budget", Severity.WARNING)
+        yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
 
 
-def _of_rules(
-    found: Iterable[rule_lint.Finding], document: Document, severity: Severity = Severity.WARNING
-) -> Iterator[Problem]:
-    for index, message in found:
-        at = document.key_position(("rules", index))
-        yield Problem(document.source, at.line, at.column, key_text(("rules", index)), None, message, severity)
+def _at_rules(found: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
+    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in found)
+
+
+def _at_key(document: Document, path: KeyPath, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    return replace(problem_at(document, path, None, message, document.key_position(path)), severity=severity)
+
+
+# These check the policy. Two rules are assumed to catch the same subflow unless that can be ruled out.
+
+
+def _errors(policy: Policy) -> Iterator[Finding]:
+    """Yield what the throttler cannot do."""
+    for index, rule in enumerate(policy.rules):
+        for name in rule.paths or () if rule.caps_plain_tcp else ():
+            foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
+            if foreign:
+                message = f'plain_tcp: cap is for paths told by clients or interfaces; path "{name}" has {foreign[0]}'
+                yield index, message
+
+
+def _warnings(policy: Policy) -> Iterator[Finding]:
+    """Yield probable mistakes."""
+    by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
+    for index, rule in enumerate(policy.rules):
+        for name in sorted(by_ids.intersection(rule.paths or ())):
+            by_ids.remove(name)
+            message = (
+                f'path "{name}" is told by remote_ids, which name no uplink: the first subflow of a connection always '
+                "has 0, and clients number the others anew; write the uplink's prefixes under clients"
+            )
+            yield index, message
+        for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
+            yield index, message
+
+
+def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
+    asked = [question for question in product(Kind, Direction) if rule.decides(*question)]
+    shadows = {question: _shadow(policy, rule, above, *question) for question in asked}
+    by = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
+    if shadows and all(shadows.values()):
+        verb = "catches" if len(by) == 1 else "catch"
+        yield f'rule "{rule.name}" is never reached: {" and ".join(by)} above it {verb} all that it could catch'
+        return
+    for (kind, direction), shadow in shadows.items():
+        if shadow is not None:
+            never = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
+            yield f'{never}: "{shadow.name}" above it does for all that it could catch'
+    if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
+        yield (
+            f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
+            "path, so its cap is lifted; write lift_last: false to cap it"
+        )
+    if "direction" not in rule.model_fields_set:
+        others = frozenset(Direction) - rule.direction
+        for kind, other in _meets(policy, rule, rule.exempts, below, others):
+            yield (
+                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
+                "uploads; write direction: both, or direction: down if that is meant"
+            )
+    if rule.when.clients is not None and not any(shadows.values()):
+        for_all = [each for each in above if each.when.clients is None]
+        for kind, other in _meets(policy, rule, rule.exempts, for_all, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
+                "that matches decides; move it above"
+            )
+    # Readers may take these for exemptions from everything below.
+    if Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads):
+        left_open = [kind for kind in Kind if not rule.answers(kind)]
+        for kind, other in _meets(policy, rule, left_open, below, rule.direction):
+            yield (
+                f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
+                f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'
+            )
+
+
+def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
+    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have each for itself, and rules
+    that wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
+    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
+    if only is not None and (only.model_fields_set != {"interfaces"} or not _all_on(only, interfaces)):
+        only = None
+    told: set[str] = set()
+    for index, rule in enumerate(policy.rules):
+        if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
+            by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
+            yield index, f'rule "{rule.name}" caps Multipath TCP only; {by_plain_tcp}'
+        if only is not None and any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
+            message = (
+                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
+                "paths by their clients, or write when: {min_subflows: 2}"
+            )
+            yield index, message
+        if Direction.DOWN not in rule.direction:
+            continue  # uploads share one device
+        if rule.throttle is not None:
+            yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
+        budget = rule.budget
+        if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
+            told.add(budget.name)
+            fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
+
+
+def _all_on(path: PathMatch, interfaces: Collection[str] | None) -> bool:
+    return interfaces is not None and set(interfaces) <= set(path.interfaces or ())
+
+
+def _on_several(
+    index: int, what: str, policy: Policy, rules: Iterable[Rule], interfaces: Collection[str] | None
+) -> Iterator[Finding]:
+    """Yield a note if what *rules* catch is known to leave by several interfaces: each has its own class."""
+    used: set[str] = set()
+    for rule in rules:
+        for named in [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]:
+            if named is None:
+                used.update(interfaces or ())
+            else:
+                used.update(named if interfaces is None else set(interfaces).intersection(named))
+    if len(used) > 1:
+        *others, last = sorted(used)
+        message = (
+            f"{what} holds for each interface apart: where downloads leave by {', '.join(others)} and {last}, they get "
+            f"up to {len(used)} times the rate together"
+        )
+        yield index, message
+
+
+def _shadow(policy: Policy, rule: Rule, above: Iterable[Rule], kind: Kind, direction: Direction) -> Rule | None:
+    """Return the rule of those *above* that catches first all that *rule* could; None if *rule* can decide."""
+    for earlier in above:
+        if (
+            earlier.decides(kind, direction)
+            and _catches_all(policy, earlier, rule)
+            and earlier.conditions(kind).covers(rule.conditions(kind))
+        ):
+            return earlier
+    return None
+
+
+def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
+    if earlier.paths is None or later.paths is None:
+        return earlier.paths is None
+    wider = [policy.paths[name] for name in earlier.paths]
+    return all(any(policy.paths[name].is_within(each) for each in wider) for name in later.paths)
+
+
+def _meets(
+    policy: Policy, rule: Rule, kinds: Iterable[Kind], others: Iterable[Rule], directions: frozenset[Direction]
+) -> Iterator[tuple[Kind, Rule]]:
+    """Yield for each of *kinds* the first of *others* that acts in one of *directions* while *rule* may hold, too."""
+    for kind in kinds:
+        for other in others:
+            if _may_meet(policy, rule, other, kind, directions):
+                yield kind, other
+                break
+
+
+def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
+    """Return whether *other* acts on a subflow, in one of *directions*, while *one* may hold for it."""
+    if kind in other.exempts or not any(other.decides(kind, direction) for direction in directions):
+        return False
+    theirs = other.conditions(kind)
+    if all(not one.answers(answered) or one.conditions(answered).exclude(theirs) for answered in Kind):
+        return False
+    pairs = [(policy.paths[mine], policy.paths[its]) for mine in one.paths or () for its in other.paths or ()]
+    return one.paths is None or other.paths is None or any(not mine.is_apart(its) for mine, its in pairs)

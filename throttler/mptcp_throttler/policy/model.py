@@ -1,7 +1,8 @@
 """The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
 
-Their descriptions and examples are the published JSON Schema. ``values`` has the types of single values, ``conditions``
-the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks several sections together.
+The docstrings and examples of keys are in the published JSON Schema. ``values`` has the types of single values,
+``conditions`` the paths and the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks
+several sections together.
 """
 
 from __future__ import annotations
@@ -17,24 +18,21 @@ from zoneinfo import ZoneInfo
 from pydantic import (
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     PrivateAttr,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from mptcp_common.fields import (
     NAME_PATTERN,
-    Interface,
     Name,
     Parsed,
     Section,
-    between,
     choice,
-    editor_schema,
     either,
     one_of,
     parse_name,
@@ -42,12 +40,10 @@ from mptcp_common.fields import (
 )
 from mptcp_common.problems import KeyPath, shown
 from mptcp_common.units import format_rate, format_size, parse_rate
-from mptcp_throttler.policy.conditions import Condition, Subject, When
+from mptcp_throttler.policy.conditions import Conditions, Named, PathMatch, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
-    Prefix,
-    Prefixes,
     Rate,
     ResetDay,
     ResetTime,
@@ -110,14 +106,6 @@ class Onset(enum.Enum):
     IMMEDIATE = "at-once"
 
 
-class Period(enum.Enum):
-    """The period after which a budget starts again."""
-
-    MONTH = "month"
-    WEEK = "week"
-    DAY = "day"
-
-
 DIRECTIONS: Final = {
     "down": frozenset({Direction.DOWN}),
     "up": frozenset({Direction.UP}),
@@ -130,108 +118,22 @@ def _members(kind: type[enum.Enum]) -> Parsed:
     return choice({member.value: member for member in kind})
 
 
-class Named(Section):
-    """A section that has a name elsewhere: as a key, or that of the rule in which it stands."""
-
-    _name: str = PrivateAttr("")
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def named(self, name: str) -> Self:
-        self._name = name
-        return self
-
-
-class PathMatch(Named):
-    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
-
-    clients: list[Prefix] | None = Field(
-        default=None,
-        min_length=1,
-        description="Prefixes or addresses; the subflow's client address must be in one of them.",
-        examples=[["10.77.1.0/24", "fd77:1::/64"]],
-    )
-    interfaces: list[Interface] | None = Field(
-        default=None,
-        min_length=1,
-        description="The proxy's own interfaces; the subflow must arrive on one of them.",
-        examples=[["eth0"]],
-    )
-    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(
-        default=None,
-        min_length=1,
-        description="MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; "
-        "0 is that of the initial subflow.",
-        examples=[[1, 2]],
-    )
-    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(
-        default=None,
-        description="initial: the subflow that opened the connection; joined: those that came later.",
-        examples=["joined"],
-    )
-    backup: bool | None = Field(
-        default=None,
-        description="true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others.",
-        examples=[True],
-    )
-
-    @model_validator(mode="after")
-    def _matches_something(self) -> Self:
-        if not self.model_fields_set:
-            keys = ", ".join(type(self).model_fields)
-            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
-        return self
-
-    @cached_property
-    def prefixes(self) -> Prefixes[bool] | None:
-        return None if self.clients is None else Prefixes((each, True) for each in self.clients)
-
-    def holds(self, subflow: Subject) -> bool:
-        """Return whether *subflow* is on the path."""
-        return (
-            (self.interfaces is None or subflow.interface in self.interfaces)
-            and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
-            and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
-            and (self.backup is None or self.backup is subflow.backup)
-            and (self.prefixes is None or self.prefixes.holds(subflow.remote))
-        )
-
-
 class Throttle(Section):
     """The cap: an HTB class (tc-htb(8))."""
 
-    rate: Rate = Field(
-        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
-        "Gbit/s. A plain number is bits per second.",
-        examples=["5 Mbit/s", "512kbit"],
-    )
-    ceil: Rate = Field(
-        default=DERIVED,
-        description="What they may send together while the link has room to spare. Default: the rate.",
-        examples=["8 Mbit/s"],
-    )
-    burst: Burst | None = Field(
-        default=None,
-        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
-        "Default: chosen from the rate.",
-        examples=["15 KB"],
-    )
-    share: Annotated[Share, _members(Share)] = Field(
-        default=Share.PATH,
-        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
-        "each client address; connection: a cap for each connection.",
-        examples=["client"],
-    )
-    landing: Annotated[Onset, _members(Onset)] = Field(
-        default=Onset.SOFT,
-        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
-        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
-        examples=["at-once"],
-    )
+    rate: Rate = Field(examples=["5 Mbit/s", "512kbit"])
+    """What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or Gbit/s. A plain number is bits
+    per second."""
+    ceil: Rate = Field(default=DERIVED, examples=["8 Mbit/s"])
+    """What they may send together while the link has room to spare. Default: the rate."""
+    burst: Burst | None = Field(default=None, examples=["15 KB"])
+    """How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. Default: chosen from the rate."""
+    share: Annotated[Share, _members(Share)] = Field(default=Share.PATH, examples=["client"])
+    """Among whom one cap is shared. path: all subflows the rule catches; client: a cap for each client address;
+    connection: a cap for each connection."""
+    landing: Annotated[Onset, _members(Onset)] = Field(default=Onset.SOFT, examples=["at-once"])
+    """How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the connection's other
+    paths go on; at-once: at once, which stalls them for seconds."""
 
     @field_validator("ceil")
     @classmethod
@@ -269,56 +171,39 @@ class Throttle(Section):
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
 
-ThrottleOrNone = Annotated[Throttle | None, none_or("rate", parse_rate)]
+ThrottleOrNone = Annotated[
+    Throttle | None, none_or("rate", parse_rate), Field(json_schema_extra=also({"const": "none"}))
+]
 
 
 class BudgetStep(Section):
     """What holds once that much is used up."""
 
-    after: Volume = Field(description="From this volume on.", examples=["5 GB", 0])
-    throttle: ThrottleOrNone = Field(
-        description="The cap, as a rule's, or none.",
-        examples=[{"rate": "512 kbit/s"}, "none"],
-        json_schema_extra=also({"const": "none"}),
-    )
+    after: Volume = Field(examples=["5 GB", 0])
+    """From this volume on."""
+    throttle: ThrottleOrNone = Field(examples=[{"rate": "512 kbit/s"}, "none"])
+    """The cap, as a rule's, or none."""
 
 
 class Budget(Named):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
-    period: Annotated[Period, _members(Period)] = Field(
-        description="After what the volume begins anew, in the policy's time zone.", examples=["month"]
-    )
-    reset_day: ResetDay = Field(
-        default=DERIVED,
-        description="The day on which it does: of a month 1 to 31, default 1, the last one of a month without that "
-        "day; of a week mon to sun, default mon.",
-        examples=[15],
-    )
-    """Day of the month from 1, or of the week from 0 (Monday)."""
-    reset_time: ResetTime = Field(
-        default=time(0),
-        description="The time of day at which it does. Default: 00:00.",
-        examples=["03:00"],
-        json_schema_extra={"default": "00:00"},
-    )
+    period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
+    """After what the volume begins anew, in the policy's time zone."""
+    reset_day: ResetDay = Field(default=DERIVED, examples=[15])
+    """The day on which it does: of a month 1 to 31, default 1, the last one of a month without that day; of a week mon
+    to sun, default mon."""
+    # After the check: the day of the month from 1, or of the week from 0 (Monday).
+    reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
+    """The time of day at which it does. Default: 00:00."""
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
-        default=DIRECTIONS["both"],
-        description="Which bytes count: down, to the client; up, from it; both.",
-        examples=["down"],
-        json_schema_extra={"default": "both"},
+        default=DIRECTIONS["both"], examples=["down"], json_schema_extra={"default": "both"}
     )
-    per: Annotated[str, one_of("client", "path")] = Field(
-        default="client",
-        description="Whose volume it is. client: each client address has its own; path: all that its rules catch have "
-        "one together.",
-        examples=["path"],
-    )
-    steps: list[BudgetStep] = Field(
-        min_length=1,
-        description="From which volume on what holds, ascending.",
-        examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]],
-    )
+    """Which bytes count: down, to the client; up, from it; both."""
+    per: Annotated[str, one_of("client", "path")] = Field(default="client", examples=["path"])
+    """Whose volume it is. client: each client address has its own; path: all that its rules catch have one together."""
+    steps: list[BudgetStep] = Field(min_length=1, examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]])
+    """From which volume on what holds, ascending."""
     _own_name: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
@@ -326,10 +211,10 @@ class Budget(Named):
         if any(after.after <= before.after for before, after in pairwise(self.steps)):
             raise ValueError("the volumes of the steps must ascend")
         day: int | str | None = self.reset_day
-        weekly = self.period is Period.WEEK
-        if day is not None and (self.period is Period.DAY or isinstance(day, str) is not weekly):
-            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period.value]
-            raise ValueError(f"reset_day: the period {self.period.value} {what}")
+        weekly = self.period == "week"
+        if day is not None and (self.period == "day" or isinstance(day, str) is not weekly):
+            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period]
+            raise ValueError(f"reset_day: the period {self.period} {what}")
         self.__dict__["reset_day"] = DAYS.index(day) if isinstance(day, str) else day or (0 if weekly else 1)
         return self
 
@@ -348,26 +233,16 @@ class Budget(Named):
         """Its name in messages."""
         return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
 
-    def for_several(self, name: str) -> Self:
-        self._own_name = True
-        return self.named(name)
 
-
-class _BudgetOrName:
-    """Annotation of a rule's ``budget``: ``none`` (None), a name (text) or a budget."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._read, handler.generate_schema(Budget))
-
-    @staticmethod
-    def _read(value: object, section: core_schema.ValidatorFunctionWrapHandler) -> object:
-        if not isinstance(value, str):
-            return section(value)
-        if value == NO_BUDGET:
-            return None
-        if " " in value.strip() and (message := volume_as_budget(value)):
-            raise ValueError(message)
-        return parse_name(value)
+def _budget_or_name(value: object, section: ValidatorFunctionWrapHandler) -> object:
+    """Return a rule's ``budget``: None for ``none``, a name or a budget."""
+    if not isinstance(value, str):
+        return section(value)
+    if value == NO_BUDGET:
+        return None
+    if " " in value.strip() and (message := volume_as_budget(value)):
+        raise ValueError(message)
+    return parse_name(value)
 
 
 _mode = one_of(*BY_NAME)
@@ -457,72 +332,43 @@ class Rule(Section):
     """One rule. Rules are tried from top to bottom, for throttle, budget and steer apart; of those that have the key,
     the first that catches a subflow decides. Each direction is asked for itself."""
 
-    name: Name = Field(
-        description="Its name in `status`, in the log and in the plan. Every rule has its own.",
-        examples=["spare-ethernet"],
-    )
-    paths: list[Name] | None = Field(
-        default=None,
-        min_length=1,
-        description="The paths whose subflows the rule catches. Default: all subflows, on a path or not.",
-        examples=[["ethernet"]],
-    )
-    """With ``steer``: the paths that its mode names."""
-    when: When = Field(
-        default_factory=When,
-        description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
-        examples=[{"min_paths": 2}],
-    )
-    throttle: ThrottleOrNone = Field(
-        default=None,
-        description="The cap, or none: no later rule caps the subflow.",
-        examples=[{"rate": "5 Mbit/s"}, "none"],
-        json_schema_extra=also({"const": "none"}),
-    )
-    always: bool = Field(
-        default=False,
-        description="true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and "
-        "for a connection that it harms.",
-        examples=[True],
-    )
-    plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(
-        default="pass",
-        description="With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths "
-        "is in the cap, too.",
-        examples=["pass"],
-    )
-    lift_last: bool = Field(
-        default=True,
-        description="Lift the cap from a subflow while it is on the last usable path of its connection.",
-        examples=[True],
-    )
+    name: Name = Field(examples=["spare-ethernet"])
+    """Its name in `status`, in the log and in the plan. Every rule has its own."""
+    paths: list[Name] | None = Field(default=None, min_length=1, examples=[["ethernet"]])
+    """The paths whose subflows the rule catches. Default: all subflows, on a path or not."""
+    # After the check, with steer: the paths that its mode names.
+    when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
+    """When the rule applies. Default: while the connection has active subflows on at least two paths."""
+    throttle: ThrottleOrNone = Field(default=None, examples=[{"rate": "5 Mbit/s"}, "none"])
+    """The cap, or none: no later rule caps the subflow."""
+    always: bool = Field(default=False, examples=[True])
+    """true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and for a
+    connection that it harms."""
+    plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(default="pass", examples=["pass"])
+    """With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths is in the cap,
+    too."""
+    lift_last: bool = Field(default=True, examples=[True])
+    """Lift the cap from a subflow while it is on the last usable path of its connection."""
     direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
-        default=DIRECTIONS["down"],
-        description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
-        "both: each way for itself, so that the cap holds in each. Default: down; both for a rule that only exempts.",
-        examples=["up"],
-        json_schema_extra={"default": "down"},
+        default=DIRECTIONS["down"], examples=["up"], json_schema_extra={"default": "down"}
     )
-    guard: bool = Field(
-        default=True,
-        description="false: the cap holds even for a connection that it harms. Default: true for a throttle, false "
-        "for a budget.",
-        examples=[False],
-    )
+    """Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; both: each way
+    for itself, so that the cap holds in each. Default: down; both for a rule that only exempts."""
+    guard: bool = Field(default=True, examples=[False])
+    """false: the cap holds even for a connection that it harms. Default: true for a throttle, false for a budget."""
     steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
-        description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
-        "the paths that it names. Or none: no later rule steers the subflow.",
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
-    budget: Annotated[Budget | None, _BudgetOrName()] = Field(
+    """A steering mode, which spreads a connection's data over paths; the rule is for the subflows on the paths that it
+    names. Or none: no later rule steers the subflow."""
+    budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
         default=None,
-        description="Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the "
-        "subflow.",
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
     )
+    """Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the subflow."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": [kind]} for kind in ("throttle", "steer", "budget")]}
@@ -579,37 +425,42 @@ class Rule(Section):
         """Whether the rule answers *kind* for the subflows that it catches, so that no later rule does."""
         return kind in self.exempts or not self._has_no(kind)
 
+    def decides(self, kind: Kind, direction: Direction) -> bool:
+        """Whether the rule answers *kind* for packets in *direction*; uploads are not steered."""
+        return direction in self.direction and self.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP)
+
     @property
     def budget_guard(self) -> bool:
         """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
         return self.guard and "guard" in self.model_fields_set
 
-    def _usual_paths(self, kind: Kind) -> int:
-        """Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules."""
-        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
-        return 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
-
     def least_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule answers *kind*."""
-        return self.when.least_paths(self._usual_paths(kind))
+        """Return the number of paths that must have active subflows before the rule answers *kind*.
 
-    def conditions(self, kind: Kind) -> list[Condition]:
-        """Return the conditions under which the rule answers *kind*, in the order in which reasons name them."""
-        return self.when.conditions(self._usual_paths(kind))
+        Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules.
+        """
+        when = self.when
+        if when.min_paths is not None or when.min_subflows is not None:
+            return when.min_paths or 1
+        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
+        usual = 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
+        return min(usual, when.max_subflows or usual)
+
+    def conditions(self, kind: Kind) -> Conditions:
+        """Return the conditions under which the rule answers *kind*."""
+        paths = self.least_paths(kind)
+        return Conditions(self.when, max(self.when.min_subflows or 1, paths), paths, kind is Kind.THROTTLE)
 
 
 class Guard(Section):
     """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
 
-    enabled: bool = Field(default=True, description="false: never.", examples=[False])
-    after: Annotated[float, seconds(0.1, 60)] = Field(
-        default=0.3, description="Seconds for which it has to be so.", examples=[1]
-    )
-    retry: Annotated[float, seconds(1, 3600)] = Field(
-        default=5.0,
-        description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
-        examples=[10],
-    )
+    enabled: bool = Field(default=True, examples=[False])
+    """false: never."""
+    after: Annotated[float, seconds(0.1, 60)] = Field(default=0.3, examples=[1])
+    """Seconds for which it has to be so."""
+    retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
+    """Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
         default=DERIVED,
         description=f"The most that retry is doubled to. Default: {LONGEST_RETRY:g}, or retry where that is longer.",
@@ -641,81 +492,59 @@ def _version(value: object) -> int:
 class Policy(Section):
     """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
 
-    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(
-        description="The version of this format.", examples=[VERSION]
-    )
-    time_zone: Zone = Field(
-        default=ZoneInfo("UTC"),
-        description="The time zone of all days and hours, as in the IANA database. Default: UTC.",
-        examples=["Europe/Athens"],
-        json_schema_extra={"default": "UTC"},
-    )
-    dry_run: bool = Field(
-        default=False,
-        description="true: decide, log and show what would be capped, but cap nothing.",
-        examples=[True],
-    )
-    anticipate: bool = Field(
-        default=True,
-        description="false: caps that ask for two active subflows begin only once the second one stands.",
-        examples=[False],
-    )
-    """See ``policy.anticipation``."""
-    rest_slow_paths: bool = Field(
-        default=False,
-        description="true: a path that slows the others down by more than it carries is left out while it does.",
-        examples=[True],
-    )
+    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(examples=[VERSION])
+    """The version of this format."""
+    time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
+    """The time zone of all days and hours, as in the IANA database. Default: UTC."""
+    dry_run: bool = Field(default=False, examples=[True])
+    """true: decide, log and show what would be capped, but cap nothing."""
+    anticipate: bool = Field(default=True, examples=[False])
+    """false: caps that ask for two active subflows begin only once the second one stands."""
+    rest_slow_paths: bool = Field(default=False, examples=[True])
+    """true: a path that slows the others down by more than it carries is left out while it does."""
     paths: dict[Name, PathMatch] = Field(
         default_factory=dict,
-        description="The paths that subflows come over, by a name of your choice.",
         examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
         json_schema_extra={"additionalProperties": False},
     )
+    """The paths that subflows come over, by a name of your choice."""
     budgets: dict[Name, Budget] = Field(
         default_factory=dict,
-        description="Budgets that several rules feed, by a name of your choice.",
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """After the check: all budgets that rules feed. The budget of a single rule has the name of the rule."""
+    """Budgets that several rules feed, by a name of your choice."""
+    # After the check: all budgets that rules feed. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
-        description="The rules, most particular first. An empty list caps nothing.",
-        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
+        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )
-    guard: Guard = Field(
-        default_factory=Guard,
-        description="When caps are relaxed for degraded connections.",
-        examples=[{"after": 1, "retry": 10}],
-    )
+    """The rules, most particular first. An empty list caps nothing."""
+    guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
+    """When caps are relaxed for degraded connections."""
     _text: str = PrivateAttr("")
+    # The text it was read from, for changing it: the file may have changed since.
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
         """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports missing ones."""
         for name, path in self.paths.items():
-            path.named(name)
+            path._name = name
+        for name, budget in self.budgets.items():
+            budget._name, budget._own_name = name, True
         fed: dict[str, Budget] = {}
         for rule in self.rules:
-            budget: Budget | str | None = rule.budget
-            if isinstance(budget, str):
-                found = self.budgets.get(budget)
-                budget = rule.__dict__["budget"] = None if found is None else found.for_several(budget)
-            elif budget is not None:
-                budget.named(rule.name)
-            if budget is not None:
-                fed[budget.name] = budget
+            if isinstance(rule.budget, str):
+                rule.__dict__["budget"] = self.budgets.get(rule.budget)
+            elif rule.budget is not None:
+                rule.budget._name = rule.name
+            if rule.budget is not None:
+                fed[rule.budget.name] = rule.budget
         self.__dict__["budgets"] = fed
         return self
 
     @property
     def text(self) -> str:
-        """The text it was read from, for changing it: the file may have changed since."""
         return self._text
-
-    def made_of(self, text: str) -> Self:
-        self._text = text
-        return self
 
     @property
     def acts_on_upload(self) -> bool:
@@ -740,8 +569,3 @@ class Policy(Section):
     def next_change(self, now: float) -> float | None:
         """Return when, after *now*, the hours of a rule next open or close; None if never."""
         return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)
-
-
-def policy_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the policy file."""
-    return editor_schema(Policy)

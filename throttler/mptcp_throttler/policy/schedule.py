@@ -8,8 +8,10 @@ to the day on which it starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from datetime import date, datetime, time, timedelta, tzinfo
+from itertools import islice, product
 from typing import Final, NamedTuple
 
 from mptcp_common.problems import did_you_mean, shown
@@ -25,8 +27,8 @@ _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", r
 
 _HORIZON: Final = timedelta(days=15)
 """A weekly window changes within one week, or within two if its only opening is in a skipped hour."""
-_STEP: Final = timedelta(hours=3)
-"""No time zone changes its offset twice in this time."""
+_STEP: Final = 3 * 3600
+"""Seconds. No time zone changes its offset twice in this time."""
 
 
 class Window(NamedTuple):
@@ -36,6 +38,14 @@ class Window(NamedTuple):
     start: time
     end: time
     """``start == end`` means the whole day."""
+
+    def is_open(self, day: int, now: time) -> bool:
+        today = day in self.days
+        if self.start == self.end:
+            return today
+        if self.start < self.end:
+            return today and self.start <= now < self.end
+        return (today and now >= self.start) or ((day - 1) % 7 in self.days and now < self.end)
 
 
 def parse_days(value: object) -> frozenset[int]:
@@ -66,18 +76,7 @@ def parse_hours(value: object) -> tuple[time, time]:
 
 def is_open(windows: Iterable[Window], local: datetime) -> bool:
     """Return whether any of *windows* is open at the local time *local*."""
-    now = local.time()
-    day = local.weekday()
-    for window in windows:
-        if window.start == window.end:
-            if day in window.days:
-                return True
-        elif window.start < window.end:
-            if day in window.days and window.start <= now < window.end:
-                return True
-        elif (day in window.days and now >= window.start) or ((day - 1) % 7 in window.days and now < window.end):
-            return True
-    return False
+    return any(window.is_open(local.weekday(), local.time()) for window in windows)
 
 
 def hours_text(windows: Iterable[Window]) -> str:
@@ -131,25 +130,22 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
     """Return when, after *now*, any of *schedules* next opens or closes; None if never."""
     if not schedules:
         return None
-    start = datetime.fromtimestamp(now, UTC)
-    offset_changes = set(_offset_changes(zone, start, start + _HORIZON))
-    changes = []
+    start = datetime.fromtimestamp(now, zone)
+    offset_changes = _offset_changes(zone, now, now + _HORIZON.total_seconds())
+    changes: list[float] = []
     for windows in schedules:
-        before = _open_at(windows, zone, now)
-        candidates = offset_changes.union(_edges(windows, zone, datetime.fromtimestamp(now, zone).date()))
-        changes.append(
-            next((at for at in sorted(candidates) if at > now and _open_at(windows, zone, at) != before), None)
-        )
-    return min((at for at in changes if at is not None), default=None)
+        before = is_open(windows, start)
+        moments = (at for at in sorted(offset_changes | _edges(windows, zone, start.date())) if at > now)
+        changes.extend(islice((at for at in moments if _open_at(windows, zone, at) != before), 1))
+    return min(changes, default=None)
 
 
 def last_change(windows: Sequence[Window], zone: tzinfo, now: float) -> float | None:
     """Return when, at *now* or before, *windows* together last opened or closed; None if never."""
-    today, start = datetime.fromtimestamp(now, zone), datetime.fromtimestamp(now, UTC) - _HORIZON
-    candidates = set(_offset_changes(zone, start, start + _HORIZON))
-    candidates.update(_edges(windows, zone, today.date() - _HORIZON))
+    first_day = datetime.fromtimestamp(now, zone).date() - _HORIZON
+    moments = _offset_changes(zone, now - _HORIZON.total_seconds(), now) | _edges(windows, zone, first_day)
     state, changed = _open_at(windows, zone, now), now
-    for at in sorted((each for each in candidates if each <= now), reverse=True):
+    for at in sorted((each for each in moments if each <= now), reverse=True):
         if _open_at(windows, zone, at) != state:
             return changed
         changed = at
@@ -160,31 +156,27 @@ def _open_at(windows: Sequence[Window], zone: tzinfo, instant: float) -> bool:
     return is_open(windows, datetime.fromtimestamp(instant, zone))
 
 
-def _edges(windows: Sequence[Window], zone: tzinfo, first_day: date) -> Iterator[float]:
-    """Yield the instants at which a window may open or close, from *first_day* to the horizon."""
+def _edges(windows: Sequence[Window], zone: tzinfo, first_day: date) -> set[float]:
+    """Return the instants at which a window may open or close, from *first_day* to the horizon.
+
+    Both instants count in a repeated hour. In a skipped hour neither does, and they do no harm.
+    """
     edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
-    for ahead in range(_HORIZON.days + 1):
-        for edge in edges:
-            local = datetime.combine(first_day + timedelta(days=ahead), edge, zone)
-            # Both instants count in a repeated hour. In a skipped hour neither does, and they do no harm.
-            yield from {local.replace(fold=fold).timestamp() for fold in (0, 1)}
+    days = [first_day + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
+    moments = product(days, edges, (0, 1))
+    return {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in moments}
 
 
-def _offset_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[float]:
-    """Yield the instants at which the zone's offset from UTC changes, to the second."""
+def _offset_changes(zone: tzinfo, start: float, end: float) -> set[float]:
+    """Return the instants at which the zone's offset from UTC changes, to the second."""
 
     def offset(second: int) -> timedelta | None:
         return datetime.fromtimestamp(second, zone).utcoffset()
 
-    step = int(_STEP.total_seconds())
-    for low in range(int(start.timestamp()), int(end.timestamp()), step):
-        before, after = low, low + step
-        if offset(before) == offset(after):
-            continue
-        while after - before > 1:
-            middle = (before + after) // 2
-            if offset(middle) == offset(low):
-                before = middle
-            else:
-                after = middle
-        yield float(after)
+    found = set()
+    for low in range(int(start), int(end), _STEP):
+        before = offset(low)
+        if offset(low + _STEP) != before:
+            after = bisect_left(range(low, low + _STEP), True, key=lambda second: offset(second) != before)
+            found.add(float(low + after))
+    return found

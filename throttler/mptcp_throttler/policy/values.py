@@ -198,18 +198,22 @@ class Prefixes(Generic[T]):
     def holds(self, address: bytes) -> bool:
         """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""
         number = int.from_bytes(address, "big")
-        by_shift = self._by_version[4 if len(address) == 4 else 6]
-        return any(number >> shift in values for shift, values in by_shift)
+        return any(number >> shift in values for shift, values in self._by_version[4 if len(address) == 4 else 6])
 
     def get(self, address: bytes) -> T | None:
         """Return the value of the longest prefix that contains the packed *address*, or None."""
-        number = int.from_bytes(address, "big")
-        by_shift = self._by_version[4 if len(address) == 4 else 6]
-        return next((values[number >> shift] for shift, values in by_shift if number >> shift in values), None)
+        return next(self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big")), None)
 
     def around(self, network: Network) -> Iterator[T]:
-        """Yield the values of the prefixes that contain all of *network*, the longest first."""
-        number, least = int(network.network_address), network.max_prefixlen - network.prefixlen
-        for shift, values in self._by_version[network.version]:
+        """Return the values of the prefixes that contain all of *network*, the longest first."""
+        shortest = network.max_prefixlen - network.prefixlen
+        return self._around(network.version, int(network.network_address), shortest)
+
+    def has(self, network: Network) -> bool:
+        """Return whether any prefix contains all of *network*."""
+        return any(True for _ in self.around(network))
+
+    def _around(self, version: int, number: int, least: int = 0) -> Iterator[T]:
+        for shift, values in self._by_version[version]:
             if shift >= least and number >> shift in values:
                 yield values[number >> shift]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine

@@ -20,7 +20,8 @@ from typing import Final
 
 from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.anticipation import ANTICIPATED
-from mptcp_throttler.policy.model import Direction, Kind, Onset, PathMatch, Policy, Rule, Share
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
@@ -102,8 +103,8 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
-        conditional = not all(each.is_certain(ANTICIPATED) for each in rule.conditions(Kind.THROTTLE))
-        return (None if conditional or rule.throttle is None else rule), number
+        certain = rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED)
+        return (rule if certain and rule.throttle is not None else None), number
     return None, 0
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, PathMatch
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.shaping.model import (
     DEFAULT_MINOR,
     FIRST_MINOR,

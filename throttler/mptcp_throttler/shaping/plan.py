@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, Onset, PathMatch, Policy, Rule, Share, Throttle
+from mptcp_throttler.policy.conditions import PathMatch
+from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target

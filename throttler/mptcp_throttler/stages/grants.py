@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import Verdict, joined

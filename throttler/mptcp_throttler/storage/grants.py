@@ -11,7 +11,7 @@ import msgspec
 
 from mptcp_common.reasons import reason
 from mptcp_common.trust import distrust
-from mptcp_throttler.policy.grants import Grant
+from mptcp_throttler.policy.budget import Grant
 
 NAME = "grants.json"
 MOST = 10_000

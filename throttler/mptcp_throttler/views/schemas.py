@@ -13,8 +13,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
-from mptcp_throttler.config.settings import settings_schema
-from mptcp_throttler.policy.model import policy_schema
+from mptcp_common.fields import editor_schema
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.requests import QUERIES, request_schema
 
@@ -57,8 +58,8 @@ def _descriptions(part: Any) -> dict[str, str]:
 def schema_texts() -> dict[str, str]:
     """Return the text of each schema by file name."""
     schemas = {
-        "policy.schema.json": policy_schema(),
-        "throttler.schema.json": settings_schema(),
+        "policy.schema.json": editor_schema(Policy),
+        "throttler.schema.json": editor_schema(Settings),
         "status.schema.json": status_schema(),
     }
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}

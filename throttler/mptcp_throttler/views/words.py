@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.conditions import clients_text
+from mptcp_throttler.policy.conditions import PathMatch, clients_text
 from mptcp_throttler.policy.evaluate import cap_text
 from mptcp_throttler.policy.model import (
     DIRECTIONS,
@@ -20,8 +20,6 @@ from mptcp_throttler.policy.model import (
     Direction,
     Kind,
     Onset,
-    PathMatch,
-    Period,
     Policy,
     Rule,
     Throttle,
@@ -78,9 +76,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
         yield f"path {' or '.join(rule.paths)}"
     if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
         yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
-    # Omit what is usual: a rule has the same words for each kind.
-    for condition in rule.when.conditions(1):
-        yield from condition.words(policy.time_zone)
+    yield from rule.when.words(policy.time_zone)
 
 
 def _does(rule: Rule) -> Iterator[str]:
@@ -119,15 +115,15 @@ def budget_in_words(budget: Budget) -> str:
     )
     whose = "each client" if budget.per_client else "all clients together"
     counts = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
-    return f"{budget.title}, by {budget.period.value}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
+    return f"{budget.title}, by {budget.period}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
 
 
 def _reset(budget: Budget) -> str:
     """Return when the period begins, unless at midnight of the month's first day, of Monday, or of each day."""
     days = {
-        Period.MONTH: (f"day {budget.reset_day}, ", budget.reset_day == 1),
-        Period.WEEK: (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
-        Period.DAY: ("", True),
+        "month": (f"day {budget.reset_day}, ", budget.reset_day == 1),
+        "week": (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
+        "day": ("", True),
     }
     day, usual = days[budget.period]
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"

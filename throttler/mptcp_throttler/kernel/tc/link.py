@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from socket import NETLINK_ROUTE
@@ -132,7 +132,7 @@ class Routes:
     interfaces, so it does not determine one.
     """
 
-    def __init__(self, interfaces: tuple[str, ...]) -> None:
+    def __init__(self, interfaces: Sequence[str]) -> None:
         self._interfaces = interfaces
         self._netlink = NetlinkSocket(NETLINK_ROUTE)
 

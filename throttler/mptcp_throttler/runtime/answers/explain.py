@@ -10,7 +10,7 @@ from typing import Final, Literal
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy.budget import period
-from mptcp_throttler.policy.evaluate import ExplainedPolicy, Tried
+from mptcp_throttler.policy.evaluate import CompiledPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -105,7 +105,7 @@ def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
     else:
         found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
     found.sort(key=lambda each: each.since, reverse=True)
-    policy = ExplainedPolicy(snapshot.policy)
+    policy = CompiledPolicy(snapshot.policy)
     return {
         **snapshot.common,
         "time_zone": str(snapshot.policy.time_zone),
@@ -115,7 +115,7 @@ def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
 
 
 class _Explained:
-    def __init__(self, snapshot: Snapshot, policy: ExplainedPolicy, connection: Connection) -> None:
+    def __init__(self, snapshot: Snapshot, policy: CompiledPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
         self._steps = [
