@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptcp_common import journal
+from mptcp_common import journal, status_client
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_throttler.config.status_socket import plain_status_socket
@@ -55,10 +55,8 @@ def status_socket(options: argparse.Namespace) -> Path:
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:
     """Return the answer to *request*, which must have the key *expected*. Raises Unanswered."""
-    from mptcp_common.status_client import ask
-
     with answering(path):
-        answer = ask(path, request)
+        answer = status_client.ask(path, request)
     if "error" in answer:
         raise Unanswered(answer["error"])
     if "schema" not in answer or expected not in answer:

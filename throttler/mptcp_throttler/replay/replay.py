@@ -41,7 +41,7 @@ from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
-from mptcp_throttler.views.preview import steered_reason
+from mptcp_throttler.views.words import steered_reason
 
 TICK_SECONDS: Final = 1.0
 """Interval of the checks for expired subflows and budget periods."""

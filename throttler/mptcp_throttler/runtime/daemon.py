@@ -43,7 +43,7 @@ from mptcp_throttler.runtime.queries import answer
 from mptcp_throttler.runtime.reloads import PolicyReloads
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
-from mptcp_throttler.storage.grants import NAME as GRANTS
+from mptcp_throttler.storage import GRANTS
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from mptcp_throttler.policy.grants import Grant
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.stages.grants import GrantStage
-from mptcp_throttler.storage import grants
+from mptcp_throttler.storage import GrantsError, read_grants
 from mptcp_throttler.telemetry.events import EventRecorder
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class Grants(Component):
             return
         self._file = file
         try:
-            fresh = await asyncio.to_thread(grants.read, self._path)
-        except grants.GrantsError as error:
+            fresh = await asyncio.to_thread(read_grants, self._path)
+        except GrantsError as error:
             self._known = True
             log.error("%s", error)
             return

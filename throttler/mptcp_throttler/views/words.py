@@ -27,6 +27,7 @@ from mptcp_throttler.policy.model import (
     Throttle,
 )
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
+from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.views.answers import PathWords, RuleWords
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
@@ -131,3 +132,21 @@ def _reset(budget: Budget) -> str:
     }
     day, usual = days[budget.period]
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
+
+
+def metered_reason(verdict: Verdict) -> str:
+    """Return the reason of the cap, with the budget that meters the subflow."""
+    budget = None if verdict.budget is None else verdict.budget.budget
+    return (
+        verdict.reason
+        if budget is None
+        else joined(verdict.reason, f"metered by the {budget.title}", verdict.direction)
+    )
+
+
+def steered_reason(verdict: Verdict, reason: str) -> str:
+    """Return *reason* with the steering known without samples."""
+    steer = verdict.steer
+    if steer is None or steer.steer is None:
+        return reason
+    return joined(reason, f"steered {steer.steer.mode} by rule {steer.name}", verdict.direction)
