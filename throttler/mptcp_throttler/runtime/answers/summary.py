@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from mptcp_throttler.policy.model import Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.cap_totals import CapKey, Limits
+from mptcp_throttler.telemetry.traffic import CapKey, Limits
 from mptcp_throttler.views.answers import (
     Answer,
     ClassTotals,
