@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
@@ -37,6 +37,7 @@ from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.replay.endpoint import Endpoint
+from mptcp_throttler.replay.words import segment_in_words
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
@@ -65,13 +66,10 @@ class Entry:
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
-    path: str | None = None
-    rule: str | None = None
-    direction: Direction | None = None
-    rate: int | None = None
-    ceil: int | None = None
-    segment: Segment | None = None
-    from_client: bool = False
+    sender: str | None = None
+    """Of a segment: client or proxy."""
+    details: Mapping[str, str | int | None] = field(default_factory=dict)
+    """What JSON has besides: path, rule, rate, ceil, direction."""
 
 
 @dataclass(slots=True)
@@ -80,6 +78,7 @@ class Carried:
     counts once, however often it is sent; a gap counts at once, and data that fill it later do not."""
 
     cookie: int
+    token: int = 0
     down: int = 0
     up: int = 0
     highest: dict[bool, int] = field(default_factory=dict)
@@ -123,10 +122,10 @@ class CapTotals:
 class Replay:
     """One capture under one policy. Times are those of the capture, seconds since the epoch."""
 
-    def __init__(self, policy: Policy, ports: Collection[int], interfaces: _Interfaces = ()) -> None:
+    def __init__(self, policy: Policy, ports: Sequence[int], interfaces: _Interfaces = ()) -> None:
         """*interfaces*: the interface by which subflows to clients in a network leave; None is any network. The first
         match counts; without a match, the interface that the capture names."""
-        self.policy = policy
+        self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older = 0
         """Subflows with MPTCP options whose SYN is not in the capture."""
@@ -134,9 +133,7 @@ class Replay:
         self.now = 0.0
         """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
         self.rules: dict[str, CapTotals] = {}
-        self._ports = frozenset(ports)
-        self._interfaces = tuple(interfaces)
-        self._tracker = Tracker(self._ports)
+        self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
@@ -144,7 +141,7 @@ class Replay:
         self._asked: dict[FourTuple, bool] = {}
         """Four-tuples with MPTCP options: whether their SYN was seen."""
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
-        self._active: dict[FourTuple, tuple[int, Carried]] = {}
+        self._active: dict[FourTuple, Carried] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}
         """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
         self._cookies = itertools.count(1)
@@ -165,13 +162,14 @@ class Replay:
         yield from self._advance(segment.time)
         now = self.now
         self.segments += 1
-        from_client = segment.destination_port in self._ports
+        from_client = segment.destination_port in self.ports
         ends = (segment.destination, segment.destination_port), (segment.source, segment.source_port)
         (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
         four_tuple = FourTuple(local, local_port, remote, remote_port)
         segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
         if self._signals(segment, four_tuple):
-            yield Entry(now, "segment", "", None, four_tuple, segment=segment, from_client=from_client)
+            sender = "client" if from_client else "proxy"
+            yield Entry(now, "segment", segment_in_words(segment, from_client), None, four_tuple, sender)
         before = self._active.get(four_tuple)
         if before is not None:
             self._count(captured, four_tuple, from_client)
@@ -179,7 +177,7 @@ class Replay:
         for told in self._endpoint.take(segment, four_tuple, from_client):
             yield from self._follow(self._tracker.kernel_event(told))
         if (begun := self._active.get(four_tuple)) is not None and begun is not before:
-            begun[1].begin(segment, from_client)
+            begun.begin(segment, from_client)
             self._count(captured, four_tuple, from_client)
 
     def finish(self) -> Iterator[Entry]:
@@ -225,7 +223,7 @@ class Replay:
             for rule, was, is_now in zip(self.policy.rules, before, self._open, strict=True):
                 if was is not is_now and self._tracker.connections:
                     text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
-                    yield Entry(now, "clock", text, rule=rule.name)
+                    yield Entry(now, "clock", text, details={"rule": rule.name})
             self._change = self._next_change()
             yield from self._decide(list(self._tracker.connections))
         if self._sample <= now:
@@ -237,7 +235,7 @@ class Replay:
 
     def _interface(self, remote: bytes, captured: str) -> str:
         address = ip_address(remote)
-        for network, name in self._interfaces:
+        for network, name in self.interfaces:
             if network is None or (address.version == network.version and address in network):
                 return name
         return captured
@@ -259,7 +257,7 @@ class Replay:
         segment = captured.segment
         if segment.outgoing is from_client or not captured.length:
             return
-        if self._active[four_tuple][1].count(segment, captured.length, from_client) and self.policy.budgets:
+        if self._active[four_tuple].count(segment, captured.length, from_client) and self.policy.budgets:
             self._moved.add(four_tuple)
             self._sample = min(self._sample, self.now + SAMPLE_SECONDS)
 
@@ -272,14 +270,14 @@ class Replay:
             self.connections += event.kind is EventKind.CONNECTION_OPENED
             if event.kind is EventKind.SUBFLOW_ACTIVE and four_tuple is not None:
                 self.subflows += 1
-                self._active[four_tuple] = event.token, Carried(next(self._cookies))
+                self._active[four_tuple] = Carried(next(self._cookies), event.token)
             elif event.kind is EventKind.SUBFLOW_CLOSED and four_tuple is not None:
                 closed.append(four_tuple)
             yield self._entry(event)
         yield from self._decide(tokens)
         for four_tuple in closed:
-            if four_tuple in self._active:
-                _, carried = self._active.pop(four_tuple)
+            carried = self._active.pop(four_tuple, None)
+            if carried is not None:
                 self._moved.discard(four_tuple)
                 if self.policy.budgets:
                     end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
@@ -298,7 +296,7 @@ class Replay:
             case EventKind.SUBFLOW_ACTIVE:
                 kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
             case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
-                _, carried = self._active.get(four_tuple, (0, Carried(0)))
+                carried = self._active.get(four_tuple, Carried(0))
                 sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
                 kind, text = "closed", f"has ended: {detail}; {sizes}"
             case EventKind.SUBFLOW_CHANGED:
@@ -355,18 +353,15 @@ class Replay:
             if key not in self._caps:
                 self._caps[key] = scope.rule, self.now, self._carried(key)
                 self.rules.setdefault(scope.rule, CapTotals()).caps += 1
-        yield Entry(
-            self.now,
-            "decided",
-            word + steered_reason(verdict, verdict.reason),
-            token,
-            verdict.four_tuple,
-            verdict.path,
-            None if verdict.rule is None else verdict.rule.name,
-            verdict.direction,
-            None if throttle is None else throttle.rate,
-            None if throttle is None else throttle.ceil,
-        )
+        details = {
+            "path": verdict.path,
+            "rule": None if verdict.rule is None else verdict.rule.name,
+            "rate": None if throttle is None else throttle.rate,
+            "ceil": None if throttle is None else throttle.ceil,
+            "direction": verdict.direction.value,
+        }
+        text = word + steered_reason(verdict, verdict.reason)
+        yield Entry(self.now, "decided", text, token, verdict.four_tuple, details=details)
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
         """End the cap on a subflow; *verdict* has the reason if the subflow goes on uncapped."""
@@ -378,19 +373,20 @@ class Replay:
         why = "" if verdict is None else f": {verdict.reason}"
         upload = "upload: " if key[1] is Direction.UP else ""
         text = f"{upload}cap of rule {rule} is over after {seconds:.1f} s, {approximate_size(carried)}{why}"
-        return Entry(self.now, "lifted", text, token, key[0], None if verdict is None else verdict.path, rule, key[1])
+        details = {"path": None if verdict is None else verdict.path, "rule": rule, "direction": key[1].value}
+        return Entry(self.now, "lifted", text, token, key[0], details=details)
 
     def _carried(self, key: _Key) -> int:
-        return self._active[key[0]][1].of(key[1]) if key[0] in self._active else 0
+        return self._active[key[0]].of(key[1]) if key[0] in self._active else 0
 
     def _sample_budgets(self) -> Iterator[Entry]:
         """Give the budgets captured bytes in place of socket samples; yield steps reached and changed decisions."""
         self._sample = math.inf
         sockets = {}
         for each in self._moved:
-            token, carried = self._active[each]
-            down, up, cookie = carried.down, carried.up, carried.cookie
-            sockets[each] = KernelSubflow(token, each, True, 0, 0, False, self.now, down, up, cookie=cookie)
+            carried = self._active[each]
+            amounts = carried.down, carried.up, carried.cookie
+            sockets[each] = KernelSubflow(carried.token, each, True, 0, 0, False, self.now, *amounts)
         self._moved.clear()
         changed: set[int] = set()
         for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
@@ -398,5 +394,5 @@ class Replay:
             for step in outcome.effects:
                 if isinstance(step, Reached):
                     whose = f"client {step.client}: " if step.client else ""
-                    yield Entry(self.now, "budget", whose + step.sentence, rule=step.budget)
+                    yield Entry(self.now, "budget", whose + step.sentence, details={"rule": step.budget})
         yield from self._decide(sorted(changed))
