@@ -15,18 +15,8 @@ from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import mistake, policy_with_warnings
+from mptcp_throttler.config import host
 from mptcp_throttler.config.files import read_connections, read_notes, read_settings
-from mptcp_throttler.config.host import (
-    distant_paths,
-    host_problems,
-    kernel_problems,
-    library_problems_here,
-    needed_of_kernel,
-    ports_without_listener,
-    silent_tunnels,
-    stacked_interfaces,
-    unreadable,
-)
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter.backends import expected_backend
@@ -58,21 +48,20 @@ def check(options: argparse.Namespace) -> int:
         return DONE
     settings = read_settings(options.config)
     policy = _noted_policy(settings.policy, settings)
-    tried = feature_probe.try_out(needed_of_kernel(settings, policy))
-    needs = [*library_problems_here(settings, policy), *kernel_problems(settings, policy, *tried)]
+    tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
+    needs = [*host.library_problems_here(settings, policy), *host.kernel_problems(settings, policy, *tried)]
     found = [
-        *ports_without_listener(settings),
-        *silent_tunnels(settings),
-        *stacked_interfaces(settings, link.stands_on()),
-        *distant_paths(settings, policy, link.networks()),
+        *host.ports_without_listener(settings),
+        *host.silent_tunnels(settings),
+        *host.stacked_interfaces(settings, link.stands_on()),
+        *host.distant_paths(settings, policy, link.networks()),
         *needs,
     ]
-    for note in (each for each in found if each.severity is Severity.NOTE):
-        journal.say(note)
-    for warning in (each for each in found if each.severity is Severity.WARNING):
-        journal.say(warning, journal.WARNING)
+    for severity, priority in ((Severity.NOTE, journal.INFO), (Severity.WARNING, journal.WARNING)):
+        for problem in (each for each in found if each.severity is severity):
+            journal.say(problem, priority)
     lacking = [each for each in needs if each.severity is Severity.ERROR]
-    if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
+    if problems := [*host.host_problems(settings), *lacking, *host.unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
@@ -98,19 +87,16 @@ def plan(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(options.policy or settings.policy, settings)
     now, used = _time_of(options.at, policy.time_zone), _volumes(options.used, policy)
-    connections = (
-        _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
-    )
+    if options.live:
+        tracker = Tracker(settings.ownership.listen_ports)
+        tracker.interface_of = link.Routes(settings.interfaces).interface
+        tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
+        connections: Collection[Connection] = tracker.connections.values()
+    else:
+        connections = read_connections(options.subflows, settings, now)
     for line in _plan(settings, policy, connections, now, used):
         print(line)
     return DONE
-
-
-def _live_connections(settings: Settings, now: float) -> Collection[Connection]:
-    tracker = Tracker(settings.ownership.listen_ports)
-    tracker.interface_of = link.Routes(settings.interfaces).interface
-    tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
-    return tracker.connections.values()
 
 
 def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
@@ -157,7 +143,13 @@ def _plan(
     for connection in connections:
         verdicts = evaluate(policy, connection, now)
         if used:
-            budgets.set_used(budgets.periods(), _accounts(budgets, policy, connection, used))
+            clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
+            accounts = {
+                Account(name, client, start): used.get(name, 0)
+                for name, start in budgets.periods()
+                for client in (clients if policy.budgets[name].per_client else {""})
+            }
+            budgets.set_used(budgets.periods(), accounts)
             verdicts = budgets.apply(connection, verdicts, now)
         yield f"# connection {connection.token:08x}"
         for each in planners:
@@ -189,14 +181,3 @@ def _plan(
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)
         yield from commands.nftables(upload.entries.desired, commands.NftTable.upload(ownership, settings.interfaces))
-
-
-def _accounts(
-    budgets: BudgetStage, policy: Policy, connection: Connection, used: Mapping[str, int]
-) -> dict[Account, int]:
-    clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
-    return {
-        Account(name, client, start): used.get(name, 0)
-        for name, start in budgets.periods()
-        for client in (clients if policy.budgets[name].per_client else {""})
-    }

@@ -11,17 +11,8 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import Final
 
-from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp import keys, options
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
-from mptcp_throttler.mptcp.options import (
-    MpCapable,
-    MpFastclose,
-    MpJoinAck,
-    MpJoinSyn,
-    MpJoinSynAck,
-    MpPrio,
-    MpTcprst,
-)
 from mptcp_throttler.mptcp.timed_table import TimedTable
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -31,13 +22,13 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 class _Subflow:
     """A subflow whose SYN was captured."""
 
-    def __init__(self, syn: Segment, join: MpJoinSyn | None) -> None:
+    def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
         self.client_sequence = syn.sequence
         self.proxy_sequence: int | None = None
         self.join = join
         self.token = None if join is None else join.token
         self.proxy_key: bytes | None = None
-        self.answer: MpJoinSynAck | None = None
+        self.answer: options.MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
         self.ended: set[bool] = set()
         """The sides that sent a FIN; True is the client."""
@@ -72,7 +63,7 @@ class Endpoint:
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
             return events
-        fastclose, priority = segment.option(MpFastclose), segment.option(MpPrio)
+        fastclose, priority = segment.option(options.MpFastclose), segment.option(options.MpPrio)
         if priority is not None and from_client:
             subflow.backup = priority.backup
             events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
@@ -86,14 +77,14 @@ class Endpoint:
         subflow.ended |= {from_client} if flags & _FIN else set()
         if flags & _RST or len(subflow.ended) == 2:
             detail = f"{'RST' if flags & _RST else 'FIN'} from the {_side(from_client)}"
-            reset = segment.option(MpTcprst)
+            reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]
             events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, subflow, detail))
         return events
 
     def _syn(self, segment: Segment, four_tuple: FourTuple) -> None:
-        join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
+        join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             before = self._handshakes.get(four_tuple)
@@ -104,9 +95,9 @@ class Endpoint:
         subflow = self._handshakes.get(four_tuple)
         if subflow is None or segment.acknowledgment != _after(subflow.client_sequence):
             return
-        capable = segment.option(MpCapable)
+        capable = segment.option(options.MpCapable)
         if subflow.join is not None:
-            subflow.answer = segment.option(MpJoinSynAck)
+            subflow.answer = segment.option(options.MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
             subflow.proxy_key, subflow.token = capable.sender_key, keys.token(capable.sender_key)
         subflow.proxy_sequence = segment.sequence
@@ -120,7 +111,7 @@ class Endpoint:
             or segment.acknowledgment != _after(subflow.proxy_sequence)
         ):
             return []
-        capable, proof = segment.option(MpCapable), segment.option(MpJoinAck)
+        capable, proof = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
         if subflow.join is None:
             if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
                 return []

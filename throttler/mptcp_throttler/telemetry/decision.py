@@ -57,16 +57,14 @@ class Comparer:
         (self._dry.add if is_dry and after else self._dry.discard)(token)
         if before and was_dry is not is_dry:
             bare = without_caps(after)
-            yield compare(token, connection, before, bare, now, is_dry=was_dry)._replace(turns=True)
+            yield _compared(Decision(token, connection, before, bare, now, was_dry, turns=True))
             before = bare
-        yield compare(token, connection, before, after, now, is_dry=is_dry)
+        yield _compared(Decision(token, connection, before, after, now, is_dry))
 
 
-def compare(
-    token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
-) -> Decision:
-    """Return what *after* changes."""
-    decision = Decision(token, connection, before, after, now, is_dry)
+def _compared(decision: Decision) -> Decision:
+    """Return *decision* with what it changes."""
+    before, after = decision.before, decision.after
     if len(before) == len(after) and all(map(_is_as_before, before, after)):
         return decision
     old = {(each.four_tuple, each.direction): each for each in before if each.scope}

@@ -14,25 +14,13 @@ from typing import Final
 from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.conditions import clients_text
 from mptcp_throttler.policy.evaluate import cap_text
-from mptcp_throttler.policy.model import (
-    DIRECTIONS,
-    Budget,
-    Direction,
-    Kind,
-    Onset,
-    PathMatch,
-    Period,
-    Policy,
-    Rule,
-    Throttle,
-)
+from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, PathMatch, Period, Policy, Rule, Throttle
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
 from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.views.answers import PathWords, RuleWords
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
-_WAYS: Final = {"down": "downloads", "up": "uploads", "both": "downloads and uploads"}
 
 
 @lru_cache(4096)
@@ -77,8 +65,8 @@ def rules_in_words(policy: Policy) -> list[RuleWords]:
 def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
-    if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
-        yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
+    if rule.direction != ({Direction.DOWN} if rule.acts else set(Direction)):
+        yield " and ".join(_COUNTED[each] for each in Direction if each in rule.direction)
     # Omit what is usual: a rule has the same words for each kind.
     for condition in rule.when.conditions(1):
         yield from condition.words(policy.time_zone)
