@@ -92,23 +92,20 @@ def _parser() -> argparse.ArgumentParser:
     events.add_argument("--client", metavar="ADDRESS", help="of this client alone")
     events.add_argument("--token", metavar="TOKEN", help="of this connection alone")
     events.add_argument("--rule", metavar="NAME", help="of this rule alone")
-    events.add_argument(
-        "--limit", type=int, default=1000, metavar="NUMBER", help="at most so many of the latest (default: 1000)"
-    )
+    help_text = "at most so many of the latest (default: 1000)"
+    events.add_argument("--limit", type=int, default=1000, metavar="NUMBER", help=help_text)
     events.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     events.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
     top = add("top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
-    top.add_argument(
-        "--sort", choices=("rate", "bytes", "age", "client"), default="rate", help="what comes first (default: rate)"
-    )
+    help_text = "what comes first (default: rate)"
+    top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=help_text)
     top.add_argument("--client", metavar="ADDRESS", help="of this client alone")
     top.add_argument("--path", metavar="NAME", help="with a subflow on this path")
     top.add_argument("--rule", metavar="NAME", help="with a subflow capped by this rule")
-    top.add_argument(
-        "--limit", type=int, default=50, metavar="NUMBER", help="with --once: at most so many (default: 50)"
-    )
+    help_text = "with --once: at most so many (default: 50)"
+    top.add_argument("--limit", type=int, default=50, metavar="NUMBER", help=help_text)
     top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
@@ -119,9 +116,8 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Lift a client's caps for a while (2h), or let it use more of its budgets (+5 GB); without CLIENT list them."
     granting = add("grant", text)
-    granting.add_argument(
-        "client", nargs="?", metavar="CLIENT", help='an address or a prefix; "all" for budgets per path'
-    )
+    help_text = 'an address or a prefix; "all" for budgets per path'
+    granting.add_argument("client", nargs="?", metavar="CLIENT", help=help_text)
     granting.add_argument("what", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
     granting.add_argument("--budget", metavar="NAME", help="with a volume: of this budget alone")
     granting.add_argument("--why", metavar="TEXT", default="", help="kept with it, and told in events")
@@ -132,9 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
     help_text = "take ports, interface and policy from this settings file; without it and with --policy none is read"
     replay.add_argument("--config", type=Path, metavar="FILE", help=help_text)
-    replay.add_argument(
-        "--port", type=int, action="append", metavar="NUMBER", help="a port of the proxy (default: 3128)"
-    )
+    help_text = "a port of the proxy (default: 3128)"
+    replay.add_argument("--port", type=int, action="append", metavar="NUMBER", help=help_text)
     help_text = "the proxy's interface towards clients of PREFIX, or towards all; the first that fits counts"
     replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=help_text)
     help_text = "captured elsewhere than on the proxy's host: which way packets went there says nothing"

@@ -34,9 +34,6 @@ _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steer
 """Rules are matched separately for each kind."""
 
 
-# explain
-
-
 def explain(options: argparse.Namespace) -> int:
     which = _which(options.which)
     if which is None:
@@ -152,9 +149,6 @@ def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
     return f"{name}: does not match: {rule['failed']}"
 
 
-# events
-
-
 def events(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
@@ -224,9 +218,6 @@ class EventLines:
         rule = f" ({event['rule']})" if event["rule"] and event["rule"] not in event["text"] else ""
         clock = when.strftime("%H:%M:%S.%f")[:-3]
         yield f"{clock}  {event['kind']:<10}  {event['token'] or '-':<8}  {event['text']}{rule}"
-
-
-# reload
 
 
 def reload(options: argparse.Namespace) -> int:

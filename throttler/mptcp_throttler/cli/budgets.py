@@ -34,9 +34,6 @@ from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, LedgerError, ch
 ALL, END = "all", "end"
 
 
-# quota
-
-
 def quota(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
@@ -111,9 +108,6 @@ def _print_accounts(accounts: Iterable[dict[str, Any]]) -> None:
     # emoji: ":a:" in an IPv6 address would become a picture.
     width = None if sys.stdout.isatty() else 120
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
-
-
-# grant
 
 
 def grant(options: argparse.Namespace) -> int:

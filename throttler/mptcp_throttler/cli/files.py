@@ -38,9 +38,6 @@ from mptcp_throttler.views.words import address_text, metered_reason, steered_re
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
-# check
-
-
 def check(options: argparse.Namespace) -> int:
     if options.policy is not None:
         policy = _noted_policy(options.policy, None)
@@ -78,9 +75,6 @@ def _noted_policy(path: Path, settings: Settings | None) -> Policy:
 
 def _no_errors(path: Path, policy: Policy) -> str:
     return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
-
-
-# plan
 
 
 def plan(options: argparse.Namespace) -> int:

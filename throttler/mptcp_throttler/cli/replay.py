@@ -69,7 +69,7 @@ def replay(options: argparse.Namespace) -> int:
         complain(error)
         return FAILED
     show(run.finish())
-    notes = [*_unread(capture), *_untracked(run), *_unseen(run, named)]
+    notes = list(_notes(run, capture, named))
     if options.json:
         print(_summary_json(run, notes))
     else:
@@ -167,16 +167,15 @@ def _summary(run: Replay) -> Iterator[str]:
 
 def _summary_json(run: Replay, notes: list[str]) -> str:
     """Return the totals as the last JSON line."""
+    shown = {"time": run.now, "kind": "summary", "connections": run.connections, "subflows": run.subflows}
     rules = {
         rule: {"caps": each.caps, "seconds": each.seconds, "bytes": each.carried} for rule, each in run.rules.items()
     }
-    counts = {"connections": run.connections, "subflows": run.subflows, "segments": run.segments}
-    shown = {"rules": rules, "budgets": run.accounts(), "notes": notes}
-    return json.dumps({"time": run.now, "kind": "summary", **counts, **shown})
+    return json.dumps({**shown, "segments": run.segments, "rules": rules, "budgets": run.accounts(), "notes": notes})
 
 
-def _unread(capture: CaptureFile) -> Iterator[str]:
-    """Yield which packets of the capture were not read, and why."""
+def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:
+    """Yield what the timeline lacks, and why; *named*: whether any segment's interface is known."""
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():
@@ -184,20 +183,12 @@ def _unread(capture: CaptureFile) -> Iterator[str]:
         yield f"{counted(foreign, 'packet')} of link type {kinds} not read; known are {KNOWN_LINK_TYPES}"
     if cut := capture.cut:
         yield f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
-
-
-def _untracked(run: Replay) -> Iterator[str]:
-    """Yield what the timeline lacks, and why."""
     if run.older:
         began = f"{counted(run.older, 'subflow')} began before the capture"
         yield f"{began}: not tracked; a daemon takes them from the kernel"
     for name, (what, about) in _NOTES.items():
         if count := run.counters[name]:
             yield f"{counted(count, what)}{about}"
-
-
-def _unseen(run: Replay, named: bool) -> Iterator[str]:
-    """Yield why the proxy, or paths identified by interfaces, may be missing from the result."""
     if not run.segments:
         yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; another one is given by --port"
     paths = [name for name, path in run.policy.paths.items() if path.interfaces is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import grp
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +73,11 @@ def answering(path: Path) -> Iterator[None]:
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise Absent(f"no daemon answers at {path}; is it running?") from error
     except PermissionError as error:
-        raise Absent(f"you may not ask {path}: it answers root and the group {_group_of(path)}") from error
+        try:
+            group = grp.getgrgid(path.stat().st_gid).gr_name
+        except (OSError, KeyError):
+            group = "that owns it"
+        raise Absent(f"you may not ask {path}: it answers root and the group {group}") from error
     except TimeoutError as error:
         raise Absent(f"the daemon at {path} does not answer in time") from error
     except OSError as error:
@@ -92,12 +97,3 @@ def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
         if kind in wanted and wanted[kind] not in known:
             those = ", ".join(known) or "none"
             journal.say(f"note: the policy in force has no {kind} {wanted[kind]}; its {kind}s: {those}")
-
-
-def _group_of(path: Path) -> str:
-    import grp
-
-    try:
-        return grp.getgrgid(path.stat().st_gid).gr_name
-    except (OSError, KeyError):
-        return "that owns it"

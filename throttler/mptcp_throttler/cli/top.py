@@ -162,9 +162,6 @@ def _keys_at_once(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
 
 
-# The table
-
-
 def complete_rates(answer: Answer, before: Answer) -> None:
     """Set the rates of *answer* that the daemon does not know yet, from the bytes in it and in the answer *before*."""
     seconds = answer["time"] - before["time"]
@@ -272,9 +269,6 @@ def _heading(connection: Answer, now: float) -> str:
         f"{amount(connection['bytes_sent'] + connection['bytes_received'])}B  "
         f"{duration(now - connection['since'])}{relaxed}"
     )
-
-
-# Short figures; None is a dash
 
 
 def amount(value: float | None) -> str:

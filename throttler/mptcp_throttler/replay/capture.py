@@ -17,15 +17,7 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, network_header, parse_frame, transport
 
 _COOKED, _COOKED_2 = 113, 276
-_LINK_HEADERS: Final = {
-    1: ETHERNET,
-    _COOKED: LINUX_COOKED,
-    12: RAW_IP,
-    14: RAW_IP,
-    101: RAW_IP,
-    228: RAW_IP,
-    229: RAW_IP,
-}
+_LINK_HEADERS: Final = {1: ETHERNET, _COOKED: LINUX_COOKED} | dict.fromkeys((12, 14, 101, 228, 229), RAW_IP)
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
 _SENT_BY_US: Final = {0: False, 4: True}
 """Packet types of cooked captures: sent to this host, sent by it. Others are copies of other hosts' packets."""

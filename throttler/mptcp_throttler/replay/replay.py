@@ -11,7 +11,6 @@ time of the capture. Differences from the daemon:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,15 +18,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.mptcp.model import (
-    Connection,
-    Event,
-    EventKind,
-    FourTuple,
-    KernelSubflow,
-    Segment,
-    TcpFlag,
-)
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, TcpFlag
 from mptcp_throttler.mptcp.options import Dss
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.anticipation import Anticipation
@@ -104,8 +95,8 @@ class Carried:
             self.down += new
         return True
 
-    def of(self, direction: Direction) -> int:
-        return self.down if direction is Direction.DOWN else self.up
+
+_NOTHING: Final = Carried(0)
 
 
 @dataclass(slots=True)
@@ -144,7 +135,6 @@ class Replay:
         self._active: dict[FourTuple, Carried] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}
         """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
-        self._cookies = itertools.count(1)
         self._moved: set[FourTuple] = set()
         """Subflows that carried data since the last sample."""
         self._tick = self._sample = self._change = math.inf
@@ -197,7 +187,7 @@ class Replay:
             self.first = self.now = to
             self._tick = to + TICK_SECONDS
             self._open = self.policy.open_rules(to)
-            self._change = self._next_change()
+            self._change = self.policy.next_change(to) or math.inf
         while (due := self._next_due()) <= to:
             self.now = max(self.now, due)
             yield from self._due()
@@ -224,14 +214,10 @@ class Replay:
                 if was is not is_now and self._tracker.connections:
                     text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
                     yield Entry(now, "clock", text, details={"rule": rule.name})
-            self._change = self._next_change()
+            self._change = self.policy.next_change(now) or math.inf
             yield from self._decide(list(self._tracker.connections))
         if self._sample <= now:
             yield from self._sample_budgets()
-
-    def _next_change(self) -> float:
-        change = self.policy.next_change(self.now)
-        return math.inf if change is None else change
 
     def _interface(self, remote: bytes, captured: str) -> str:
         address = ip_address(remote)
@@ -270,7 +256,7 @@ class Replay:
             self.connections += event.kind is EventKind.CONNECTION_OPENED
             if event.kind is EventKind.SUBFLOW_ACTIVE and four_tuple is not None:
                 self.subflows += 1
-                self._active[four_tuple] = Carried(next(self._cookies), event.token)
+                self._active[four_tuple] = Carried(self.subflows, event.token)
             elif event.kind is EventKind.SUBFLOW_CLOSED and four_tuple is not None:
                 closed.append(four_tuple)
             yield self._entry(event)
@@ -296,7 +282,7 @@ class Replay:
             case EventKind.SUBFLOW_ACTIVE:
                 kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
             case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
-                carried = self._active.get(four_tuple, Carried(0))
+                carried = self._active.get(four_tuple, _NOTHING)
                 sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
                 kind, text = "closed", f"has ended: {detail}; {sizes}"
             case EventKind.SUBFLOW_CHANGED:
@@ -325,17 +311,14 @@ class Replay:
                 self._anticipation.forget(token, self.now)
                 self._budgets.forget(token)
             else:
-                after = {(each.four_tuple, each.direction): each for each in self._evaluate(connection)}
-                self._verdicts[token] = after
+                expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
+                verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
+                verdicts = self._budgets.apply(connection, verdicts, self.now)
+                after = self._verdicts[token] = {(each.four_tuple, each.direction): each for each in verdicts}
             for key, verdict in after.items():
                 yield from self._changed(token, key, before.get(key), verdict)
             for key in before.keys() - after.keys() & self._caps.keys():
                 yield self._end_cap(key, token)
-
-    def _evaluate(self, connection: Connection) -> tuple[Verdict, ...]:
-        expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
-        verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
-        return self._budgets.apply(connection, verdicts, self.now)
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
         throttle, scope = verdict.throttle, verdict.scope
@@ -377,7 +360,8 @@ class Replay:
         return Entry(self.now, "lifted", text, token, key[0], details=details)
 
     def _carried(self, key: _Key) -> int:
-        return self._active[key[0]].of(key[1]) if key[0] in self._active else 0
+        carried = self._active.get(key[0], _NOTHING)
+        return carried.down if key[1] is Direction.DOWN else carried.up
 
     def _sample_budgets(self) -> Iterator[Entry]:
         """Give the budgets captured bytes in place of socket samples; yield steps reached and changed decisions."""
