@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, tzinfo
 from ipaddress import ip_network
 from pathlib import Path
@@ -157,7 +157,7 @@ def _summary(run: Replay) -> Iterator[str]:
         f"{counted(run.segments, 'segment')} of the proxy's in {seconds:.1f} s"
     )
     for rule, caps in run.rules.items():
-        sizes = f"{caps.seconds:.1f} s and {approximate_size(caps.carried)} in all"
+        sizes = f"{caps.seconds:.1f} s and {approximate_size(caps.bytes)} in all"
         yield f"rule {rule}: {counted(caps.caps, 'cap')}, {sizes}"
     for each in run.accounts():
         whose = f" of client {each['client']}" if each["client"] else ""
@@ -168,9 +168,7 @@ def _summary(run: Replay) -> Iterator[str]:
 def _summary_json(run: Replay, notes: list[str]) -> str:
     """Return the totals as the last JSON line."""
     shown = {"time": run.now, "kind": "summary", "connections": run.connections, "subflows": run.subflows}
-    rules = {
-        rule: {"caps": each.caps, "seconds": each.seconds, "bytes": each.carried} for rule, each in run.rules.items()
-    }
+    rules = {rule: asdict(caps) for rule, caps in run.rules.items()}
     return json.dumps({**shown, "segments": run.segments, "rules": rules, "budgets": run.accounts(), "notes": notes})
 
 

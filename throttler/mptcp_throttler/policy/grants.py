@@ -1,6 +1,6 @@
 """Grants to a client: no caps until a time, or more volume. Pure.
 
-More volume is subtracted from the used volume (``storage.budget_ledger``) at once; its grant is only a note.
+More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only a note.
 """
 
 from __future__ import annotations

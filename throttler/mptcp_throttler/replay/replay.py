@@ -106,8 +106,8 @@ class CapTotals:
     caps: int = 0
     """How often a subflow was capped; directions count separately."""
     seconds: float = 0.0
-    carried: int = 0
-    """Captured bytes under the caps; no cap was applied to them."""
+    bytes: int = 0
+    """Captured, under the caps; no cap was applied to them."""
 
 
 class Replay:
@@ -352,7 +352,7 @@ class Replay:
         seconds, carried = self.now - since, self._carried(key) - before
         total = self.rules[rule]
         total.seconds += seconds
-        total.carried += carried
+        total.bytes += carried
         why = "" if verdict is None else f": {verdict.reason}"
         upload = "upload: " if key[1] is Direction.UP else ""
         text = f"{upload}cap of rule {rule} is over after {seconds:.1f} s, {approximate_size(carried)}{why}"

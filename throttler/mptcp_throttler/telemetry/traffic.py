@@ -342,13 +342,10 @@ class Traffic(Consumer):
     def _sample(subflow: _Carried, socket: KernelSubflow) -> None:
         acked, received = socket.bytes_acked, socket.bytes_received
         if subflow.cookie != socket.cookie:
-            subflow.cookie, subflow.sampled = socket.cookie, socket.read
+            subflow.cookie = socket.cookie
             subflow.acked = subflow.received = 0
-            subflow.count(acked, received)
             subflow.sent_rate = subflow.received_rate = None
-            return
-        span = socket.read - subflow.sampled
-        if span > 0:
+        elif (span := socket.read - subflow.sampled) > 0:
             subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
             subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
         subflow.sampled = socket.read
@@ -416,10 +413,7 @@ class Traffic(Consumer):
         self._reported.drop_until(now - REPORTED_SECONDS)
 
     def _place(self, key: PathKey) -> PathTotal:
-        total = self.paths.get(key)
-        if total is None:
-            total = self.paths[key] = PathTotal(key)
-        return total
+        return self.paths.get(key) or self.paths.setdefault(key, PathTotal(key))
 
     def _class(self, scope: ScopeKey, throttle: Throttle) -> _CapClass:
         """Return the class of *scope*; set its limits to *throttle*."""
