@@ -17,6 +17,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from mptcp_common import journal
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names, status_socket
@@ -56,12 +57,11 @@ def _which(text: str) -> dict[str, str] | None:
         pass
     if _TOKEN.fullmatch(text):
         return {"token": text}
-    host, colon, port = text.rpartition(":")
     try:
-        ip_address(host.removeprefix("[").removesuffix("]"))
+        address_and_port(text)
     except ValueError:
         return None
-    return {"endpoint": text} if colon and port.isascii() and port.isdigit() and int(port) < 65536 else None
+    return {"endpoint": text}
 
 
 def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:

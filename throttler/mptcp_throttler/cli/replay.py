@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from mptcp_common import journal
+from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
@@ -26,7 +27,6 @@ from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, Captu
 from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.words import end_text
 
-DEFAULT_PORT = 3128
 _CLOCK: Final = "%H:%M:%S.%f"
 _BY_TIME: Final = ("segment", "clock", "budget")
 """Kinds of entries that the segment before them did not cause."""
@@ -87,7 +87,7 @@ def _replay_of(options: argparse.Namespace) -> Replay:
     if options.config is not None or options.policy is None:
         settings = read_settings(options.config or DEFAULT_SETTINGS)
     policy = policy_with_warnings(options.policy or settings.policy if settings else options.policy, None)
-    ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (DEFAULT_PORT,))
+    ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (PROXY_PORT,))
     interfaces = tuple(_interface(text) for text in options.interface or ())
     if not interfaces and settings is not None and len(settings.interfaces) == 1:
         interfaces = ((None, settings.interfaces[0]),)

@@ -24,15 +24,10 @@ Rate = Annotated[int, Field(ge=0, description="Bits/s.")]
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 EventNumber = Annotated[int, Field(ge=0, description="Number of an event; they have no gaps.")]
-Token = Annotated[
-    str,
-    Field(
-        pattern="^[0-9a-f]{8,9}$", description="The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
-    ),
-]
-Tunnel = Annotated[
-    str, Field(description="Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP.")
-]
+_TOKEN = "The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
+Token = Annotated[str, Field(pattern="^[0-9a-f]{8,9}$", description=_TOKEN)]
+_TUNNEL = "Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP."
+Tunnel = Annotated[str, Field(description=_TUNNEL)]
 Endpoint = Annotated[str, Field(description="`ADDR:PORT`, `[ADDR]:PORT` with IPv6.")]
 EventKindName = Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
 SchemaVersion = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, description="Version of the answers.")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.mptcp.model import unmap
 
@@ -96,16 +97,11 @@ def _address(value: object) -> bytes:
 
 
 def _endpoint(value: object) -> tuple[bytes, int]:
-    if isinstance(value, str):
-        host, _, port = value.rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        try:
-            packed = ip_address(bare).packed
-        except ValueError:
-            packed = b""
-        if packed and (len(packed) == 4 or bare != host) and port.isascii() and port.isdigit() and int(port) < 1 << 16:
-            return unmap(packed), int(port)
-    raise ValueError("is not an address with a port, such as 192.0.2.1:40000 or [2001:db8::1]:40000")
+    try:
+        address, port = address_and_port(value)
+    except ValueError:
+        raise ValueError("is not an address with a port, such as 192.0.2.1:40000 or [2001:db8::1]:40000") from None
+    return unmap(ip_address(address).packed), port
 
 
 def _token(value: object) -> int:
