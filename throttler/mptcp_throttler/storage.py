@@ -24,11 +24,9 @@ from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.grants import Grant
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-GRANTS = "grants.json"
-"""File name of the grants, in the ledger's directory."""
+GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
 _MOST_GRANTS = 10_000
-_LATEST = 1 << 33
-"""Seconds since the epoch: beyond, some calendars have no dates."""
+_LATEST = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
 _WAIT_SECONDS = 5.0
 _OWNER_ALONE = 0o600
 _DIRECTORY_MODE = 0o700

@@ -23,12 +23,9 @@ from mptcp_common.units import counted, format_rate
 from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names, status_socket
 from mptcp_throttler.policy.schedule import moment_text
 
-FOLLOW_SECONDS = 1.0
-"""Interval of requests for events."""
-MOST_EVENTS = 10_000
-"""Limit of one answer."""
-RELOAD_SECONDS = 60.0
-"""Longest wait for a reload."""
+FOLLOW_SECONDS = 1.0  # interval of requests for events
+MOST_EVENTS = 10_000  # limit of one answer
+RELOAD_SECONDS = 60.0  # longest wait for a reload
 _PAUSE_SECONDS = 0.1
 _TOKEN = re.compile("[0-9a-fA-F]{1,8}")
 _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}

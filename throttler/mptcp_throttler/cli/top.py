@@ -33,8 +33,7 @@ from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
 
 ASK_SECONDS: Final = 1.0
-MOST_CONNECTIONS: Final = 200
-"""Limit of one request."""
+MOST_CONNECTIONS: Final = 200  # limit of one request
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
 _INDENT: Final = " "
@@ -52,8 +51,7 @@ class _Column(NamedTuple):
     key: str
     width: int
     right: bool = False
-    widest: int = 0
-    """Width to which it may grow; 0: fixed."""
+    widest: int = 0  # width to which it may grow; 0: fixed
     title: str = ""
 
     def text(self, value: str, width: int) -> str:

@@ -30,8 +30,7 @@ class _Subflow:
         self.proxy_key: bytes | None = None
         self.answer: options.MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
-        self.ended: set[bool] = set()
-        """The sides that sent a FIN; True is the client."""
+        self.ended: set[bool] = set()  # the sides that sent a FIN; True is the client
 
 
 class Endpoint:

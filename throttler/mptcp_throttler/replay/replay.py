@@ -35,10 +35,8 @@ from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.words import steered_reason
 
-TICK_SECONDS: Final = 1.0
-"""Interval of the checks for expired subflows and budget periods."""
-SAMPLE_SECONDS: Final = 0.1
-"""The daemon's sampling interval near the next step of a budget."""
+TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
+SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MOST_ACCOUNTS: Final = 20
 """Budget accounts in the summary; if the policy has more budgets, one of each."""
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
@@ -57,8 +55,7 @@ class Entry:
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
-    sender: str | None = None
-    """Of a segment: client or proxy."""
+    sender: str | None = None  # of a segment: client or proxy
     details: Mapping[str, str | int | None] = field(default_factory=dict)
     """What JSON has besides: path, rule, rate, ceil, direction."""
 
@@ -103,11 +100,9 @@ _NOTHING: Final = Carried(0)
 class CapTotals:
     """Totals of the caps of one rule."""
 
-    caps: int = 0
-    """How often a subflow was capped; directions count separately."""
+    caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
-    bytes: int = 0
-    """Captured, under the caps; no cap was applied to them."""
+    bytes: int = 0  # captured, under the caps; no cap was applied to them
 
 
 class Replay:
@@ -118,8 +113,7 @@ class Replay:
         match counts; without a match, the interface that the capture names."""
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
-        self.older = 0
-        """Subflows with MPTCP options whose SYN is not in the capture."""
+        self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
         self.first: float | None = None
         self.now = 0.0
         """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
@@ -135,8 +129,7 @@ class Replay:
         self._active: dict[FourTuple, Carried] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}
         """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
-        self._moved: set[FourTuple] = set()
-        """Subflows that carried data since the last sample."""
+        self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
         """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""
         self._open: tuple[bool, ...] = ()

@@ -15,10 +15,8 @@ CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 
 MAX_CAP_SECONDS: Final = 60.0
 """A longer time has another cause than the decision, such as a repair."""
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-MAX_JOIN_SECONDS: Final = 10.0
-"""A later entry has another cause than the join."""
-MAX_REMEMBERED: Final = 1024
-"""Bound of each table of :class:`JoinLatency`."""
+MAX_JOIN_SECONDS: Final = 10.0  # a later entry has another cause than the join
+MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
 
 
 class LatencyHistogram:
@@ -70,8 +68,7 @@ class JoinLatency(LatencyHistogram):
         """Capture times of joins without a kernel event yet; the oldest first."""
         self._waiting: dict[FourTuple, float] = {}
         """Capture times of joins, by the subflow that waits for its entry; the oldest first."""
-        self._made: dict[FourTuple, float] = {}
-        """When entries were made, the oldest first."""
+        self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
         """Note that the last packet of a join was *captured* before the kernel's event."""

@@ -25,18 +25,15 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
-SWEEP_SHARE = 0.02
-"""Share of a processor for sweeps that only the totals need."""
+SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0
 """How long to wait for the meter: a socket that lost its path tries to send for this long."""
 MAX_CLOSED = 16_384
 """Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately."""
 REPORTED_SECONDS = 10.0
 """How long a report waits for the end of its subflow. Most reports are of plain TCP."""
-SLICE = 256
-"""Subflows counted at a time: about 0.2 ms."""
-MAX_CAPS = 4096
-"""Cap totals kept, those of former policies included."""
+SLICE = 256  # subflows counted at a time: about 0.2 ms
+MAX_CAPS = 4096  # cap totals kept, those of former policies included
 
 
 class PathKey(NamedTuple):
@@ -77,8 +74,7 @@ class CapTotal:
     subflows: int = 0
     limits: dict[Limits, int] = field(default_factory=dict)
     """Number of classes with each limits."""
-    shared: int = 0
-    """Number of classes that also have subflows of another path or rule."""
+    shared: int = 0  # number of classes that also have subflows of another path or rule
 
     def add(self, limits: Limits) -> None:
         self.limits[limits] = self.limits.get(limits, 0) + 1
@@ -142,11 +138,9 @@ class Rates(NamedTuple):
 class _Standing(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
-    since: float
-    """When it got or lost the cap, or the cap's rate changed; monotonic seconds."""
+    since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
-    of_class: _CapClass | None = None
-    """None after the subflow closed."""
+    of_class: _CapClass | None = None  # None after the subflow closed
     limits: Limits | None = None
     """None for a cap that balances loads, whose limits change all the time."""
 
@@ -157,8 +151,7 @@ class _Carried:
     place: PathTotal
     down: _Standing
     up: _Standing
-    cookie: int | None = None
-    """None before its first sample."""
+    cookie: int | None = None  # None before its first sample
     acked: int = 0
     received: int = 0
     sampled: float = 0.0
@@ -199,15 +192,13 @@ class Traffic(Consumer):
     """The traffic of one daemon."""
 
     interval = float("inf")
-    period = 0.1
-    """Costs nothing while no sweep is due: see :meth:`watches_any`."""
+    period = 0.1  # costs nothing while no sweep is due: see watches_any
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
         """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
-        self.clients: Counter[bytes] = Counter()
-        """Connections of each client."""
+        self.clients: Counter[bytes] = Counter()  # connections of each client
         self._client_of: dict[int, bytes] = {}
         self.capped = 0
         """Subflows with a cap, as decided; counted once if both directions have one."""
@@ -217,8 +208,7 @@ class Traffic(Consumer):
         """Subflows without a verdict that the meter may still report."""
         self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
         """The meter's early reports: cookie, bytes sent and received."""
-        self.counted = clock()
-        """When all sockets were last counted, monotonic seconds."""
+        self.counted = clock()  # when all sockets were last counted, monotonic seconds
         self._begun = False
         self._due = 0.0
         self._clock = clock

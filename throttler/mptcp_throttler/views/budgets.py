@@ -24,8 +24,7 @@ class _Total:
     """All accounts of one budget together."""
 
     budget: Budget
-    rule: str
-    """The first one that feeds the budget."""
+    rule: str  # the first one that feeds the budget
     begin: int
     end: int
     accounts: int = 0

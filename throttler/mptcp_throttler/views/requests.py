@@ -15,8 +15,7 @@ from mptcp_common.endpoints import address_and_port
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.mptcp.model import unmap
 
-LARGEST_REQUEST: Final = 64 * 1024
-"""Bytes of the line."""
+LARGEST_REQUEST: Final = 64 * 1024  # bytes of the line
 STATUS: Final = "status"
 _TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
@@ -30,8 +29,7 @@ class Request:
     """One request. Its arguments are checked; addresses are packed, endpoints packed with their port."""
 
     query: str
-    arguments: Mapping[str, Any]
-    """Those that were given, and those that have a default."""
+    arguments: Mapping[str, Any]  # those that were given, and those that have a default
 
     def get(self, name: str) -> Any:
         return self.arguments.get(name)
