@@ -23,8 +23,8 @@ class _Subflow:
     """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
-        self.client_sequence = syn.sequence
-        self.proxy_sequence: int | None = None
+        self.client_next = _after(syn.sequence)
+        self.proxy_next: int | None = None
         self.join = join
         self.token = None if join is None else join.token
         self.proxy_key: bytes | None = None
@@ -58,6 +58,7 @@ class Endpoint:
             elif flags & _ACK and not from_client:
                 self._syn_ack(segment, four_tuple)
             return []
+        side = "client" if from_client else "proxy"
         events = self._third_ack(segment, four_tuple) if from_client else []
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
@@ -71,11 +72,11 @@ class Endpoint:
         if fastclose is not None and known is not None and compare_digest(known[from_client], fastclose.receiver_key):
             for each in [ends for ends, other in self._established.items() if other.token == subflow.token]:
                 del self._established[each]
-            detail = f"MP_FASTCLOSE from the {_side(from_client)}"
+            detail = f"MP_FASTCLOSE from the {side}"
             return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
         subflow.ended |= {from_client} if flags & _FIN else set()
         if flags & _RST or len(subflow.ended) == 2:
-            detail = f"{'RST' if flags & _RST else 'FIN'} from the {_side(from_client)}"
+            detail = f"{'RST' if flags & _RST else 'FIN'} from the {side}"
             reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]
@@ -87,28 +88,23 @@ class Endpoint:
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             before = self._handshakes.get(four_tuple)
-            if before is None or before.client_sequence != segment.sequence:
+            if before is None or before.client_next != _after(segment.sequence):
                 self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
 
     def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
         subflow = self._handshakes.get(four_tuple)
-        if subflow is None or segment.acknowledgment != _after(subflow.client_sequence):
+        if subflow is None or segment.acknowledgment != subflow.client_next:
             return
         capable = segment.option(options.MpCapable)
         if subflow.join is not None:
             subflow.answer = segment.option(options.MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
             subflow.proxy_key, subflow.token = capable.sender_key, keys.token(capable.sender_key)
-        subflow.proxy_sequence = segment.sequence
+        subflow.proxy_next = _after(segment.sequence)
 
     def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
         subflow = self._handshakes.get(four_tuple)
-        if (
-            subflow is None
-            or subflow.token is None
-            or subflow.proxy_sequence is None
-            or segment.acknowledgment != _after(subflow.proxy_sequence)
-        ):
+        if subflow is None or subflow.token is None or segment.acknowledgment != subflow.proxy_next:
             return []
         capable, proof = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
         if subflow.join is None:
@@ -147,7 +143,3 @@ class Endpoint:
 
 def _after(sequence: int) -> int:
     return (sequence + 1) & 0xFFFFFFFF
-
-
-def _side(from_client: bool) -> str:
-    return "client" if from_client else "proxy"
