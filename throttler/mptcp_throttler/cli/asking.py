@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, tzinfo
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from mptcp_common import journal
@@ -83,25 +83,24 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
         yield f"and {counted(more, 'older connection')}"
 
 
-class _Clock:
+class _Clock(NamedTuple):
     """Formats times for people, relative to today."""
 
-    def __init__(self, now: float, zone: tzinfo | None, policys: tzinfo) -> None:
-        self._zone = zone
-        self._policys = policys
-        self._now = now
+    now: float
+    zone: tzinfo | None
+    policys: tzinfo
 
     def at(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
-        when, today = (datetime.fromtimestamp(each, self._zone).astimezone(self._zone) for each in (time, self._now))
+        when, today = (datetime.fromtimestamp(each, self.zone).astimezone(self.zone) for each in (time, self.now))
         clock = when.strftime("%H:%M:%S")
-        if when.utcoffset() != datetime.fromtimestamp(time, self._policys).utcoffset():
+        if when.utcoffset() != datetime.fromtimestamp(time, self.policys).utcoffset():
             clock += f" {when.tzname()}"
         return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
 
     def hour(self, time: float) -> str:
         """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
-        return f"{moment_text(time, self._now, self._policys)} ({self._policys})"
+        return f"{moment_text(time, self.now, self.policys)} ({self.policys})"
 
 
 def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
