@@ -44,7 +44,7 @@ PROGRAM = """
 import subprocess, sys
 from pathlib import Path
 from mptcp_throttler.policy.budget import Account, Usage
-from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
+from mptcp_throttler.storage import Ledger, LedgerError
 
 directory = Path(sys.argv[1])
 ledger = Ledger(directory / "ledger.sqlite")

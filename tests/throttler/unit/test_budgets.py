@@ -24,6 +24,7 @@ from sampling import observed
 from short_budgets import POLICY, at, policy
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.cli.budgets import ledger_accounts
 from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
@@ -32,8 +33,7 @@ from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
 from mptcp_throttler.stages.stage import Samples
-from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
-from mptcp_throttler.views.budget_table import ledger_accounts
+from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
 
 FT = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
 BOOT = BOOT_ID.read_text().strip()

@@ -10,7 +10,7 @@ from test_budgets import BOOT, Host, played, usage
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.runtime.budgets import SURE_SECONDS
-from mptcp_throttler.storage.budget_ledger import Ledger
+from mptcp_throttler.storage import Ledger
 
 DAY = 86_400
 USED = Account("lte", "10.77.1.2", int(at("2026-11-01 00:00")))

@@ -19,13 +19,13 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_daemon_births import happens
 
 from mptcp_common.status_client import ask
-from mptcp_throttler.cli.daemon import reload_outcome
+from mptcp_throttler.cli.asking import reload_outcome
+from mptcp_throttler.cli.status import print_status
 from mptcp_throttler.config.files import news_of_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import logs
 from mptcp_throttler.runtime.logs import Lines
 from mptcp_throttler.shaping.model import Target
-from mptcp_throttler.views.status_table import print_status
 
 BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
 

@@ -17,8 +17,7 @@ from answering_socket import answering
 
 from mptcp_common import status_client
 from mptcp_throttler.cli import main
-from mptcp_throttler.views.event_lines import EventLines
-from mptcp_throttler.views.explanation import explanation
+from mptcp_throttler.cli.asking import EventLines, explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}

@@ -17,8 +17,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.shaping.birth import AS_USUAL
-from mptcp_throttler.storage import grants
-from mptcp_throttler.storage.budget_ledger import Ledger
+from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, change_grants, read_grants
 
 CLIENT = "10.1.0.1"
 BUDGET = PATHS + (
@@ -35,9 +34,9 @@ async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, CLIENT, "10.2.0.1")
     kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2", port=40_001)
-    path = tmp_path / grants.NAME
+    path = tmp_path / GRANTS
     now = int(time.time())
-    grants.change(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
+    change_grants(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
     async with running(tmp_path, CAPPED, kernel) as scene:
         await until(lambda: scene.engine.capped == 1)
         births = kernel.pacing.births
@@ -48,7 +47,7 @@ async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
         assert "alice" in explained["reason"]
         now = int(time.time())
         fresh = Grant(CLIENT, now + 2, now + 4, "bob"), Grant("10.1.0.2", now, now + 7200)
-        grants.change(path, lambda _: fresh)
+        change_grants(path, lambda _: fresh)
         await until(lambda: scene.engine.capped == 1)
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
@@ -76,11 +75,11 @@ def test_the_command_grants_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(command) == DONE
     assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
-    (found,) = (each for each in grants.read(tmp_path / grants.NAME) if each.client == CLIENT)
+    (found,) = (each for each in read_grants(tmp_path / GRANTS) if each.client == CLIENT)
     assert found.until - found.since == 3600
     assert main([*command, CLIENT, "end"]) == DONE
     assert main([*command, CLIENT, "end"]) == FAILED
-    assert len(grants.read(tmp_path / grants.NAME)) == 1
+    assert len(read_grants(tmp_path / GRANTS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_a_mistake_is_one_line_and_grants_nothing(
     Ledger(tmp_path / "ledger.sqlite").close()
     assert main(["grant", "--config", str(settings), *words]) == FAILED
     assert capsys.readouterr().err.count("\n") == 1
-    assert grants.read(tmp_path / grants.NAME) == ()
+    assert read_grants(tmp_path / GRANTS) == ()
 
 
 def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +135,8 @@ def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
-    path = tmp_path / grants.NAME
-    grants.change(path, lambda _: [Grant(CLIENT, 0, 1)])
+    path = tmp_path / GRANTS
+    change_grants(path, lambda _: [Grant(CLIENT, 0, 1)])
     path.chmod(0o666)
-    with pytest.raises(grants.GrantsError):
-        grants.read(path)
+    with pytest.raises(GrantsError):
+        read_grants(path)

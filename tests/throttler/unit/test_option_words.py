@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.options import parse_options
-from mptcp_throttler.replay.timeline import in_words
+from mptcp_throttler.replay.words import in_words
 
 SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
 

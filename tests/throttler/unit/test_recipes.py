@@ -16,7 +16,7 @@ import pytest
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.storage.budget_ledger import Ledger
+from mptcp_throttler.storage import Ledger
 
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = (ROOT / "docs/recipes.md").read_text()

@@ -16,7 +16,7 @@ from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.state_file import open_lock, read_state, write_state
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
-from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
+from mptcp_throttler.storage import Ledger, LedgerError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
 
+from mptcp_throttler.cli.asking import explanation
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.events import MAX_EVENTS
-from mptcp_throttler.views.explanation import explanation
 
 
 def explained(scene: Scene, **request: object) -> list[dict[str, Any]]:

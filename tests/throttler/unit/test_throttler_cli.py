@@ -30,7 +30,7 @@ from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR
-from mptcp_throttler.storage.budget_ledger import Ledger
+from mptcp_throttler.storage import Ledger
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/throttler/golden"

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from status_answers import NOW, capped, connection, many, page, subflow
 
 from mptcp_throttler.cli import main
-from mptcp_throttler.views import compact
-from mptcp_throttler.views.top import rates_between, table
+from mptcp_throttler.cli.top import amount, complete_rates, duration, milliseconds, percent, table
 
 
 def shown(answer: dict[str, Any], width: int = 80) -> list[str]:
-    return [line.text for line in table(answer, rates_between(None, answer), width)]
+    return [line.text for line in table(answer, width)]
 
 
 def test_eighty_columns_hold_what_changes_and_why() -> None:
@@ -57,7 +56,8 @@ def test_the_state_of_a_cap_is_told(changes: dict[str, Any], state: str) -> None
 
 
 def test_a_cap_on_the_upload_has_a_line_of_its_own() -> None:
-    upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "reason": "upload: rule up …"}
+    upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "landing": False}
+    upload["reason"] = "upload: rule up …"
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload))))
     assert lines[4].split() == ["upload", "2M", "held"]
     assert lines[5] == "    upload: rule up …"
@@ -78,11 +78,17 @@ def test_rates_that_the_daemon_does_not_know_are_differences() -> None:
         flow = subflow("10.0.0.1:1", bytes_sent=sent, rate_sent=None, rate_received=None)
         return page(connection(0, flow), at=NOW + seconds)
 
-    key = ("4f037d87", "10.0.0.1:1")
-    assert rates_between(None, at(0, 0))[key] == (None, None)
-    assert rates_between(at(0, 1_000_000), at(2, 2_000_000))[key] == (4_000_000.0, 0.0)
-    assert rates_between(at(0, 1_000_000), at(0, 2_000_000))[key] == (None, None), "no time has passed"
-    assert rates_between(at(0, 1_000_000), at(1, 5))[key][0] == 0.0, "another socket of that name"
+    def rates(before: dict[str, Any], after: dict[str, Any]) -> tuple[float | None, float | None]:
+        complete_rates(after, before)
+        ((only,),) = (each["subflows"] for each in after["connections"])
+        return only["rate_sent"], only["rate_received"]
+
+    assert rates(page(total=0), at(0, 0)) == (None, None)
+    assert rates(at(0, 1_000_000), at(2, 2_000_000)) == (4_000_000.0, 0.0)
+    assert rates(at(0, 1_000_000), at(0, 2_000_000)) == (None, None), "no time has passed"
+    assert rates(at(0, 1_000_000), at(1, 5))[0] == 0.0, "another socket of that name"
+    known = page(connection(0, subflow("10.0.0.1:1", bytes_sent=9, rate_sent=7, rate_received=8)), at=NOW + 2)
+    assert rates(at(0, 1), known) == (7, 8)
 
 
 @given(st.integers(1, 250), st.integers(0, 40))
@@ -93,10 +99,10 @@ def test_lines_fit_any_terminal(width: int, count: int) -> None:
 
 @given(st.floats(0, 1e13))
 def test_figures_fit_their_columns(value: float) -> None:
-    assert len(compact.amount(value)) <= 5 or value >= 1e13
-    assert len(compact.duration(value)) <= 4
-    assert len(compact.milliseconds(value)) <= 5
-    assert len(compact.percent(min(value, 1))) <= 4
+    assert len(amount(value)) <= 5 or value >= 1e13
+    assert len(duration(value)) <= 4
+    assert len(milliseconds(value)) <= 5
+    assert len(percent(min(value, 1))) <= 4
 
 
 def test_long_ipv6_addresses_keep_their_port() -> None:

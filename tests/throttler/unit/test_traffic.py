@@ -15,9 +15,8 @@ from mptcp_throttler.policy.model import Direction, Onset, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.telemetry import traffic
-from mptcp_throttler.telemetry.cap_totals import CapKey
 from mptcp_throttler.telemetry.decision import Comparer
-from mptcp_throttler.telemetry.traffic import PathKey, Rates, Traffic
+from mptcp_throttler.telemetry.traffic import CapKey, PathKey, Rates, Traffic
 
 THROTTLE = a_throttle(1_000_000, 1_000_000, None, Share.PATH)
 RULE = a_rule("cap", ("a",), THROTTLE)

@@ -1,17 +1,33 @@
-"""The command ``mptcp-throttler``. Commands import lazily: loading libraries takes longer than the daemon's answer."""
+"""The command ``mptcp-throttler``.
+
+The module of a command is imported when the command runs: loading libraries takes longer than the daemon's answer.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.cli import asking, daemon, files, grants
 from mptcp_throttler.cli.shared import Unanswered
 from mptcp_throttler.config import DEFAULT_SETTINGS
+
+_MODULES = {
+    "run": "daemon",
+    "cleanup": "daemon",
+    "check": "files",
+    "plan": "files",
+    "quota": "budgets",
+    "grant": "budgets",
+    "explain": "asking",
+    "events": "asking",
+    "reload": "asking",
+}
+"""By command; the others have a module of their own name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,22 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     return outcome(
         "mptcp-throttler",
-        lambda: int(options.command(options)),
-        is_daemon=options.command is daemon.run,
+        lambda: _run(options),
+        is_daemon=options.command == "run",
         refusals=lambda: (Unanswered, KernelError),
     )
 
 
-def _top(options: argparse.Namespace) -> int:
-    from mptcp_throttler.cli.top import top
-
-    return top(options)
-
-
-def _replay(options: argparse.Namespace) -> int:
-    from mptcp_throttler.cli.replay import replay
-
-    return replay(options)
+def _run(options: argparse.Namespace) -> int:
+    """Run the command: the function of its name, in its module."""
+    module = import_module(f"mptcp_throttler.cli.{_MODULES.get(options.command, options.command)}")
+    return int(getattr(module, options.command)(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="mptcp-throttler", description="Throttle chosen subflows of Multipath TCP connections, by policy."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, help_text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, description=help_text)
@@ -51,14 +61,11 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")
     run.add_argument("--verbose", action="store_true", help="log every event")
-    run.set_defaults(command=daemon.run)
 
     check = add("check", "Check settings and policy and print every problem; nothing is touched.")
     check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
-    check.set_defaults(command=files.check)
 
-    reload = add("reload", "Have the running daemon take the policy anew, and wait for what becomes of it.")
-    reload.set_defaults(command=daemon.reload)
+    add("reload", "Have the running daemon take the policy anew, and wait for what becomes of it.")
 
     plan = add("plan", "Print what would be done to the kernel, in the words of tc, ipset, iptables or nft.")
     plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
@@ -69,62 +76,51 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--at", metavar="TIME", help=help_text)
     help_text = "evaluate as if so much of a budget were used, lte-month=21GB; may be repeated"
     plan.add_argument("--used", metavar="BUDGET=VOLUME", action="append", default=[], help=help_text)
-    plan.set_defaults(command=files.plan)
 
     status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
     status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
-    status.set_defaults(command=asking.status)
 
     explain = add("explain", "Say of a client or connection which rules were tried, which hold, and what comes next.")
     explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
     explain.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     explain.add_argument("--json", action="store_true", help="print JSON")
-    explain.set_defaults(command=asking.explain)
 
     events = add("events", "Show what happened lately: seen, decided, put into the kernel, by which rule.")
     events.add_argument("--follow", action="store_true", help="go on with what happens, until interrupted")
     events.add_argument("--client", metavar="ADDRESS", help="of this client alone")
     events.add_argument("--token", metavar="TOKEN", help="of this connection alone")
     events.add_argument("--rule", metavar="NAME", help="of this rule alone")
-    events.add_argument(
-        "--limit", type=int, default=1000, metavar="NUMBER", help="at most so many of the latest (default: 1000)"
-    )
+    help_text = "at most so many of the latest (default: 1000)"
+    events.add_argument("--limit", type=int, default=1000, metavar="NUMBER", help=help_text)
     events.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     events.add_argument("--json", action="store_true", help="print JSON, one object a line")
-    events.set_defaults(command=asking.events)
 
     top = add("top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
-    top.add_argument(
-        "--sort", choices=("rate", "bytes", "age", "client"), default="rate", help="what comes first (default: rate)"
-    )
+    help_text = "what comes first (default: rate)"
+    top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=help_text)
     top.add_argument("--client", metavar="ADDRESS", help="of this client alone")
     top.add_argument("--path", metavar="NAME", help="with a subflow on this path")
     top.add_argument("--rule", metavar="NAME", help="with a subflow capped by this rule")
-    top.add_argument(
-        "--limit", type=int, default=50, metavar="NUMBER", help="with --once: at most so many (default: 50)"
-    )
+    help_text = "with --once: at most so many (default: 50)"
+    top.add_argument("--limit", type=int, default=50, metavar="NUMBER", help=help_text)
     top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
-    top.set_defaults(command=_top)
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
     quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
     quota.add_argument("--rule", metavar="NAME", help="this budget, or this rule's, alone")
     quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
     quota.add_argument("--json", action="store_true", help="print JSON")
-    quota.set_defaults(command=files.quota)
 
     text = "Lift a client's caps for a while (2h), or let it use more of its budgets (+5 GB); without CLIENT list them."
     granting = add("grant", text)
-    granting.add_argument(
-        "client", nargs="?", metavar="CLIENT", help='an address or a prefix; "all" for budgets per path'
-    )
+    help_text = 'an address or a prefix; "all" for budgets per path'
+    granting.add_argument("client", nargs="?", metavar="CLIENT", help=help_text)
     granting.add_argument("what", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
     granting.add_argument("--budget", metavar="NAME", help="with a volume: of this budget alone")
     granting.add_argument("--why", metavar="TEXT", default="", help="kept with it, and told in events")
-    granting.set_defaults(command=grants.grant)
 
     text = "Show what the throttler would have known and done, from a capture of the proxy's packets."
     replay = commands.add_parser("replay", help=text, description=text)
@@ -132,16 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
     help_text = "take ports, interface and policy from this settings file; without it and with --policy none is read"
     replay.add_argument("--config", type=Path, metavar="FILE", help=help_text)
-    replay.add_argument(
-        "--port", type=int, action="append", metavar="NUMBER", help="a port of the proxy (default: 3128)"
-    )
+    help_text = "a port of the proxy (default: 3128)"
+    replay.add_argument("--port", type=int, action="append", metavar="NUMBER", help=help_text)
     help_text = "the proxy's interface towards clients of PREFIX, or towards all; the first that fits counts"
     replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=help_text)
     help_text = "captured elsewhere than on the proxy's host: which way packets went there says nothing"
     replay.add_argument("--elsewhere", action="store_true", help=help_text)
     replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
-    replay.set_defaults(command=_replay)
 
-    cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
-    cleanup.set_defaults(command=daemon.clean_up)
+    add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
     return parser

@@ -1,72 +1,38 @@
-"""The commands that ask the running daemon: status, explain, events."""
+"""The commands that ask the running daemon something for people: explain, events, reload."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime, tzinfo
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from mptcp_common import journal
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.shared import Absent, answering, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_common.units import counted, format_rate
+from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_throttler.policy.schedule import moment_text
 
-FOLLOW_SECONDS = 1.0
-"""Interval of requests for events."""
-MOST_EVENTS = 10_000
-"""Limit of one answer."""
+FOLLOW_SECONDS = 1.0  # interval of requests for events
+MOST_EVENTS = 10_000  # limit of one answer
+RELOAD_SECONDS = 60.0  # longest wait for a reload
+_PAUSE_SECONDS = 0.1
 _TOKEN = re.compile("[0-9a-fA-F]{1,8}")
-
-
-def status(options: argparse.Namespace) -> int:
-    if options.brief and not options.json:
-        complain("--brief is for --json")
-        return USAGE
-    from mptcp_common.status_client import ask, ask_pieces
-
-    path = options.socket or status_socket(options)
-    if options.json and not options.brief:
-        return _passed_on(path, ask_pieces(path, {"query": "status"}))
-    with answering(path):
-        found = ask(path, {"query": "head" if options.brief else "status"})
-    if options.brief:
-        print(json.dumps(found))
-        return DONE
-    from mptcp_throttler.views.status_table import print_status
-
-    print_status(found)
-    return DONE
-
-
-def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
-    """Print a JSON object as it arrives: parsing ten thousand connections would take longer than all other work.
-
-    A final newline marks it as complete; a brace may belong to an inner object.
-    """
-    last = b""
-    while True:
-        with answering(path):
-            piece = next(pieces, b"")
-        if not piece:
-            break
-        last = piece
-        sys.stdout.buffer.write(piece)
-    if last.endswith(b"\n"):
-        return DONE
-    if last:
-        sys.stdout.buffer.write(b"\n")
-    complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
-    return FAILED
+_KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
+"""Rules are matched separately for each kind."""
 
 
 def explain(options: argparse.Namespace) -> int:
-    from mptcp_throttler.views.explanation import explanation
-
     which = _which(options.which)
     if which is None:
         complain(
@@ -75,11 +41,8 @@ def explain(options: argparse.Namespace) -> int:
         )
         return USAGE
     answer = ask_daemon(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
-    if options.json:
-        print(json.dumps(answer))
-    else:
-        for line in explanation(answer):
-            print(line)
+    for line in (json.dumps(answer),) if options.json else explanation(answer):
+        print(line)
     return DONE if answer["connections"] else FAILED
 
 
@@ -91,12 +54,95 @@ def _which(text: str) -> dict[str, str] | None:
         pass
     if _TOKEN.fullmatch(text):
         return {"token": text}
-    host, colon, port = text.rpartition(":")
     try:
-        ip_address(host.removeprefix("[").removesuffix("]"))
+        address_and_port(text)
     except ValueError:
         return None
-    return {"endpoint": text} if colon and port.isascii() and port.isdigit() and int(port) < 65536 else None
+    return {"endpoint": text}
+
+
+def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
+    """Yield the answer to ``explain`` as lines: the rules in the order tried, then what later stages changed.
+
+    Past events are in *zone* (None: this host's), hours in the policy's zone.
+    """
+    clock = _Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
+    if not answer["connections"]:
+        yield "no such connection by Multipath TCP is open; the throttler neither knows nor caps those of plain TCP"
+    for connection in answer["connections"]:
+        subflows = connection["subflows"]
+        what = f"tunnel {connection['tunnel']}," if "tunnel" in connection else "connection"
+        ends = {each["remote"] for each in subflows}
+        yield (
+            f"{what} {connection['token']} from {connection['client'] or 'an unknown address'}, "
+            f"{counted(len(ends), 'active subflow')}, since {clock.at(connection['since'])}"
+        )
+        for subflow in subflows:
+            yield from _subflow(subflow, clock)
+    if (more := answer.get("total", 0) - len(answer["connections"])) > 0:
+        yield f"and {counted(more, 'older connection')}"
+
+
+class _Clock(NamedTuple):
+    """Formats times for people, relative to today."""
+
+    now: float
+    zone: tzinfo | None
+    policys: tzinfo
+
+    def at(self, time: float) -> str:
+        """Return the time of day, with the date if not today, and the zone if not the policy's."""
+        when, today = (datetime.fromtimestamp(each, self.zone).astimezone(self.zone) for each in (time, self.now))
+        clock = when.strftime("%H:%M:%S")
+        if when.utcoffset() != datetime.fromtimestamp(time, self.policys).utcoffset():
+            clock += f" {when.tzname()}"
+        return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
+
+    def hour(self, time: float) -> str:
+        """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
+        return f"{moment_text(time, self.now, self.policys)} ({self.policys})"
+
+
+def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
+    where = f"path {subflow['path']}" if subflow["path"] else "on no path"
+    by = f" by {subflow['interface']}" if subflow["interface"] else ""
+    direction = "upload" if subflow["direction"] == "up" else "download"
+    yield f"  {subflow['remote']}, {where}{by}, {direction}: {_verdict(subflow, clock)}"
+    for rule in subflow["tried"]:
+        yield f"    {_rule(rule, clock)}"
+    if not subflow["tried"]:
+        yield "    no rule is for this direction"
+    for stage in subflow["stages"]:
+        since = "" if stage["since"] is None else f", since {clock.at(stage['since'])}"
+        yield f"    then {stage['stage']}: {stage['what']}{since}"
+
+
+def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
+    parts = [subflow["verdict"]]
+    if subflow["rate"] is not None and subflow["ceil"] not in (None, subflow["rate"]):
+        parts.append(f"{format_rate(subflow['rate'])} of it guaranteed")
+    if subflow["rule"] is not None:
+        parts.append(f"rule {subflow['rule']}")
+    if subflow["since"] is not None:
+        parts.append(f"since {clock.at(subflow['since'])}")
+    state = subflow["cap_state"]
+    if state != "none":
+        parts.append("coming into force" if state == "coming" else state)
+    elif subflow["rate"] is not None and not subflow["verdict"].endswith("(dry run)"):
+        parts.append("not in the kernel yet")
+    return ", ".join(parts)
+
+
+def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
+    """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
+
+    The reason of a failed match already says when that changes; *clock* tells it for a rule that matches.
+    """
+    name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
+    if rule["matched"]:
+        until = None if rule["until"] is None else f"until {clock.hour(rule['until'])}"
+        return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
+    return f"{name}: does not match: {rule['failed']}"
 
 
 def events(options: argparse.Namespace) -> int:
@@ -104,16 +150,14 @@ def events(options: argparse.Namespace) -> int:
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
     try:
-        return _show_events(path, request, options.follow, options.json)
+        _show_events(path, request, options.follow, options.json)
     except KeyboardInterrupt:
-        if options.follow:
-            return DONE  # the only way to end it
-        raise
+        if not options.follow:  # otherwise it is the only way to end it
+            raise
+    return DONE
 
 
-def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: bool) -> int:
-    from mptcp_throttler.views.event_lines import EventLines, is_another, missed
-
+def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: bool) -> None:
     people = EventLines()
     pid: int | None = None
     away = False
@@ -131,11 +175,13 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
             continue
         away = False
         after, before, pid = request.get("after", 0), pid, answer["pid"]
-        if (lost := missed(answer, after, before)) is not None:
-            journal.say(f"note: {lost}")
-        if is_another(answer, after, before):
+        if answer["last"] < after or before not in (None, pid):
+            journal.say("note: the daemon was started anew; its events begin here")
             request["after"] = 0
             continue
+        lost = answer["first"] - after - 1
+        if after and lost > 0:
+            journal.say(f"note: {lost} events are missing: the daemon keeps the latest ones alone")
         found = answer["events"]
         for event in found:
             for line in (json.dumps(event),) if as_json else people.lines(event):
@@ -143,9 +189,60 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
         if not follow:
             if not found:
                 say_unknown_names(path, request)
-            return DONE
+            return
         sys.stdout.flush()
         # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MOST_EVENTS}
         time.sleep(FOLLOW_SECONDS)
+
+
+class EventLines:
+    """Formats events in the time of *zone* (None: this host's). Each day begins with a line of its date."""
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        self._zone = zone
+        self._day: str | None = None
+
+    def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the line of *event*: time, kind, connection, what happened."""
+        when = datetime.fromtimestamp(event["time"], self._zone)
+        day = when.strftime("%A, %Y-%m-%d")
+        if day != self._day:
+            self._day = day
+            yield day
+        rule = f" ({event['rule']})" if event["rule"] and event["rule"] not in event["text"] else ""
+        clock = when.strftime("%H:%M:%S.%f")[:-3]
+        yield f"{clock}  {event['kind']:<10}  {event['token'] or '-':<8}  {event['text']}{rule}"
+
+
+def reload(options: argparse.Namespace) -> int:
+    reloads = reload_outcome(status_socket(options))
+    errors = (reloads["last_refused"] or {}).get("errors", ())
+    # In the journal the daemon has logged them already.
+    for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
+        journal.say(line, journal.ERROR if line in errors else journal.WARNING)
+    if errors:
+        complain("reload refused: the policy in force stays")
+        return FAILED
+    print("policy reloaded")
+    return DONE
+
+
+def reload_outcome(path: Path) -> dict[str, Any]:
+    """Have the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
+    before = ask_daemon(path, {"query": "head"}, "reloads")
+    try:
+        os.kill(before["pid"], signal.SIGHUP)
+    except PermissionError as error:
+        raise Unanswered("only root and the throttler's user may have it reload") from error
+    except ProcessLookupError as error:
+        raise Unanswered(f"the daemon at {path} has just ended") from error
+    deadline = time.monotonic() + RELOAD_SECONDS
+    while True:
+        now: dict[str, Any] = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]
+        if any(now[each] > before["reloads"][each] for each in ("accepted", "refused")):
+            return now
+        if time.monotonic() > deadline:
+            raise Unanswered(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
+        time.sleep(_PAUSE_SECONDS)

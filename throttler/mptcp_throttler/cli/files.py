@@ -1,170 +1,100 @@
-"""The commands that read the operator's files: check, plan, quota."""
+"""The commands that read the operator's files: ``check`` and ``plan``."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from zoneinfo import ZoneInfo
 
 from mptcp_common import journal
-from mptcp_common.exit_status import DONE, FAILED
-from mptcp_common.problems import DocumentError, Severity
-from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
+from mptcp_common.exit_status import DONE
+from mptcp_common.problems import DocumentError, Severity, did_you_mean
+from mptcp_common.units import counted
+from mptcp_throttler.cli.shared import mistake, policy_with_warnings
+from mptcp_throttler.config import host
+from mptcp_throttler.config.files import read_connections, read_notes, read_settings
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel import feature_probe
+from mptcp_throttler.kernel.netfilter import backends
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.kernel.tc import link
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.policy.budget import Account
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.values import parse_volume
+from mptcp_throttler.shaping import commands
+from mptcp_throttler.shaping.cap import PlanError
+from mptcp_throttler.shaping.model import gso_limit
+from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.views.words import address_text, metered_reason, steered_reason
 
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
-    from mptcp_throttler.config.settings import Settings
-    from mptcp_throttler.mptcp.model import Connection
-    from mptcp_throttler.policy.model import Policy
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check(options: argparse.Namespace) -> int:
-    from mptcp_throttler.config.files import read_settings
-    from mptcp_throttler.config.host import (
-        distant_paths,
-        host_problems,
-        kernel_problems,
-        library_problems_here,
-        needed_of_kernel,
-        ports_without_listener,
-        silent_tunnels,
-        stacked_interfaces,
-        unreadable,
-    )
-    from mptcp_throttler.kernel import feature_probe
-    from mptcp_throttler.kernel.tc import link
-
     if options.policy is not None:
-        policy = policy_with_warnings(options.policy, None)
-        _print_notes(options.policy, None)
+        policy = _noted_policy(options.policy, None)
         print(_no_errors(options.policy, policy))
         return DONE
     settings = read_settings(options.config)
-    policy = policy_with_warnings(settings.policy, settings)
-    _print_notes(settings.policy, settings)
-    tried = feature_probe.try_out(needed_of_kernel(settings, policy))
-    needs = [*library_problems_here(settings, policy), *kernel_problems(settings, policy, *tried)]
+    policy = _noted_policy(settings.policy, settings)
+    tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
+    needs = [*host.library_problems_here(settings, policy), *host.kernel_problems(settings, policy, *tried)]
+    found = [
+        *host.ports_without_listener(settings),
+        *host.silent_tunnels(settings),
+        *host.stacked_interfaces(settings, link.stands_on()),
+        *host.distant_paths(settings, policy, link.networks()),
+        *needs,
+    ]
+    for severity, priority in ((Severity.NOTE, journal.INFO), (Severity.WARNING, journal.WARNING)):
+        for problem in (each for each in found if each.severity is severity):
+            journal.say(problem, priority)
     lacking = [each for each in needs if each.severity is Severity.ERROR]
-    unfit = (
-        *ports_without_listener(settings),
-        *silent_tunnels(settings),
-        *stacked_interfaces(settings, link.stands_on()),
-        *distant_paths(settings, policy, link.networks()),
-    )
-    for note in (each for each in (*unfit, *needs) if each.severity is Severity.NOTE):
-        journal.say(note)
-    for warning in (each for each in (*unfit, *needs) if each.severity is Severity.WARNING):
-        journal.say(warning, journal.WARNING)
-    if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
+    if problems := [*host.host_problems(settings), *lacking, *host.unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
     return DONE
 
 
-def _print_notes(path: Path, settings: Settings | None) -> None:
-    from mptcp_throttler.config.files import read_notes
-
+def _noted_policy(path: Path, settings: Settings | None) -> Policy:
+    """Return the policy of *path*; print its warnings and notes."""
+    policy = policy_with_warnings(path, settings)
     for note in read_notes(path, settings):
         journal.say(note)
+    return policy
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
-    from mptcp_common.units import counted
-
     return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
 
 
 def plan(options: argparse.Namespace) -> int:
-    from mptcp_throttler.config.files import read_connections, read_settings
-    from mptcp_throttler.kernel.netfilter import backends
-    from mptcp_throttler.views.preview import preview
-
     settings = read_settings(options.config)
     policy = policy_with_warnings(options.policy or settings.policy, settings)
     now, used = _time_of(options.at, policy.time_zone), _volumes(options.used, policy)
-    connections = (
-        _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
-    )
-    for line in preview(settings, policy, connections, now, backends.preview(settings.netfilter), used):
+    if options.live:
+        tracker = Tracker(settings.ownership.listen_ports)
+        tracker.interface_of = link.Routes(settings.interfaces).interface
+        tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
+        connections: Collection[Connection] = tracker.connections.values()
+    else:
+        connections = read_connections(options.subflows, settings, now)
+    for line in _plan(settings, policy, connections, now, used):
         print(line)
     return DONE
 
 
-def _live_connections(settings: Settings, now: float) -> list[Connection]:
-    from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-    from mptcp_throttler.kernel.tc.link import Routes
-    from mptcp_throttler.mptcp.tracker import Tracker
-
-    tracker = Tracker(settings.ownership.listen_ports)
-    tracker.interface_of = Routes(settings.interfaces).interface
-    tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
-    return list(tracker.connections.values())
-
-
-def quota(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from mptcp_common.units import counted
-    from mptcp_throttler.config.files import read_policy, read_settings
-    from mptcp_throttler.mptcp.model import unmap
-    from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
-    from mptcp_throttler.views.budget_table import ledger_accounts, names, print_accounts
-
-    settings = read_settings(options.config)
-    policy, _ = read_policy(settings.policy, settings)
-    budgets = names(policy)
-    if options.rule is not None and options.rule not in budgets:
-        raise mistake("--rule", options.rule, _no_such_budget(options.rule, budgets))
-    try:
-        client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
-    except ValueError:
-        raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
-    try:
-        ledger = Ledger(settings.ledger, create=False)
-        found = {
-            account: row
-            for account, row in ledger_accounts(ledger, policy, time.time()).items()
-            if options.rule in (None, row["budget"], *row["rules"]) and client in (None, row["client"])
-        }
-        if options.action == "reset":
-            gone = ledger.reset(found)
-            if not gone:
-                complain("nothing to reset: nothing was used in the present period")
-                return FAILED
-            print(f"reset: {counted(gone, 'volume')}")
-            return DONE
-        if options.json:
-            print(json.dumps(list(found.values()), indent=2))
-        else:
-            width = None if sys.stdout.isatty() else 120
-            # emoji: ":a:" in an IPv6 address would become a picture.
-            print_accounts(found.values(), Console(width=width, markup=False, emoji=False, highlight=False))
-    except LedgerError as error:
-        complain(error)
-        return FAILED
-    return DONE
-
-
-def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
-    known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
-    return f'"{name}" is not a rule with a budget; {known}'
-
-
-_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-
-
 def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
-    from mptcp_common.problems import did_you_mean
-    from mptcp_throttler.policy.values import parse_volume
-
+    """Return the bytes used of each budget in the present period, by each client or by all together."""
     volumes = {}
     for each in given:
         name, _, volume = each.partition("=")
@@ -192,3 +122,56 @@ def _time_of(text: str | None, zone: ZoneInfo) -> float:
         return at
     except (ValueError, OverflowError):
         raise mistake("--at", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
+
+
+def _plan(
+    settings: Settings, policy: Policy, connections: Collection[Connection], now: float, used: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield the verdicts with reasons, as comments, then the kernel objects that they need, as shell commands."""
+    planner, upload = planners = [Planner(settings.ownership, direction) for direction in Direction]
+    budgets = BudgetStage()
+    budgets.set_policy(policy)
+    budgets.advance(now, 0.0)
+    for each in planners:
+        each.set_policy(policy)
+    for connection in connections:
+        verdicts = evaluate(policy, connection, now)
+        if used:
+            clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
+            accounts = {
+                Account(name, client, start): used.get(name, 0)
+                for name, start in budgets.periods()
+                for client in (clients if policy.budgets[name].per_client else {""})
+            }
+            budgets.set_used(budgets.periods(), accounts)
+            verdicts = budgets.apply(connection, verdicts, now)
+        yield f"# connection {connection.token:08x}"
+        for each in planners:
+            try:
+                each.set_verdicts(connection.token, verdicts, now)
+            except PlanError as error:
+                yield f"#   lacks a cap ({each.direction.value}): {error}"
+        for verdict in verdicts:
+            reason = steered_reason(verdict, verdict.reason if used else metered_reason(verdict))
+            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {reason}"
+    for each in planners:
+        try:
+            each.prepare_path_classes(now)
+        except PlanError as error:
+            yield f"# {error}"
+    if policy.dry_run:
+        yield "# dry run: nothing would be done to the kernel"
+        return
+    classes, entries, ownership = planner.classes.desired, planner.entries.desired, settings.ownership
+    if settings.gso_max_size != "keep":
+        wanted = settings.gso_max_size
+        size = gso_limit(policy, 65536) if wanted == "auto" else int(wanted)
+        for interface in settings.interfaces:
+            yield f"ip link set dev {interface} gso_max_size {size}"
+    yield from commands.traffic_control(settings.interfaces, classes, ownership, Direction.DOWN)
+    yield from backends.preview(settings.netfilter)(entries, ownership)
+    for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
+        yield f"nft '{command}'"
+    if policy.acts_on_upload:
+        yield from commands.upload_device(upload.classes.desired, ownership)
+        yield from commands.NftTable(ownership, settings.interfaces).shell_commands(upload.entries.desired)

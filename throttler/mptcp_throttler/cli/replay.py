@@ -1,42 +1,60 @@
-"""The command replay, which needs neither a daemon nor its host."""
+"""The command ``replay``: a capture of the proxy's packets as a timeline, which needs neither a daemon nor its host.
+
+It is printed as text lines, or as JSON lines with the keys of ``events --json``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime, tzinfo
 from ipaddress import ip_network
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 from mptcp_common import journal
+from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_common.units import counted
+from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 from mptcp_throttler.config import DEFAULT_SETTINGS
 from mptcp_throttler.config.files import read_settings
-from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
-from mptcp_throttler.replay import timeline
 from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, CaptureFile
 from mptcp_throttler.replay.replay import Entry, Replay
+from mptcp_throttler.views.words import end_text
 
-DEFAULT_PORT = 3128
+_CLOCK: Final = "%H:%M:%S.%f"
+_BY_TIME: Final = ("segment", "clock", "budget")
+"""Kinds of entries that the segment before them did not cause."""
+_NOTES: Final = {
+    "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
+    "misdirected": (
+        "segment",
+        " ignored, for the proxy's host sent what is from a client, or the other way round: forged, or captured "
+        "elsewhere than on the proxy (--elsewhere)",
+    ),
+    "malformed": ("MPTCP option", " that no RFC has"),
+    "unproven_joins": ("join", " whose HMAC could not be checked, for keys are missing"),
+    "overflows": ("subflow", " not tracked, for there were too many"),
+}
+"""By counter: the noun that it counts, and what the reader must know about it."""
 
 
 def replay(options: argparse.Namespace) -> int:
     if any(not 0 < port < 65536 for port in options.port or ()):
         complain("--port: a port is from 1 to 65535")
         return USAGE
-    policy, ports, interfaces = _given(options)
-    run = Replay(policy, ports, interfaces)
-    people = timeline.Timeline(policy.time_zone)
-    named = bool(interfaces)
+    run = _replay_of(options)
+    people = _Timeline(run.policy.time_zone)
+    named = bool(run.interfaces)
 
     def show(entries: Iterable[Entry]) -> None:
         for entry in entries:
-            for line in (timeline.as_json(entry),) if options.json else people.lines(entry):
+            for line in (_as_json(entry),) if options.json else people.lines(entry):
                 print(line)
 
     try:
@@ -44,18 +62,18 @@ def replay(options: argparse.Namespace) -> int:
             capture = CaptureFile(file, str(options.capture))
             for found in capture:
                 segment = replace(found.segment, outgoing=None) if options.elsewhere else found.segment
-                if segment.source_port in ports or segment.destination_port in ports:
+                if segment.source_port in run.ports or segment.destination_port in run.ports:
                     named = named or bool(segment.interface)
                     show(run.take(found._replace(segment=segment)))
     except CaptureError as error:
         complain(error)
         return FAILED
     show(run.finish())
-    notes = [*_unread(capture), *timeline.notes(run), *_unseen(policy, run, ports, named)]
+    notes = list(_notes(run, capture, named))
     if options.json:
-        print(timeline.summary_json(run, notes))
+        print(_summary_json(run, notes))
     else:
-        for line in timeline.summary(run):
+        for line in _summary(run):
             print(line)
         sys.stdout.flush()
         for note in notes:
@@ -63,49 +81,17 @@ def replay(options: argparse.Namespace) -> int:
     return FAILED if capture.packets and capture.cut + capture.foreign.total() == capture.packets else DONE
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return sys.stdin.buffer if path == Path("-") else open(path, "rb")
-    except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _unread(capture: CaptureFile) -> Iterator[str]:
-    """Yield which packets of the capture were not read, and why."""
-    if capture.damage is not None:
-        yield capture.damage
-    if foreign := capture.foreign.total():
-        kinds = ", ".join(map(str, sorted(capture.foreign)))
-        yield f"{counted(foreign, 'packet')} of link type {kinds} not read; known are {KNOWN_LINK_TYPES}"
-    if cut := capture.cut:
-        yield f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
-
-
-def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) -> Iterator[str]:
-    """Yield why the proxy, or paths identified by interfaces, may be missing from the result."""
-    if not run.segments:
-        yield f"no segment to or from port {' or '.join(map(str, ports))} was read; another one is given by --port"
-    paths = [name for name, path in policy.paths.items() if path.interfaces is not None]
-    if paths and not named:
-        yield (
-            f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
-            "--interface [PREFIX=]NAME says by which one they leave"
-        )
-
-
-def _given(
-    options: argparse.Namespace,
-) -> tuple[Policy, tuple[int, ...], tuple[tuple[Network | None, str], ...]]:
-    """Return policy, ports and interfaces from the options, otherwise from the settings, otherwise defaults."""
+def _replay_of(options: argparse.Namespace) -> Replay:
+    """Take policy, ports and interfaces from the options, otherwise from the settings, otherwise defaults."""
     settings = None
     if options.config is not None or options.policy is None:
         settings = read_settings(options.config or DEFAULT_SETTINGS)
     policy = policy_with_warnings(options.policy or settings.policy if settings else options.policy, None)
-    ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (DEFAULT_PORT,))
+    ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (PROXY_PORT,))
     interfaces = tuple(_interface(text) for text in options.interface or ())
     if not interfaces and settings is not None and len(settings.interfaces) == 1:
         interfaces = ((None, settings.interfaces[0]),)
-    return policy, ports, interfaces
+    return Replay(policy, ports, interfaces)
 
 
 def _interface(text: str) -> tuple[Network | None, str]:
@@ -115,3 +101,97 @@ def _interface(text: str) -> tuple[Network | None, str]:
     except ValueError as error:
         message = f'{error}; write NAME or PREFIX=NAME (e.g. "10.77.1.0/24=wan0")'
         raise mistake("--interface", text, message) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return sys.stdin.buffer if path == Path("-") else open(path, "rb")
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+class _Timeline:
+    """Text lines, in the time of *zone*."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        self._day: str | None = None
+
+    def lines(self, entry: Entry) -> Iterator[str]:
+        """Yield the line of *entry*, after a line with the date if the day changed."""
+        at = datetime.fromtimestamp(entry.time, self._zone)
+        day = at.strftime("%Y-%m-%d %Z").strip()
+        if day != self._day:
+            self._day = day
+            yield day
+        clock = at.strftime(_CLOCK) if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
+        end = "" if entry.four_tuple is None or entry.kind == "connection" else f"{_remote_end(entry)} "
+        way = "" if entry.sender is None else "> " if entry.sender == "client" else "< "
+        yield f"{clock}  {end}{way}{entry.text}"
+
+
+def _as_json(entry: Entry) -> str:
+    """Return *entry* as one line of JSON. Times are seconds since the epoch, rates bits/s."""
+    shown: dict[str, Any] = {"time": entry.time, "kind": entry.kind}
+    if entry.token is not None:
+        shown["token"] = f"{entry.token:08x}"
+    if entry.four_tuple is not None:
+        shown["remote"] = _remote_end(entry)
+        shown["local"] = end_text(entry.four_tuple.local, entry.four_tuple.local_port)
+    shown |= {key: value for key, value in entry.details.items() if value is not None}
+    if entry.sender is not None:
+        shown["from"] = entry.sender
+    return json.dumps(shown | {"text": entry.text})
+
+
+def _remote_end(entry: Entry) -> str:
+    assert entry.four_tuple is not None
+    return end_text(entry.four_tuple.remote, entry.four_tuple.remote_port)
+
+
+def _summary(run: Replay) -> Iterator[str]:
+    """Yield the totals as text lines."""
+    seconds = run.now - (run.first or 0.0)
+    yield (
+        f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "
+        f"{counted(run.segments, 'segment')} of the proxy's in {seconds:.1f} s"
+    )
+    for rule, caps in run.rules.items():
+        sizes = f"{caps.seconds:.1f} s and {approximate_size(caps.bytes)} in all"
+        yield f"rule {rule}: {counted(caps.caps, 'cap')}, {sizes}"
+    for each in run.accounts():
+        whose = f" of client {each['client']}" if each["client"] else ""
+        used = f"{approximate_size(each['used'])} of {approximate_size(each['volume'])} used"
+        yield f"budget {each['name']}{whose}: {used}"
+
+
+def _summary_json(run: Replay, notes: list[str]) -> str:
+    """Return the totals as the last JSON line."""
+    shown = {"time": run.now, "kind": "summary", "connections": run.connections, "subflows": run.subflows}
+    rules = {rule: asdict(caps) for rule, caps in run.rules.items()}
+    return json.dumps({**shown, "segments": run.segments, "rules": rules, "budgets": run.accounts(), "notes": notes})
+
+
+def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:
+    """Yield what the timeline lacks, and why; *named*: whether any segment's interface is known."""
+    if capture.damage is not None:
+        yield capture.damage
+    if foreign := capture.foreign.total():
+        kinds = ", ".join(map(str, sorted(capture.foreign)))
+        yield f"{counted(foreign, 'packet')} of link type {kinds} not read; known are {KNOWN_LINK_TYPES}"
+    if cut := capture.cut:
+        yield f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
+    if run.older:
+        began = f"{counted(run.older, 'subflow')} began before the capture"
+        yield f"{began}: not tracked; a daemon takes them from the kernel"
+    for name, (what, about) in _NOTES.items():
+        if count := run.counters[name]:
+            yield f"{counted(count, what)}{about}"
+    if not run.segments:
+        yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; another one is given by --port"
+    paths = [name for name, path in run.policy.paths.items() if path.interfaces is not None]
+    if paths and not named:
+        yield (
+            f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
+            "--interface [PREFIX=]NAME says by which one they leave"
+        )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import grp
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptcp_common import journal
+from mptcp_common import journal, status_client
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_throttler.config import plain_status_socket
@@ -55,10 +56,8 @@ def status_socket(options: argparse.Namespace) -> Path:
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:
     """Return the answer to *request*, which must have the key *expected*. Raises Unanswered."""
-    from mptcp_common.status_client import ask
-
     with answering(path):
-        answer = ask(path, request)
+        answer = status_client.ask(path, request)
     if "error" in answer:
         raise Unanswered(answer["error"])
     if "schema" not in answer or expected not in answer:
@@ -74,7 +73,11 @@ def answering(path: Path) -> Iterator[None]:
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise Absent(f"no daemon answers at {path}; is it running?") from error
     except PermissionError as error:
-        raise Absent(f"you may not ask {path}: it answers root and the group {_group_of(path)}") from error
+        try:
+            group = grp.getgrgid(path.stat().st_gid).gr_name
+        except (OSError, KeyError):
+            group = "that owns it"
+        raise Absent(f"you may not ask {path}: it answers root and the group {group}") from error
     except TimeoutError as error:
         raise Absent(f"the daemon at {path} does not answer in time") from error
     except OSError as error:
@@ -94,12 +97,3 @@ def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
         if kind in wanted and wanted[kind] not in known:
             those = ", ".join(known) or "none"
             journal.say(f"note: the policy in force has no {kind} {wanted[kind]}; its {kind}s: {those}")
-
-
-def _group_of(path: Path) -> str:
-    import grp
-
-    try:
-        return grp.getgrgid(path.stat().st_gid).gr_name
-    except (OSError, KeyError):
-        return "that owns it"

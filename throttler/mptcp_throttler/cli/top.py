@@ -1,4 +1,7 @@
-"""The command top: a live table of connections on a terminal, or one printed table.
+"""The command ``top``: connections and their subflows, live on a terminal or as one printed table.
+
+80 columns show what changes: rates, share, RTT, loss, cap and its state. The reason of a cap has its own line. Wider
+terminals also show bytes, class and reason.
 
 The terminal is restored on every exit except SIGKILL. The daemon is asked at most once a second, and less often if its
 answers take long.
@@ -15,11 +18,11 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -28,13 +31,48 @@ from rich.text import Text
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
-from mptcp_throttler.views import compact
-from mptcp_throttler.views.top import Line, rates_between, table
 
 ASK_SECONDS: Final = 1.0
-MOST_CONNECTIONS: Final = 200
-"""Limit of one request."""
+MOST_CONNECTIONS: Final = 200  # limit of one request
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
+_INDENT: Final = " "
+_UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
+Answer = Mapping[str, Any]
+
+
+class Line(NamedTuple):
+    text: str
+    style: str = ""
+
+
+class _Column(NamedTuple):
+    key: str
+    width: int
+    right: bool = False
+    widest: int = 0  # width to which it may grow; 0: fixed
+    title: str = ""
+
+    def text(self, value: str, width: int) -> str:
+        shown = _cut_inside(value, width) if self.key == "address" else _cut(value, width)
+        return shown.rjust(width) if self.right else shown.ljust(width)
+
+
+_COLUMNS: Final = (
+    _Column("address", 21, widest=47, title="client, subflow"),
+    _Column("path", 10, widest=20),
+    _Column("age", 4, right=True),
+    _Column("down", 5, right=True),
+    _Column("up", 5, right=True),
+    _Column("share", 4, right=True, title="shr"),
+    _Column("rtt", 5, right=True),
+    _Column("loss", 4, right=True),
+    _Column("cap", 5, right=True),
+    _Column("state", 7),
+)
+_WIDE: Final = (_Column("bytes", 6, right=True), _Column("class", 9))
+_REASON: Final = _Column("reason", 20)
 
 
 def top(options: argparse.Namespace) -> int:
@@ -46,7 +84,7 @@ def top(options: argparse.Namespace) -> int:
 
 def _once(path: Path, request: dict[str, Any]) -> int:
     answer = ask_daemon(path, request, "total")
-    for line in table(answer, rates_between(None, answer), shutil.get_terminal_size((200, 24)).columns):
+    for line in table(answer, shutil.get_terminal_size((200, 24)).columns):
         print(line.text)
     if not answer["total"]:
         sys.stdout.flush()
@@ -75,7 +113,7 @@ def _live(path: Path, request: dict[str, Any]) -> int:
 def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live) -> None:
     def draw(head: Line, lines: list[Line]) -> None:
         width, height = console.size
-        shown = [Line(compact.cut(head.text, width), head.style), *lines][:height]
+        shown = [Line(_cut(head.text, width), head.style), *lines][:height]
         texts = (Text(line.text, style=line.style, no_wrap=True, overflow="crop") for line in shown)
         screen.update(Group(*texts), refresh=True)
 
@@ -88,7 +126,9 @@ def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live)
         limit = min(console.height, MOST_CONNECTIONS)
         try:
             before, answer = answer, ask_daemon(path, request | {"limit": limit}, "total")
-            lines = table(answer, rates_between(before, answer), console.width)[:-1]
+            if before is not None:
+                complete_rates(answer, before)
+            lines = table(answer, console.width)[:-1]
             at = datetime.fromtimestamp(answer["time"]).astimezone().strftime("%H:%M:%S")
             total = counted(answer["total"], "connection")
             draw(Line(f"{at}  {total}  by {request['sort']}  bit/s{conditions}  q quits", "bold"), lines)
@@ -118,3 +158,164 @@ def _keys_at_once(descriptor: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
+
+
+def complete_rates(answer: Answer, before: Answer) -> None:
+    """Set the rates of *answer* that the daemon does not know yet, from the bytes in it and in the answer *before*."""
+    seconds = answer["time"] - before["time"]
+    known = {(token, subflow["remote"]): subflow for token, subflow in _subflows(before)}
+    for token, subflow in _subflows(answer):
+        old = known.get((token, subflow["remote"]))
+        for rate, octets in (("rate_sent", "bytes_sent"), ("rate_received", "bytes_received")):
+            if subflow[rate] is None and old is not None and seconds > 0 and None not in (old[octets], subflow[octets]):
+                subflow[rate] = max(0, subflow[octets] - old[octets]) * 8 / seconds
+
+
+def _subflows(answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
+    for connection in answer["connections"]:
+        for subflow in connection["subflows"]:
+            yield connection["token"], subflow
+
+
+def table(answer: Answer, width: int) -> list[Line]:
+    """Return the table of an answer to ``connections``, in lines of *width*."""
+    now, connections = answer["time"], answer["connections"]
+    groups = [(each, list(_rows(each, now))) for each in connections]
+    columns = _fitted([cells for _, rows in groups for cells, _ in rows], width)
+
+    def line(cells: Mapping[str, str], style: str) -> Line:
+        text = " ".join(column.text(cells.get(column.key, ""), size) for column, size in columns.items())
+        return Line(_cut((_INDENT + text).rstrip(), width), style)
+
+    lines = [line({column.key: column.title or column.key for column in columns}, _TITLES)]
+    for connection, rows in groups:
+        lines.append(Line(_cut(_heading(connection, now), width), _HEADING))
+        for cells, style in rows:
+            lines.append(line(cells, style))
+            if style and _REASON not in columns:
+                lines.append(Line(_cut(f"    {cells['reason']}", width), style))
+    return [*lines, Line(f"{counted(answer['total'], 'connection')}, {len(connections)} shown")]
+
+
+def _fitted(rows: list[Mapping[str, str]], width: int) -> dict[_Column, int]:
+    """Return the columns that fit, and their widths."""
+    sizes = {column: column.width for column in _COLUMNS}
+    left = width - len(_INDENT) - sum(sizes.values()) - (len(sizes) - 1)
+    for column in _COLUMNS:
+        longest = max((len(cells.get(column.key, "")) for cells in rows), default=0)
+        more = max(0, min(left, min(longest, column.widest) - column.width))
+        left -= more
+        sizes[column] += more
+    for column in _WIDE:
+        if left > column.width:
+            left -= column.width + 1
+            sizes[column] = column.width
+    if left > _REASON.width:
+        sizes[_REASON] = left - 1
+    return sizes
+
+
+def _rows(connection: Answer, now: float) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Yield the cells and the style of each subflow, and of its upload if that has a cap; no style without a cap."""
+    for subflow in connection["subflows"]:
+        octets = [subflow[key] for key in ("bytes_sent", "bytes_received") if subflow[key] is not None]
+        again, out = subflow["retransmits"], subflow["segments_out"]
+        cells = {
+            "address": subflow["remote"],
+            "path": subflow["path"] or "-",
+            "age": duration(now - subflow["since"]),
+            "down": amount(subflow["rate_sent"]),
+            "up": amount(subflow["rate_received"]),
+            "share": percent(subflow["share"]),
+            "rtt": milliseconds(subflow["rtt"]),
+            "loss": percent(again / out if again is not None and out else None),
+            "bytes": amount(sum(octets)) if octets else "-",
+        }
+        yield _row(subflow, subflow, cells)
+        upload = subflow["upload"]
+        if upload is not None and (upload["rate"] is not None or upload["classid"] is not None):
+            yield _row(subflow, upload, {"address": "  upload"})
+
+
+def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> tuple[Mapping[str, str], str]:
+    state = _state(capped)
+    cells |= {
+        "cap": amount(capped["ceil"]),
+        "state": state or ("backup" if subflow["backup"] else "-"),
+        "class": capped["classid"] or "-",
+        "reason": capped["reason"],
+    }
+    return cells, _COMING if state in ("coming", "lifting") else _CAPPED if state else ""
+
+
+def _state(capped: Answer) -> str | None:
+    if capped["rate"] is None:
+        return "lifting" if capped["classid"] else None
+    if capped["landing"]:
+        return "coming"
+    return "held" if capped["classid"] else "wanted"
+
+
+def _heading(connection: Answer, now: float) -> str:
+    subflows = connection["subflows"]
+    down, up = (sum(each[rate] or 0 for each in subflows) for rate in ("rate_sent", "rate_received"))
+    tunnel = f"tunnel {connection['tunnel']}  " if "tunnel" in connection else ""
+    relaxed = f"  caps relaxed: {connection['relaxed']}" if connection["relaxed"] else ""
+    return (
+        f"{connection['client'] or '?'}  {connection['token']}  {tunnel}"
+        f"{counted(len(subflows), 'subflow')}  {amount(down)} down  {amount(up)} up  "
+        f"{amount(connection['bytes_sent'] + connection['bytes_received'])}B  "
+        f"{duration(now - connection['since'])}{relaxed}"
+    )
+
+
+def amount(value: float | None) -> str:
+    """Return a rate (bits/s) or size (bytes) in at most five characters, by powers of 1000: ``28.4M``."""
+    if value is None:
+        return "-"
+    for factor, unit in _UNITS:
+        if value >= factor * 0.9995:
+            number = value / factor
+            decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+            text = f"{number:.{decimals}f}"
+            return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in at most four characters: ``12m``."""
+    for factor, unit in _TIMES:
+        if seconds >= factor:
+            return f"{min(999, int(seconds / factor))}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a round-trip time in at most five characters."""
+    if seconds is None:
+        return "-"
+    value = seconds * 1e3
+    if value >= 9_999.5:
+        return f"{min(9999, seconds):.0f}s"
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share, 0 to 1, in at most four characters: ``3%``."""
+    if share is None:
+        return "-"
+    value = share * 100
+    return f"{value:.1f}%" if 0 < value < 9.95 else f"{value:.0f}%"
+
+
+def _cut(text: str, width: int) -> str:
+    """Return *text* in at most *width* characters; an ellipsis replaces a cut end."""
+    return text if len(text) <= width else text[: width - 1] + "…" if width > 0 else ""
+
+
+def _cut_inside(text: str, width: int) -> str:
+    """Return an address with port in at most *width* characters; keep both ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[-tail:]}" if width > 3 else _cut(text, width)

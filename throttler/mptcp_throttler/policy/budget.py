@@ -83,7 +83,7 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No caps for a client until a time, or more volume, as stored. Times are seconds since the epoch.
 
-    More volume is subtracted from the used volume (``storage.budget_ledger``) at once; its grant is only a note.
+    More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only a note.
     """
 
     client: str

@@ -17,24 +17,14 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, network_header, parse_frame, transport
 
 _COOKED, _COOKED_2 = 113, 276
-_LINK_HEADERS: Final = {
-    1: ETHERNET,
-    _COOKED: LINUX_COOKED,
-    12: RAW_IP,
-    14: RAW_IP,
-    101: RAW_IP,
-    228: RAW_IP,
-    229: RAW_IP,
-}
+_LINK_HEADERS: Final = {1: ETHERNET, _COOKED: LINUX_COOKED} | dict.fromkeys((12, 14, 101, 228, 229), RAW_IP)
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
 _SENT_BY_US: Final = {0: False, 4: True}
 """Packet types of cooked captures: sent to this host, sent by it. Others are copies of other hosts' packets."""
-_OUTBOUND: Final = {1: False, 2: True}
-"""Directions of a pcapng packet: inbound, outbound."""
+_OUTBOUND: Final = {1: False, 2: True}  # directions of a pcapng packet: inbound, outbound
 _LATEST: Final = 10**9 << 33
 """Nanoseconds since the epoch, in the year 2242: later times are invalid."""
-_LARGEST: Final = 65_535
-"""Scapy returns at most this many bytes of a packet, from its start."""
+_LARGEST: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start
 
 
 class CaptureError(Exception):
@@ -45,10 +35,8 @@ class Captured(NamedTuple):
     """One TCP segment."""
 
     segment: Segment
-    time: int
-    """Nanoseconds since the epoch: a float would round to 0.25 µs."""
-    length: int
-    """Payload bytes on the wire."""
+    time: int  # nanoseconds since the epoch: a float would round to 0.25 µs
+    length: int  # payload bytes on the wire
     payload: bytes
 
 
@@ -59,12 +47,10 @@ class CaptureFile:
         self._file = file
         self._name = name
         self.packets = 0
-        self.cut = 0
-        """Packets cut off within their TCP header."""
+        self.cut = 0  # packets cut off within their TCP header
         self.foreign: Counter[int] = Counter()
         """Packets of unsupported link types, by link type."""
-        self.damage: str | None = None
-        """Damage found in the file; the rest is not read."""
+        self.damage: str | None = None  # damage found in the file; the rest is not read
 
     def __iter__(self) -> Iterator[Captured]:
         """Yield the segments in file order. Raises CaptureError if the file is not a capture."""

@@ -11,19 +11,9 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import Final
 
+from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
-from mptcp_throttler.mptcp.options import (
-    MpCapable,
-    MpFastclose,
-    MpJoinAck,
-    MpJoinSyn,
-    MpJoinSynAck,
-    MpPrio,
-    MpTcprst,
-    join_ack_hmac,
-    token_of_key,
-)
 
 HANDSHAKE_SECONDS: Final = 10.0
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
@@ -32,16 +22,15 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 class _Subflow:
     """A subflow whose SYN was captured."""
 
-    def __init__(self, syn: Segment, join: MpJoinSyn | None) -> None:
-        self.client_sequence = syn.sequence
-        self.proxy_sequence: int | None = None
+    def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
+        self.client_next = _after(syn.sequence)
+        self.proxy_next: int | None = None
         self.join = join
         self.token = None if join is None else join.token
         self.proxy_key: bytes | None = None
-        self.answer: MpJoinSynAck | None = None
+        self.answer: options.MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
-        self.ended: set[bool] = set()
-        """The sides that sent a FIN; True is the client."""
+        self.ended: set[bool] = set()  # the sides that sent a FIN; True is the client
 
 
 class Endpoint:
@@ -69,11 +58,12 @@ class Endpoint:
             elif flags & _ACK and not from_client:
                 self._syn_ack(segment, four_tuple)
             return []
+        side = "client" if from_client else "proxy"
         events = self._third_ack(segment, four_tuple) if from_client else []
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
             return events
-        fastclose, priority = segment.option(MpFastclose), segment.option(MpPrio)
+        fastclose, priority = segment.option(options.MpFastclose), segment.option(options.MpPrio)
         if priority is not None and from_client:
             subflow.backup = priority.backup
             events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
@@ -82,46 +72,41 @@ class Endpoint:
         if fastclose is not None and known is not None and compare_digest(known[from_client], fastclose.receiver_key):
             for each in [ends for ends, other in self._established.items() if other.token == subflow.token]:
                 del self._established[each]
-            detail = f"MP_FASTCLOSE from the {_side(from_client)}"
+            detail = f"MP_FASTCLOSE from the {side}"
             return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
         subflow.ended |= {from_client} if flags & _FIN else set()
         if flags & _RST or len(subflow.ended) == 2:
-            detail = f"{'RST' if flags & _RST else 'FIN'} from the {_side(from_client)}"
-            reset = segment.option(MpTcprst)
+            detail = f"{'RST' if flags & _RST else 'FIN'} from the {side}"
+            reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]
             events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, subflow, detail))
         return events
 
     def _syn(self, segment: Segment, four_tuple: FourTuple) -> None:
-        join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
+        join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             before = self._handshakes.get(four_tuple)
-            if before is None or before.client_sequence != segment.sequence:
+            if before is None or before.client_next != _after(segment.sequence):
                 self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
 
     def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
         subflow = self._handshakes.get(four_tuple)
-        if subflow is None or segment.acknowledgment != _after(subflow.client_sequence):
+        if subflow is None or segment.acknowledgment != subflow.client_next:
             return
-        capable = segment.option(MpCapable)
+        capable = segment.option(options.MpCapable)
         if subflow.join is not None:
-            subflow.answer = segment.option(MpJoinSynAck)
+            subflow.answer = segment.option(options.MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
-            subflow.proxy_key, subflow.token = capable.sender_key, token_of_key(capable.sender_key)
-        subflow.proxy_sequence = segment.sequence
+            subflow.proxy_key, subflow.token = capable.sender_key, options.token_of_key(capable.sender_key)
+        subflow.proxy_next = _after(segment.sequence)
 
     def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
         subflow = self._handshakes.get(four_tuple)
-        if (
-            subflow is None
-            or subflow.token is None
-            or subflow.proxy_sequence is None
-            or segment.acknowledgment != _after(subflow.proxy_sequence)
-        ):
+        if subflow is None or subflow.token is None or segment.acknowledgment != subflow.proxy_next:
             return []
-        capable, proof = segment.option(MpCapable), segment.option(MpJoinAck)
+        capable, proof = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
         if subflow.join is None:
             if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
                 return []
@@ -135,7 +120,7 @@ class Endpoint:
                 self.unproven_joins += 1
                 self._handshakes.pop(four_tuple)
                 return []
-            right = join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
+            right = options.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
             if not compare_digest(right, proof.hmac):
                 return []
             kind = KernelEventKind.SUBFLOW_ESTABLISHED
@@ -158,7 +143,3 @@ class Endpoint:
 
 def _after(sequence: int) -> int:
     return (sequence + 1) & 0xFFFFFFFF
-
-
-def _side(from_client: bool) -> str:
-    return "client" if from_client else "proxy"

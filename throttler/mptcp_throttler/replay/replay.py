@@ -11,23 +11,14 @@ time of the capture. Differences from the daemon:
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.mptcp.model import (
-    Connection,
-    Event,
-    EventKind,
-    FourTuple,
-    KernelSubflow,
-    Segment,
-    TcpFlag,
-)
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, TcpFlag
 from mptcp_throttler.mptcp.options import Dss
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.anticipation import Anticipation
@@ -37,16 +28,15 @@ from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.replay.endpoint import Endpoint
+from mptcp_throttler.replay.words import segment_in_words
 from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
-from mptcp_throttler.views.preview import steered_reason
+from mptcp_throttler.views.words import steered_reason
 
-TICK_SECONDS: Final = 1.0
-"""Interval of the checks for expired subflows and budget periods."""
-SAMPLE_SECONDS: Final = 0.1
-"""The daemon's sampling interval near the next step of a budget."""
+TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
+SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MOST_ACCOUNTS: Final = 20
 """Budget accounts in the summary; if the policy has more budgets, one of each."""
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
@@ -65,13 +55,9 @@ class Entry:
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
-    path: str | None = None
-    rule: str | None = None
-    direction: Direction | None = None
-    rate: int | None = None
-    ceil: int | None = None
-    segment: Segment | None = None
-    from_client: bool = False
+    sender: str | None = None  # of a segment: client or proxy
+    details: Mapping[str, str | int | None] = field(default_factory=dict)
+    """What JSON has besides: path, rule, rate, ceil, direction."""
 
 
 @dataclass(slots=True)
@@ -80,6 +66,7 @@ class Carried:
     counts once, however often it is sent; a gap counts at once, and data that fill it later do not."""
 
     cookie: int
+    token: int = 0
     down: int = 0
     up: int = 0
     highest: dict[bool, int] = field(default_factory=dict)
@@ -105,38 +92,33 @@ class Carried:
             self.down += new
         return True
 
-    def of(self, direction: Direction) -> int:
-        return self.down if direction is Direction.DOWN else self.up
+
+_NOTHING: Final = Carried(0)
 
 
 @dataclass(slots=True)
 class CapTotals:
     """Totals of the caps of one rule."""
 
-    caps: int = 0
-    """How often a subflow was capped; directions count separately."""
+    caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
-    carried: int = 0
-    """Captured bytes under the caps; no cap was applied to them."""
+    bytes: int = 0  # captured, under the caps; no cap was applied to them
 
 
 class Replay:
     """One capture under one policy. Times are those of the capture, seconds since the epoch."""
 
-    def __init__(self, policy: Policy, ports: Collection[int], interfaces: _Interfaces = ()) -> None:
+    def __init__(self, policy: Policy, ports: Sequence[int], interfaces: _Interfaces = ()) -> None:
         """*interfaces*: the interface by which subflows to clients in a network leave; None is any network. The first
         match counts; without a match, the interface that the capture names."""
-        self.policy = policy
+        self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
-        self.older = 0
-        """Subflows with MPTCP options whose SYN is not in the capture."""
+        self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
         self.first: float | None = None
         self.now = 0.0
         """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
         self.rules: dict[str, CapTotals] = {}
-        self._ports = frozenset(ports)
-        self._interfaces = tuple(interfaces)
-        self._tracker = Tracker(self._ports)
+        self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
@@ -144,12 +126,10 @@ class Replay:
         self._asked: dict[FourTuple, bool] = {}
         """Four-tuples with MPTCP options: whether their SYN was seen."""
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
-        self._active: dict[FourTuple, tuple[int, Carried]] = {}
+        self._active: dict[FourTuple, Carried] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}
         """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
-        self._cookies = itertools.count(1)
-        self._moved: set[FourTuple] = set()
-        """Subflows that carried data since the last sample."""
+        self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
         """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""
         self._open: tuple[bool, ...] = ()
@@ -165,13 +145,14 @@ class Replay:
         yield from self._advance(segment.time)
         now = self.now
         self.segments += 1
-        from_client = segment.destination_port in self._ports
+        from_client = segment.destination_port in self.ports
         ends = (segment.destination, segment.destination_port), (segment.source, segment.source_port)
         (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
         four_tuple = FourTuple(local, local_port, remote, remote_port)
         segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
         if self._signals(segment, four_tuple):
-            yield Entry(now, "segment", "", None, four_tuple, segment=segment, from_client=from_client)
+            sender = "client" if from_client else "proxy"
+            yield Entry(now, "segment", segment_in_words(segment, from_client), None, four_tuple, sender)
         before = self._active.get(four_tuple)
         if before is not None:
             self._count(captured, four_tuple, from_client)
@@ -179,7 +160,7 @@ class Replay:
         for told in self._endpoint.take(segment, four_tuple, from_client):
             yield from self._follow(self._tracker.kernel_event(told))
         if (begun := self._active.get(four_tuple)) is not None and begun is not before:
-            begun[1].begin(segment, from_client)
+            begun.begin(segment, from_client)
             self._count(captured, four_tuple, from_client)
 
     def finish(self) -> Iterator[Entry]:
@@ -199,7 +180,7 @@ class Replay:
             self.first = self.now = to
             self._tick = to + TICK_SECONDS
             self._open = self.policy.open_rules(to)
-            self._change = self._next_change()
+            self._change = self.policy.next_change(to) or math.inf
         while (due := self._next_due()) <= to:
             self.now = max(self.now, due)
             yield from self._due()
@@ -225,19 +206,15 @@ class Replay:
             for rule, was, is_now in zip(self.policy.rules, before, self._open, strict=True):
                 if was is not is_now and self._tracker.connections:
                     text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
-                    yield Entry(now, "clock", text, rule=rule.name)
-            self._change = self._next_change()
+                    yield Entry(now, "clock", text, details={"rule": rule.name})
+            self._change = self.policy.next_change(now) or math.inf
             yield from self._decide(list(self._tracker.connections))
         if self._sample <= now:
             yield from self._sample_budgets()
 
-    def _next_change(self) -> float:
-        change = self.policy.next_change(self.now)
-        return math.inf if change is None else change
-
     def _interface(self, remote: bytes, captured: str) -> str:
         address = ip_address(remote)
-        for network, name in self._interfaces:
+        for network, name in self.interfaces:
             if network is None or (address.version == network.version and address in network):
                 return name
         return captured
@@ -259,7 +236,7 @@ class Replay:
         segment = captured.segment
         if segment.outgoing is from_client or not captured.length:
             return
-        if self._active[four_tuple][1].count(segment, captured.length, from_client) and self.policy.budgets:
+        if self._active[four_tuple].count(segment, captured.length, from_client) and self.policy.budgets:
             self._moved.add(four_tuple)
             self._sample = min(self._sample, self.now + SAMPLE_SECONDS)
 
@@ -272,14 +249,14 @@ class Replay:
             self.connections += event.kind is EventKind.CONNECTION_OPENED
             if event.kind is EventKind.SUBFLOW_ACTIVE and four_tuple is not None:
                 self.subflows += 1
-                self._active[four_tuple] = event.token, Carried(next(self._cookies))
+                self._active[four_tuple] = Carried(self.subflows, event.token)
             elif event.kind is EventKind.SUBFLOW_CLOSED and four_tuple is not None:
                 closed.append(four_tuple)
             yield self._entry(event)
         yield from self._decide(tokens)
         for four_tuple in closed:
-            if four_tuple in self._active:
-                _, carried = self._active.pop(four_tuple)
+            carried = self._active.pop(four_tuple, None)
+            if carried is not None:
                 self._moved.discard(four_tuple)
                 if self.policy.budgets:
                     end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
@@ -298,7 +275,7 @@ class Replay:
             case EventKind.SUBFLOW_ACTIVE:
                 kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
             case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
-                _, carried = self._active.get(four_tuple, (0, Carried(0)))
+                carried = self._active.get(four_tuple, _NOTHING)
                 sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
                 kind, text = "closed", f"has ended: {detail}; {sizes}"
             case EventKind.SUBFLOW_CHANGED:
@@ -327,17 +304,14 @@ class Replay:
                 self._anticipation.forget(token, self.now)
                 self._budgets.forget(token)
             else:
-                after = {(each.four_tuple, each.direction): each for each in self._evaluate(connection)}
-                self._verdicts[token] = after
+                expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
+                verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
+                verdicts = self._budgets.apply(connection, verdicts, self.now)
+                after = self._verdicts[token] = {(each.four_tuple, each.direction): each for each in verdicts}
             for key, verdict in after.items():
                 yield from self._changed(token, key, before.get(key), verdict)
             for key in before.keys() - after.keys() & self._caps.keys():
                 yield self._end_cap(key, token)
-
-    def _evaluate(self, connection: Connection) -> tuple[Verdict, ...]:
-        expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
-        verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
-        return self._budgets.apply(connection, verdicts, self.now)
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
         throttle, scope = verdict.throttle, verdict.scope
@@ -355,18 +329,15 @@ class Replay:
             if key not in self._caps:
                 self._caps[key] = scope.rule, self.now, self._carried(key)
                 self.rules.setdefault(scope.rule, CapTotals()).caps += 1
-        yield Entry(
-            self.now,
-            "decided",
-            word + steered_reason(verdict, verdict.reason),
-            token,
-            verdict.four_tuple,
-            verdict.path,
-            None if verdict.rule is None else verdict.rule.name,
-            verdict.direction,
-            None if throttle is None else throttle.rate,
-            None if throttle is None else throttle.ceil,
-        )
+        details = {
+            "path": verdict.path,
+            "rule": None if verdict.rule is None else verdict.rule.name,
+            "rate": None if throttle is None else throttle.rate,
+            "ceil": None if throttle is None else throttle.ceil,
+            "direction": verdict.direction.value,
+        }
+        text = word + steered_reason(verdict, verdict.reason)
+        yield Entry(self.now, "decided", text, token, verdict.four_tuple, details=details)
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
         """End the cap on a subflow; *verdict* has the reason if the subflow goes on uncapped."""
@@ -374,23 +345,25 @@ class Replay:
         seconds, carried = self.now - since, self._carried(key) - before
         total = self.rules[rule]
         total.seconds += seconds
-        total.carried += carried
+        total.bytes += carried
         why = "" if verdict is None else f": {verdict.reason}"
         upload = "upload: " if key[1] is Direction.UP else ""
         text = f"{upload}cap of rule {rule} is over after {seconds:.1f} s, {approximate_size(carried)}{why}"
-        return Entry(self.now, "lifted", text, token, key[0], None if verdict is None else verdict.path, rule, key[1])
+        details = {"path": None if verdict is None else verdict.path, "rule": rule, "direction": key[1].value}
+        return Entry(self.now, "lifted", text, token, key[0], details=details)
 
     def _carried(self, key: _Key) -> int:
-        return self._active[key[0]][1].of(key[1]) if key[0] in self._active else 0
+        carried = self._active.get(key[0], _NOTHING)
+        return carried.down if key[1] is Direction.DOWN else carried.up
 
     def _sample_budgets(self) -> Iterator[Entry]:
         """Give the budgets captured bytes in place of socket samples; yield steps reached and changed decisions."""
         self._sample = math.inf
         sockets = {}
         for each in self._moved:
-            token, carried = self._active[each]
-            down, up, cookie = carried.down, carried.up, carried.cookie
-            sockets[each] = KernelSubflow(token, each, True, 0, 0, False, self.now, down, up, cookie=cookie)
+            carried = self._active[each]
+            amounts = carried.down, carried.up, carried.cookie
+            sockets[each] = KernelSubflow(carried.token, each, True, 0, 0, False, self.now, *amounts)
         self._moved.clear()
         changed: set[int] = set()
         for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
@@ -398,5 +371,5 @@ class Replay:
             for step in outcome.effects:
                 if isinstance(step, Reached):
                     whose = f"client {step.client}: " if step.client else ""
-                    yield Entry(self.now, "budget", whose + step.sentence, rule=step.budget)
+                    yield Entry(self.now, "budget", whose + step.sentence, details={"rule": step.budget})
         yield from self._decide(sorted(changed))

@@ -24,7 +24,7 @@ from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
+from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.logs import TOLD, about
-from mptcp_throttler.storage import grants
+from mptcp_throttler.storage import GRANTS, GrantsError, read_grants
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Grants(Component):
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._stage = engine, engine.grants
-        self._path = engine.settings.ledger.with_name(grants.NAME)
+        self._path = engine.settings.ledger.with_name(GRANTS)
         self._file: tuple[int, ...] | None = None
         """Inode, mtime and size of the file as last read; empty without one, None before the first time."""
         self._grants: tuple[Grant, ...] = ()
@@ -50,8 +50,8 @@ class Grants(Component):
             return
         is_first, self._file = self._file is None, file
         try:
-            fresh = await asyncio.to_thread(grants.read, self._path)
-        except grants.GrantsError as error:
+            fresh = await asyncio.to_thread(read_grants, self._path)
+        except GrantsError as error:
             log.error("%s", error)
             return
         if is_first:  # no news; what is in force at the start is decided with all else

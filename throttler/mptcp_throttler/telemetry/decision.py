@@ -17,24 +17,17 @@ class Decision(NamedTuple):
     balances loads is no change: it has many a minute."""
 
     token: int
-    connection: Connection | None
-    """None if it has ended."""
+    connection: Connection | None  # None if it has ended
     before: Verdicts
     after: Verdicts
-    now: float
-    """Monotonic seconds."""
-    is_dry: bool
-    """A dry run only names these caps."""
+    now: float  # monotonic seconds
+    is_dry: bool  # a dry run only names these caps
     turns: bool = False
     """All caps go, because a dry run began or ended; another decision follows."""
-    got: Sequence[Verdict] = ()
-    """New caps."""
-    changed: Sequence[tuple[Verdict, Verdict]] = ()
-    """Other caps or rates: before and after."""
-    lost: Sequence[tuple[Verdict, Verdict]] = ()
-    """Removed caps: before and after."""
-    ended: Sequence[Verdict] = ()
-    """Verdicts of capped subflows that ended."""
+    got: Sequence[Verdict] = ()  # new caps
+    changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
+    lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
+    ended: Sequence[Verdict] = ()  # verdicts of capped subflows that ended
 
     @property
     def changes_caps(self) -> bool:
@@ -45,8 +38,7 @@ class Comparer:
     """Compares the decisions of one daemon."""
 
     def __init__(self) -> None:
-        self._dry: set[int] = set()
-        """Connections last decided in a dry run."""
+        self._dry: set[int] = set()  # connections last decided in a dry run
 
     def decisions(
         self, token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
@@ -57,16 +49,14 @@ class Comparer:
         (self._dry.add if is_dry and after else self._dry.discard)(token)
         if before and was_dry is not is_dry:
             bare = without_caps(after)
-            yield compare(token, connection, before, bare, now, is_dry=was_dry)._replace(turns=True)
+            yield _compared(Decision(token, connection, before, bare, now, was_dry, turns=True))
             before = bare
-        yield compare(token, connection, before, after, now, is_dry=is_dry)
+        yield _compared(Decision(token, connection, before, after, now, is_dry))
 
 
-def compare(
-    token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
-) -> Decision:
-    """Return what *after* changes."""
-    decision = Decision(token, connection, before, after, now, is_dry)
+def _compared(decision: Decision) -> Decision:
+    """Return *decision* with what it changes."""
+    before, after = decision.before, decision.after
     if len(before) == len(after) and all(map(_is_as_before, before, after)):
         return decision
     old = {(each.four_tuple, each.direction): each for each in before if each.scope}

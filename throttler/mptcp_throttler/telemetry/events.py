@@ -18,8 +18,7 @@ from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
 """At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
-LONGEST_DETAIL: Final = 150
-"""Characters."""
+LONGEST_DETAIL: Final = 150  # characters
 CUT: Final = "..."
 """End of a cut detail. ASCII, because one character beyond Latin-1 would multiply the size of the string."""
 MAX_REFUSED: Final = 20
@@ -62,8 +61,7 @@ class Happened(NamedTuple):
     """One event, as read from the ring."""
 
     sequence: int
-    time: float
-    """Seconds since the epoch."""
+    time: float  # seconds since the epoch
     kind: str
     token: int | None
     four_tuple: FourTuple | None
@@ -78,8 +76,7 @@ class EventRing:
 
     def __init__(self, most: int = MAX_EVENTS) -> None:
         self._events: deque[tuple] = deque(maxlen=most)  # type: ignore[type-arg]
-        self.last = 0
-        """Sequence number of the latest event; 0 before the first."""
+        self.last = 0  # sequence number of the latest event; 0 before the first
 
     @property
     def first(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import FourTuple
@@ -14,10 +15,8 @@ CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 
 MAX_CAP_SECONDS: Final = 60.0
 """A longer time has another cause than the decision, such as a repair."""
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-MAX_JOIN_SECONDS: Final = 10.0
-"""A later entry has another cause than the join."""
-MAX_REMEMBERED: Final = 1024
-"""Bound of each table of :class:`JoinLatency`."""
+MAX_JOIN_SECONDS: Final = 10.0  # a later entry has another cause than the join
+MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
 
 
 class LatencyHistogram:
@@ -36,11 +35,8 @@ class LatencyHistogram:
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts up to each of ``le`` seconds, the total count, and the sum in seconds."""
-        total, counts = 0, []
-        for count in self._counts:
-            total += count
-            counts.append(total)
-        return {"le": list(self._bounds), "count": counts[:-1], "total": total, "sum": self._sum}
+        *counts, total = accumulate(self._counts)
+        return {"le": list(self._bounds), "count": counts, "total": total, "sum": self._sum}
 
 
 class CapLatency:
@@ -60,20 +56,19 @@ class CapLatency:
         return {direction.value: histogram.as_json() for direction, histogram in self._histograms.items()}
 
 
-class JoinLatency:
+class JoinLatency(LatencyHistogram):
     """Time from the capture of the last packet of a join's handshake to the entry in the kernel. Monotonic seconds.
 
     The captured packet, the kernel's event and the entry may come in any order, so all are remembered for a while.
     """
 
     def __init__(self) -> None:
+        super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
         self._early: dict[FourTuple, float] = {}
         """Capture times of joins without a kernel event yet; the oldest first."""
         self._waiting: dict[FourTuple, float] = {}
         """Capture times of joins, by the subflow that waits for its entry; the oldest first."""
-        self._made: dict[FourTuple, float] = {}
-        """When entries were made, the oldest first."""
-        self._histogram = LatencyHistogram(JOIN_BOUNDS, MAX_JOIN_SECONDS)
+        self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
         """Note that the last packet of a join was *captured* before the kernel's event."""
@@ -89,7 +84,7 @@ class JoinLatency:
         for four_tuple in subflows:
             made = self._made.pop(four_tuple, None)
             if made is not None and made >= captured:
-                self._histogram.count(made - captured)
+                self.count(made - captured)
             elif made is None and four_tuple in wanted:
                 _put(self._waiting, four_tuple, captured)
 
@@ -100,10 +95,7 @@ class JoinLatency:
             if captured is None:
                 _put(self._made, four_tuple, now)
             else:
-                self._histogram.count(max(0.0, now - captured))
-
-    def as_json(self) -> dict[str, Any]:
-        return self._histogram.as_json()
+                self.count(max(0.0, now - captured))
 
 
 def _put(table: dict[FourTuple, float], four_tuple: FourTuple, time: float) -> None:

@@ -1,6 +1,9 @@
 """Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
-Every decision updates the number of subflows per path and cap, so a summary of ten thousand connections visits none.
+Every decision updates the number of subflows per path and cap, so a summary of ten thousand connections visits none. A
+rule's cap on one path may have many classes: one per client, connection or budget step. One class may have subflows on
+several paths, if the paths, a client or a connection share the cap. So each decision counts classes by their scope
+(``policy.verdict.ScopeKey``), too.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. Totals never fall when
 something closes, and nothing is counted per packet. The meter of closed sockets reports what a subflow carried after
@@ -11,28 +14,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction
-from mptcp_throttler.policy.verdict import Verdict
+from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
-from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal, Limits
 from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
-SWEEP_SHARE = 0.02
-"""Share of a processor for sweeps that only the totals need."""
+SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0
 """How long to wait for the meter: a socket that lost its path tries to send for this long."""
 MAX_CLOSED = 16_384
-"""Closed subflows that wait for the meter: 4 MB. Without a meter, all that closed lately."""
+"""Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately."""
 REPORTED_SECONDS = 10.0
 """How long a report waits for the end of its subflow. Most reports are of plain TCP."""
-SLICE = 256
-"""Subflows counted at a time: about 0.2 ms."""
-MAX_CAPS = 4096
-"""Cap totals kept, those of former policies included."""
+SLICE = 256  # subflows counted at a time: about 0.2 ms
+MAX_CAPS = 4096  # cap totals kept, those of former policies included
 
 
 class PathKey(NamedTuple):
@@ -40,15 +41,91 @@ class PathKey(NamedTuple):
     interface: str | None
 
 
+@dataclass(slots=True, eq=False)
 class PathTotal:
     """Bytes and subflows of one path."""
 
-    __slots__ = ("key", "received", "sent", "subflows")
+    key: PathKey
+    sent: int = 0
+    received: int = 0
+    subflows: int = 0
 
-    def __init__(self, key: PathKey) -> None:
-        self.key = key
-        self.sent = self.received = 0
-        self.subflows = 0
+
+class CapKey(NamedTuple):
+    rule: str
+    path: str | None
+    direction: Direction
+
+
+class Limits(NamedTuple):
+    """Limits of a class, bits/s."""
+
+    rate: int
+    ceil: int
+    share: Share
+
+
+@dataclass(slots=True, eq=False)
+class CapTotal:
+    """Bytes, subflows and classes of one cap."""
+
+    key: CapKey
+    bytes: int = 0
+    subflows: int = 0
+    limits: dict[Limits, int] = field(default_factory=dict)
+    """Number of classes with each limits."""
+    shared: int = 0  # number of classes that also have subflows of another path or rule
+
+    def add(self, limits: Limits) -> None:
+        self.limits[limits] = self.limits.get(limits, 0) + 1
+
+    def remove(self, limits: Limits) -> None:
+        self.limits[limits] -= 1
+        if not self.limits[limits]:
+            del self.limits[limits]
+
+
+@dataclass(slots=True, eq=False)
+class _CapClass:
+    """One HTB class, as decided, which the subflows of one scope share."""
+
+    scope: ScopeKey
+    limits: Limits
+    members: dict[CapTotal, int] = field(default_factory=dict)
+    """Number of subflows of each cap."""
+
+    def change(self, limits: Limits) -> None:
+        for cap in self.members:
+            cap.remove(self.limits)
+            cap.add(limits)
+        self.limits = limits
+
+    def enter(self, cap: CapTotal) -> None:
+        """Add a subflow with *cap*."""
+        cap.subflows += 1
+        self.members[cap] = self.members.get(cap, 0) + 1
+        if self.members[cap] > 1:
+            return
+        cap.add(self.limits)
+        if len(self.members) == 2:
+            for each in self.members:
+                each.shared += 1
+        elif len(self.members) > 2:
+            cap.shared += 1
+
+    def leave(self, cap: CapTotal) -> None:
+        """Remove a subflow with *cap*."""
+        cap.subflows -= 1
+        self.members[cap] -= 1
+        if self.members[cap]:
+            return
+        del self.members[cap]
+        cap.remove(self.limits)
+        if self.members:
+            cap.shared -= 1
+            if len(self.members) == 1:
+                for each in self.members:
+                    each.shared -= 1
 
 
 class Rates(NamedTuple):
@@ -61,29 +138,25 @@ class Rates(NamedTuple):
 class _Standing(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
-    since: float
-    """When it got or lost the cap, or the cap's rate changed; monotonic seconds."""
+    since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
-    of_class: CapClass | None = None
-    """None after the subflow closed."""
+    of_class: _CapClass | None = None  # None after the subflow closed
     limits: Limits | None = None
     """None for a cap that balances loads, whose limits change all the time."""
 
 
+@dataclass(slots=True, eq=False)
 class _Carried:
-    __slots__ = ("acked", "cookie", "down", "place", "received", "received_rate", "sampled", "sent_rate", "token", "up")
-
-    def __init__(self, token: int, place: PathTotal, now: float) -> None:
-        self.token = token
-        self.place = place
-        place.subflows += 1
-        self.down = self.up = _Standing(now)
-        self.cookie: int | None = None
-        """None before its first sample."""
-        self.acked = self.received = 0
-        self.sampled = 0.0
-        self.sent_rate: int | None = None
-        self.received_rate: int | None = None
+    token: int
+    place: PathTotal
+    down: _Standing
+    up: _Standing
+    cookie: int | None = None  # None before its first sample
+    acked: int = 0
+    received: int = 0
+    sampled: float = 0.0
+    sent_rate: int | None = None
+    received_rate: int | None = None
 
     def count(self, acked: int, received: int) -> None:
         sent, got = max(0, acked - self.acked), max(0, received - self.received)
@@ -115,33 +188,27 @@ class _Carried:
         return self.down.of_class is not None or self.up.of_class is not None
 
 
-_UNKNOWN = Rates(None, None)
-
-
 class Traffic(Consumer):
     """The traffic of one daemon."""
 
     interval = float("inf")
-    period = 0.1
-    """Costs nothing while no sweep is due: see :meth:`watches_any`."""
+    period = 0.1  # costs nothing while no sweep is due: see watches_any
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
         """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
-        self.clients: Counter[bytes] = Counter()
-        """Connections of each client."""
+        self.clients: Counter[bytes] = Counter()  # connections of each client
         self._client_of: dict[int, bytes] = {}
         self.capped = 0
         """Subflows with a cap, as decided; counted once if both directions have one."""
-        self._classes = CapClasses()
+        self._classes: dict[ScopeKey, _CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: dict[End, tuple[_Carried, float]] = {}
-        """Subflows without a verdict that the meter may still report, and since when; the oldest first."""
-        self._reported: dict[End, tuple[int, int, int, float]] = {}
-        """The meter's early reports: cookie, bytes sent and received, and time; the oldest first."""
-        self.counted = clock()
-        """When all sockets were last counted, monotonic seconds."""
+        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)
+        """Subflows without a verdict that the meter may still report."""
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
+        """The meter's early reports: cookie, bytes sent and received."""
+        self.counted = clock()  # when all sockets were last counted, monotonic seconds
         self._begun = False
         self._due = 0.0
         self._clock = clock
@@ -149,7 +216,7 @@ class Traffic(Consumer):
 
     def rates(self, four_tuple: FourTuple) -> Rates:
         known = self._subflows.get(four_tuple)
-        return _UNKNOWN if known is None else Rates(known.sent_rate, known.received_rate)
+        return Rates(None, None) if known is None else Rates(known.sent_rate, known.received_rate)
 
     def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
         """Return the bytes sent and received as of the subflow's last sample."""
@@ -195,7 +262,9 @@ class Traffic(Consumer):
             if subflow is None or subflow.token != token:
                 if subflow is not None:
                     self._close(four_tuple, subflow)
-                subflow = known[four_tuple] = _Carried(token, self._place(key), now)
+                place, uncapped = self._place(key), _Standing(now)
+                place.subflows += 1
+                subflow = known[four_tuple] = _Carried(token, place, uncapped, uncapped)
             elif subflow.place.key != key:
                 subflow.move(self._place(key))
             self._stand(subflow, verdict, now)
@@ -216,16 +285,15 @@ class Traffic(Consumer):
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the lifetime bytes of a socket."""
-        found = self._closed.get(end)
-        if found is not None and found[0].cookie in (None, cookie):
-            del self._closed[end]
-            found[0].count(acked, received)
+        subflow = self._closed.get(end)
+        if subflow is not None and subflow.cookie in (None, cookie):
+            self._closed.pop(end)
+            subflow.count(acked, received)
         else:
             # It may be plain TCP, which no subflow claims.
             now = self._clock()
             self._forget_old(now)
-            self._reported.pop(end, None)  # the order is that of time
-            self._reported[end] = cookie, acked, received, now
+            self._reported.put(end, (cookie, acked, received), now)
 
     def closed_told(self) -> None:
         """Note that all closed sockets were reported: the totals are complete if nothing is open (nothing sweeps)."""
@@ -264,13 +332,10 @@ class Traffic(Consumer):
     def _sample(subflow: _Carried, socket: KernelSubflow) -> None:
         acked, received = socket.bytes_acked, socket.bytes_received
         if subflow.cookie != socket.cookie:
-            subflow.cookie, subflow.sampled = socket.cookie, socket.read
+            subflow.cookie = socket.cookie
             subflow.acked = subflow.received = 0
-            subflow.count(acked, received)
             subflow.sent_rate = subflow.received_rate = None
-            return
-        span = socket.read - subflow.sampled
-        if span > 0:
+        elif (span := socket.read - subflow.sampled) > 0:
             subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
             subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
         subflow.sampled = socket.read
@@ -294,7 +359,7 @@ class Traffic(Consumer):
         cap = of_class = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
             cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
-            of_class = self._classes.of(verdict.scope, verdict.throttle)
+            of_class = self._class(verdict.scope, verdict.throttle)
             limits = None if verdict.scope.balances else of_class.limits
         before = subflow.standing(verdict.direction)
         if cap is not before.cap or of_class is not before.of_class or limits != before.limits:
@@ -303,41 +368,50 @@ class Traffic(Consumer):
     def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
         before, was_capped = subflow.standing(direction), subflow.is_capped
         if standing.cap is not None and standing.of_class is not None:
-            self._classes.enter(standing.cap, standing.of_class)
-        if before.cap is not None and before.of_class is not None:
-            self._classes.leave(before.cap, before.of_class)
+            standing.of_class.enter(standing.cap)
+        self._leave(before)
         subflow.stand(direction, standing)
         self.capped += subflow.is_capped - was_capped
+
+    def _leave(self, standing: _Standing) -> None:
+        if standing.cap is not None and standing.of_class is not None:
+            standing.of_class.leave(standing.cap)
+            if not standing.of_class.members:
+                del self._classes[standing.of_class.scope]
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
         """End a subflow; the meter may still report its last bytes."""
         subflow.place.subflows -= 1
         self.capped -= subflow.is_capped
         for direction in Direction:
-            since, cap, of_class, _ = subflow.standing(direction)
-            if cap is not None and of_class is not None:
-                self._classes.leave(cap, of_class)
-                subflow.stand(direction, _Standing(since, cap))
+            standing = subflow.standing(direction)
+            if standing.of_class is not None:
+                self._leave(standing)
+                subflow.stand(direction, _Standing(standing.since, standing.cap))
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         report = self._reported.get(end)
         if report is not None and subflow.cookie in (None, report[0]):
-            del self._reported[end]
+            self._reported.pop(end)
             subflow.count(report[1], report[2])
         else:
-            self._closed.pop(end, None)
-            self._closed[end] = subflow, self._clock()
-            if len(self._closed) > MAX_CLOSED:
-                del self._closed[next(iter(self._closed))]
+            self._closed.put(end, subflow, self._clock())
 
     def _forget_old(self, now: float) -> None:
-        _drop_older(self._closed, now - CLOSED_SECONDS)
-        _drop_older(self._reported, now - REPORTED_SECONDS)
+        self._closed.drop_until(now - CLOSED_SECONDS)
+        self._reported.drop_until(now - REPORTED_SECONDS)
 
     def _place(self, key: PathKey) -> PathTotal:
-        total = self.paths.get(key)
-        if total is None:
-            total = self.paths[key] = PathTotal(key)
-        return total
+        return self.paths.get(key) or self.paths.setdefault(key, PathTotal(key))
+
+    def _class(self, scope: ScopeKey, throttle: Throttle) -> _CapClass:
+        """Return the class of *scope*; set its limits to *throttle*."""
+        limits = Limits(throttle.rate, throttle.ceil, throttle.share)
+        found = self._classes.get(scope)
+        if found is None:
+            found = self._classes[scope] = _CapClass(scope, limits)
+        elif found.limits != limits:
+            found.change(limits)
+        return found
 
     def _cap(self, key: CapKey) -> CapTotal:
         total = self.caps.get(key)
@@ -348,9 +422,3 @@ class Traffic(Consumer):
                 del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)
         return total
-
-
-def _drop_older(table: dict[End, Any], time: float) -> None:
-    """Drop entries from before *time*; values end with their time, and the oldest comes first."""
-    while table and next(iter(table.values()))[-1] < time:
-        del table[next(iter(table))]

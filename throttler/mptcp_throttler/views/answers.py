@@ -1,7 +1,8 @@
-"""What the status socket answers: the shape of each answer, defined here and nowhere else.
+"""What the status socket answers: the shape of each answer, defined here and nowhere else, in the order of ``ANSWERS``.
 
-``runtime.answers`` builds these dictionaries, and mypy holds it to the keys. Their JSON Schema, texts below the keys
-included, is written by ``views.schemas``. All keys are always there, but for those that are ``NotRequired``.
+``runtime.answers`` builds these dictionaries, and mypy holds it to the keys. ``views.schemas`` writes their JSON Schema
+with the texts below the keys; a type that has a text of its own keeps it. All keys are always there, but for those that
+are ``NotRequired``.
 """
 
 from __future__ import annotations
@@ -23,15 +24,10 @@ Rate = Annotated[int, Field(ge=0, description="Bits/s.")]
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 EventNumber = Annotated[int, Field(ge=0, description="Number of an event; they have no gaps.")]
-Token = Annotated[
-    str,
-    Field(
-        pattern="^[0-9a-f]{8,9}$", description="The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
-    ),
-]
-Tunnel = Annotated[
-    str, Field(description="Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP.")
-]
+_TOKEN = "The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
+Token = Annotated[str, Field(pattern="^[0-9a-f]{8,9}$", description=_TOKEN)]
+_TUNNEL = "Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP."
+Tunnel = Annotated[str, Field(description=_TUNNEL)]
 Endpoint = Annotated[str, Field(description="`ADDR:PORT`, `[ADDR]:PORT` with IPv6.")]
 EventKindName = Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
 SchemaVersion = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, description="Version of the answers.")]
@@ -55,14 +51,10 @@ class Answer(Part):
     """What every other answer has."""
 
     schema: SchemaVersion
-    time: Moment
-    """When it was made."""
+    time: Moment  # when it was made
     version: str
     """Of the throttler."""
     pid: int
-
-
-# status, head
 
 
 class RefusedReload(Part):
@@ -171,9 +163,6 @@ class StatusAnswer(HeadAnswer):
     counters: dict[str, Any]
 
 
-# connections
-
-
 class SubflowDetails(SubflowAnswer):
     rtt: Seconds | None
     """Smoothed."""
@@ -209,9 +198,6 @@ class ConnectionsAnswer(Answer):
     total: Count
     """How many meet the conditions."""
     connections: list[ConnectionDetails]
-
-
-# summary
 
 
 class SubflowCounts(Part):
@@ -290,8 +276,7 @@ class BudgetTotals(Part):
     volume: Bytes
     first_volume: Bytes
     """The volume of one account."""
-    until: Moment
-    """When it begins anew."""
+    until: Moment  # when it begins anew
 
 
 class OwnAccount(Part):
@@ -309,8 +294,7 @@ class OwnAccount(Part):
     """After how much the step begins that holds; null before the first."""
     next_step: Bytes | None
     """After how much the next one begins; null if none comes."""
-    until: Moment
-    """When it begins anew."""
+    until: Moment  # when it begins anew
 
 
 class AccountAnswer(OwnAccount):
@@ -371,8 +355,7 @@ class RuleWords(Part):
 
 class PolicySummary(Part):
     file: str
-    since: Moment
-    """When it was taken."""
+    since: Moment  # when it was taken
     dry_run: bool
     time_zone: str
     """By whose clock hours are, and budgets begin anew."""
@@ -400,8 +383,7 @@ class TunnelPathTotals(Part):
 
 
 class SummaryAnswer(Answer):
-    started: Moment
-    """Since when the daemon runs."""
+    started: Moment  # since when the daemon runs
     connections: Count
     """Tunnels included."""
     tunnels: list[TunnelPathTotals]
@@ -409,8 +391,7 @@ class SummaryAnswer(Answer):
     subflows: SubflowCounts
     clients: Count
     """Addresses from which connections were opened."""
-    counted: Moment
-    """When the bytes of all subflows were last counted: a rate is a difference over that time."""
+    counted: Moment  # when the bytes of all subflows were last counted: a rate is a difference over that time
     paths: list[PathTotals]
     rules: list[RuleTotals]
     classes: list[ClassTotals]
@@ -439,9 +420,6 @@ class SummaryAnswer(Answer):
     last_event: EventNumber
 
 
-# clients
-
-
 class ClientTotals(Part):
     client: str
     """The address from which its connections were opened."""
@@ -449,8 +427,7 @@ class ClientTotals(Part):
     subflows: Count
     capped: Count
     """Those of its subflows with a cap; none in a dry run."""
-    rate_sent: Rate
-    """To the client, of all its subflows together, as in `connections`."""
+    rate_sent: Rate  # to the client, of all its subflows together, as in `connections`
     rate_received: Rate
     bytes_sent: Bytes
     """By the subflows that there are."""
@@ -481,9 +458,6 @@ class ClientsAnswer(Answer):
     """As many as are asked for. Sorted by `budget`, some may have no connection now."""
     plain_tcp: PlainTcp | None
     """Null if the kernel does not say."""
-
-
-# explain, events
 
 
 class RuleTried(Part):
@@ -561,13 +535,9 @@ class EventAnswer(Part):
 
 
 class EventsAnswer(Answer):
-    first: EventNumber
-    """The oldest that is kept."""
+    first: EventNumber  # the oldest that is kept
     last: EventNumber
     events: list[EventAnswer]
-
-
-# client, budgets
 
 
 class OwnSubflow(Part):
@@ -606,13 +576,9 @@ class BudgetsAnswer(Answer):
     """Those that have metered the address in the present period, meter it now, or would."""
 
 
-# policy, what_if
-
-
 class PolicyAnswer(Answer):
     file: str
-    since: Moment
-    """When it was taken."""
+    since: Moment  # when it was taken
     dry_run: bool
     text: str
     """What was taken, comments included; the file may be another by now."""

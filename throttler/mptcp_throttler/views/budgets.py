@@ -24,8 +24,7 @@ class _Total:
     """All accounts of one budget together."""
 
     budget: Budget
-    rule: str
-    """The first one that feeds the budget."""
+    rule: str  # the first one that feeds the budget
     begin: int
     end: int
     accounts: int = 0
@@ -69,16 +68,13 @@ def budget_rows(
     """Return the total of each budget, and the *most* fullest accounts, with the fullest of each budget among them, in
     the periods at *now* (seconds since the epoch)."""
     totals = _totals(policy, now)
-    candidates: list[_Fullness] = []
+    candidates = list(_counted(totals, used))
     firsts: dict[str, _Fullness] = {}
-    for fullness in _counted(totals, used):
-        candidates.append(fullness)
-        first = firsts.get(fullness[1])
-        if first is None or fullness < first:
-            firsts[fullness[1]] = fullness
+    for each in candidates:
+        firsts[each[1]] = min(each, firsts.get(each[1], each))
     kept = sorted({*heapq.nsmallest(most, candidates), *firsts.values()})
     accounts = [totals[each[1]].account(each) for each in kept]
-    return [each.row() for each in totals.values()], fullest(accounts, most)
+    return [total.row() for total in totals.values()], fullest(accounts, most)
 
 
 def budgets_of(

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.mptcp.model import unmap
 
-LARGEST_REQUEST: Final = 64 * 1024
-"""Bytes of the line."""
+LARGEST_REQUEST: Final = 64 * 1024  # bytes of the line
 STATUS: Final = "status"
 _TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
@@ -29,8 +29,7 @@ class Request:
     """One request. Its arguments are checked; addresses are packed, endpoints packed with their port."""
 
     query: str
-    arguments: Mapping[str, Any]
-    """Those that were given, and those that have a default."""
+    arguments: Mapping[str, Any]  # those that were given, and those that have a default
 
     def get(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -43,6 +42,7 @@ class Argument:
     check: Callable[[object], Any]
     """Returns what a value means. Raises ValueError."""
     schema: Mapping[str, Any]
+    description: str = ""
     default: Any = None
     needed: bool = False
 
@@ -69,7 +69,8 @@ def parse_request(line: bytes) -> Request:
     arguments = {name: each.default for name, each in allowed.items() if each.default is not None}
     for key, value in found.items():
         if key not in allowed:
-            raise RequestError(f'"{_cut(key)}" is not an argument of {query}{_those(allowed)}')
+            those = f"; it takes {', '.join(allowed)}" if allowed else ", which takes none"
+            raise RequestError(f"{shown(key)} is not an argument of {query}{those}")
         if value is None:
             continue
         try:
@@ -94,16 +95,11 @@ def _address(value: object) -> bytes:
 
 
 def _endpoint(value: object) -> tuple[bytes, int]:
-    if isinstance(value, str):
-        host, _, port = value.rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        try:
-            packed = ip_address(bare).packed
-        except ValueError:
-            packed = b""
-        if packed and (len(packed) == 4 or bare != host) and port.isascii() and port.isdigit() and int(port) < 1 << 16:
-            return unmap(packed), int(port)
-    raise ValueError("is not an address with a port, such as 192.0.2.1:40000 or [2001:db8::1]:40000")
+    try:
+        address, port = address_and_port(value)
+    except ValueError:
+        raise ValueError("is not an address with a port, such as 192.0.2.1:40000 or [2001:db8::1]:40000") from None
+    return unmap(ip_address(address).packed), port
 
 
 def _token(value: object) -> int:
@@ -118,8 +114,7 @@ def _text(longest: int, description: str = "", needed: bool = False) -> Argument
             return value
         raise ValueError(f"is not text of at most {longest} characters")
 
-    schema = {"type": "string", "maxLength": longest} | ({"description": description} if description else {})
-    return Argument(check, schema, needed=needed)
+    return Argument(check, {"type": "string", "maxLength": longest}, description, needed=needed)
 
 
 def _whole(least: int, most: int, default: int | None, description: str = "") -> Argument:
@@ -128,8 +123,7 @@ def _whole(least: int, most: int, default: int | None, description: str = "") ->
             return value
         raise ValueError(f"is not a whole number from {least} to {most}")
 
-    schema = {"type": "integer", "minimum": least, "maximum": most}
-    return Argument(check, schema | ({"description": description} if description else {}), default)
+    return Argument(check, {"type": "integer", "minimum": least, "maximum": most}, description, default)
 
 
 def _one_of(*allowed: str, default: str) -> Argument:
@@ -138,13 +132,12 @@ def _one_of(*allowed: str, default: str) -> Argument:
             return value
         raise ValueError(f"is none of {', '.join(allowed)}")
 
-    return Argument(check, {"enum": list(allowed)}, default)
+    return Argument(check, {"enum": list(allowed)}, default=default)
 
 
-_ADDRESS = Argument(_address, {"type": "string", "description": "An address: `192.0.2.1`, `2001:db8::1`."})
-_OF_CLIENT = "The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`."
-_ENDPOINT = Argument(_endpoint, {"type": "string", "description": _OF_CLIENT})
-_LOCAL = Argument(_endpoint, {"type": "string", "description": "The proxy's end of that subflow."})
+_ADDRESS = Argument(_address, {"type": "string"}, "An address: `192.0.2.1`, `2001:db8::1`.")
+_ENDPOINT = Argument(_endpoint, {"type": "string"}, "The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`.")
+_LOCAL = Argument(_endpoint, {"type": "string"}, "The proxy's end of that subflow.")
 _TOKEN_ARGUMENT = Argument(_token, {"type": "string", "pattern": f"^{_TOKEN}$"})
 _NAME = _text(200)
 _AFTER = _whole(0, 1 << 62, None, "Those after this number, the first of them; without it the latest.")
@@ -186,20 +179,11 @@ def request_schema(query: str) -> dict[str, Any]:
     arguments = QUERIES[query]
     properties: dict[str, Any] = {"query": {"const": query}}
     for name, each in arguments.items():
-        schema = dict(each.schema)
-        about = {"description": schema.pop("description")} if "description" in schema else {}
-        default = {} if each.needed else {"default": each.default}
-        properties[name] = (schema if each.needed else {"anyOf": [schema, {"type": "null"}]}) | about | default
+        schema = dict(each.schema) if each.needed else {"anyOf": [each.schema, {"type": "null"}]}
+        schema |= {"description": each.description} if each.description else {}
+        properties[name] = schema if each.needed else schema | {"default": each.default}
     needed = ["query", *(name for name, each in arguments.items() if each.needed)]
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
-
-
-def _those(allowed: Mapping[str, object]) -> str:
-    return f"; it takes {', '.join(allowed)}" if allowed else ", which takes none"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _shown(value: object) -> str:

@@ -5,21 +5,19 @@ The sources are the models that check files and requests, and the definitions of
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
 from mptcp_common.fields import editor_schema
+from mptcp_common.schema_file import schema_text
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.requests import QUERIES, request_schema
-
-_REFERENCE: Final = "#/$defs/{model}"
 
 
 def status_schema() -> dict[str, Any]:
@@ -27,7 +25,7 @@ def status_schema() -> dict[str, Any]:
     asked = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
     wanted = {**answers.ANSWERS, "error": answers.ErrorAnswer}
     adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in wanted.items()]
-    references, found = TypeAdapter.json_schemas(adapters, ref_template=_REFERENCE)  # type: ignore[arg-type]
+    references, found = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
     for name, schema in found["$defs"].items():
         for key, text in _descriptions(getattr(answers, name, None)).items():
             schema["properties"][key]["description"] = text
@@ -36,7 +34,7 @@ def status_schema() -> dict[str, Any]:
         "title": f"Answers of mptcp-throttler's status socket, version {answers.SCHEMA}",
         "anyOf": list(references.values()),
         "x-queries": {
-            query: {"request": {"$ref": _REFERENCE.format(model=asked[query])}, "answer": reference}
+            query: {"request": {"$ref": f"#/$defs/{asked[query]}"}, "answer": reference}
             for (query, _), reference in references.items()
             if query in asked
         },
@@ -57,12 +55,11 @@ def _descriptions(part: Any) -> dict[str, str]:
 
 def schema_texts() -> dict[str, str]:
     """Return the text of each schema by file name."""
-    schemas = {
-        "policy.schema.json": editor_schema(Policy),
-        "throttler.schema.json": editor_schema(Settings),
-        "status.schema.json": status_schema(),
+    return {
+        "policy.schema.json": schema_text(editor_schema(Policy)),
+        "throttler.schema.json": schema_text(editor_schema(Settings)),
+        "status.schema.json": schema_text(status_schema()),
     }
-    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
 
 
 def main(arguments: list[str]) -> int:

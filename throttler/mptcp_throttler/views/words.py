@@ -14,22 +14,13 @@ from typing import Final
 from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.conditions import PathMatch, clients_text
 from mptcp_throttler.policy.evaluate import cap_text
-from mptcp_throttler.policy.model import (
-    DIRECTIONS,
-    Budget,
-    Direction,
-    Kind,
-    Onset,
-    Policy,
-    Rule,
-    Throttle,
-)
+from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, Policy, Rule, Throttle
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
+from mptcp_throttler.policy.verdict import Verdict, joined
 from mptcp_throttler.views.answers import PathWords, RuleWords
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
-_WAYS: Final = {"down": "downloads", "up": "uploads", "both": "downloads and uploads"}
 
 
 @lru_cache(4096)
@@ -74,8 +65,8 @@ def rules_in_words(policy: Policy) -> list[RuleWords]:
 def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
-    if rule.direction != DIRECTIONS["down" if rule.acts else "both"]:
-        yield next(words for name, words in _WAYS.items() if DIRECTIONS[name] == rule.direction)
+    if rule.direction != ({Direction.DOWN} if rule.acts else set(Direction)):
+        yield " and ".join(_COUNTED[each] for each in Direction if each in rule.direction)
     yield from rule.when.words(policy.time_zone)
 
 
@@ -127,3 +118,21 @@ def _reset(budget: Budget) -> str:
     }
     day, usual = days[budget.period]
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
+
+
+def metered_reason(verdict: Verdict) -> str:
+    """Return the reason of the cap, with the budget that meters the subflow."""
+    budget = None if verdict.budget is None else verdict.budget.budget
+    return (
+        verdict.reason
+        if budget is None
+        else joined(verdict.reason, f"metered by the {budget.title}", verdict.direction)
+    )
+
+
+def steered_reason(verdict: Verdict, reason: str) -> str:
+    """Return *reason* with the steering known without samples."""
+    steer = verdict.steer
+    if steer is None or steer.steer is None:
+        return reason
+    return joined(reason, f"steered {steer.steer.mode} by rule {steer.name}", verdict.direction)

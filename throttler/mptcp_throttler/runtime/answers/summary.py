@@ -21,7 +21,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction, Policy, Rule
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.cap_totals import CapKey, CapTotal, Limits
+from mptcp_throttler.telemetry.traffic import CapKey, CapTotal, Limits
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request

@@ -1,24 +1,67 @@
-"""The status as a table for the terminal."""
+"""The command ``status``: what the running daemon answers, as a table for the terminal or as JSON."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from mptcp_common import status_client
+from mptcp_common.exit_status import DONE, FAILED, USAGE
+from mptcp_throttler.cli.shared import answering, complain, status_socket
 
-from mptcp_common.units import approximate_size, counted, format_rate
+
+def status(options: argparse.Namespace) -> int:
+    if options.brief and not options.json:
+        complain("--brief is for --json")
+        return USAGE
+    path = options.socket or status_socket(options)
+    if options.json and not options.brief:
+        return _pass_on(path, status_client.ask_pieces(path, {"query": "status"}))
+    with answering(path):
+        found = status_client.ask(path, {"query": "head" if options.brief else "status"})
+    if options.brief:
+        print(json.dumps(found))
+    else:
+        print_status(found)
+    return DONE
+
+
+def _pass_on(path: Path, pieces: Iterator[bytes]) -> int:
+    """Print a JSON object as it arrives: parsing ten thousand connections would take longer than all other work.
+
+    A final newline marks it as complete; a brace may belong to an inner object.
+    """
+    last = b""
+    while True:
+        with answering(path):
+            piece = next(pieces, b"")
+        if not piece:
+            break
+        last = piece
+        sys.stdout.buffer.write(piece)
+    if last.endswith(b"\n"):
+        return DONE
+    if last:
+        sys.stdout.buffer.write(b"\n")
+    complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
+    return FAILED
 
 
 def print_status(status: dict[str, Any]) -> None:
-    """Print the answer of the status socket to stdout."""
+    """Print the answer to ``status`` as a table."""
+    from rich.console import Console  # they take longer to load than the daemon to answer; JSON needs none of them
+    from rich.table import Table
+
+    from mptcp_common.units import approximate_size, counted, format_rate
+
     # No markup, no emoji: rich would take "[fd77:1::2]" for a style, and ":a:" within an address for an emoji.
     console = Console(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False, highlight=False)
-    policy = status["policy"]
-    counters = status["counters"]
+    policy, counters = status["policy"], status["counters"]
     console.print(
         f"policy {policy['source']}{' (dry run)' if policy['dry_run'] else ''}, rules: {', '.join(policy['rules'])}; "
         f"{status['netfilter']} on {', '.join(status['interfaces'])}; up {status['now'] - status['started']:.0f} s"

@@ -1,23 +1,31 @@
-"""The usage of each budget, in an SQLite database: the daemon starts from it; ``quota`` shows and resets it.
+"""The state that outlives the daemon on disk: the usage of budgets, in an SQLite database, and the grants, in a file
+beside it. The daemon starts from them; the commands ``quota`` and ``grant`` show and change them, beside it or alone.
 
 One transaction writes a total and the socket counters it comes from, so that each byte counts once even after a crash:
 a restarted daemon goes on from these counters. Totals are added to, never overwritten, so that ``quota reset`` works
-beside a running daemon. Counters belong to one boot of the host. For privacy, only the owner can access the file.
+beside a running daemon. Counters belong to one boot of the host. For privacy, only the owner can access the files.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
+from mptcp_common.reasons import reason
 from mptcp_common.trust import distrust
-from mptcp_throttler.policy.budget import Account, Usage
+from mptcp_throttler.policy.budget import Account, Grant, Usage
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
+_MOST_GRANTS = 10_000
+_LATEST = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
 _WAIT_SECONDS = 5.0
 _OWNER_ALONE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -30,10 +38,18 @@ CREATE TABLE IF NOT EXISTS counter (
 );
 """
 """The column *rule* has the name of the budget, by default the name of its rule."""
+_ADD = (
+    "INSERT INTO used VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets"
+)
 
 
 class LedgerError(Exception):
     """The database cannot be used: the text says which and why."""
+
+
+class GrantsError(Exception):
+    """The file cannot be used: the text says which and why."""
 
 
 class Ledger:
@@ -61,34 +77,29 @@ class Ledger:
     def used(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
         """Return the bytes used of every account; *periods*: budget and start of each period."""
         found: dict[Account, int] = {}
+        query = "SELECT client, octets FROM used WHERE rule = ? AND start = ?"
         with self._errors():
             for budget, start in periods:
-                rows = self._database.execute(
-                    "SELECT client, octets FROM used WHERE rule = ? AND start = ?", (budget, start)
-                )
+                rows = self._database.execute(query, (budget, start))
                 found |= {Account(budget, client, start): octets for client, octets in rows}
         return found
 
     def counters(self, boot: str) -> dict[int, tuple[int, int]]:
         """Return acked and received bytes in the totals, by cookie, for this *boot*; delete those of other boots."""
-        with self._errors(), self._database as transaction:
-            transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
-            rows = transaction.execute("SELECT cookie, acked, received FROM counter")
+        with self._transaction() as database:
+            database.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
+            rows = database.execute("SELECT cookie, acked, received FROM counter")
             return {cookie: (acked, received) for cookie, acked, received in rows}
 
     def write(self, boot: str, usage: Usage) -> None:
         """Add to totals, store the counters they come from, and delete closed sockets, in one transaction."""
-        with self._errors(), self._database as transaction:
-            transaction.executemany(
-                "INSERT INTO used VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
-                [(*account, octets) for account, octets in usage.added.items()],
-            )
-            transaction.executemany(
+        with self._transaction() as database:
+            database.executemany(_ADD, [(*account, octets) for account, octets in usage.added.items()])
+            database.executemany(
                 "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
                 ((cookie, boot, acked, received) for cookie, (acked, received) in usage.counters.items()),
             )
-            transaction.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
+            database.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
 
     def changed_by_others(self) -> bool:
         """Return whether another process has written since the last call; True at the first call."""
@@ -100,22 +111,23 @@ class Ledger:
     def reset(self, chosen: Collection[Account]) -> int:
         """Delete the usage of the accounts *chosen*; return how many had any."""
         delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
-        with self._errors(), self._database as transaction:
-            return transaction.executemany(delete, list(chosen)).rowcount if chosen else 0
+        with self._transaction() as database:
+            return database.executemany(delete, list(chosen)).rowcount if chosen else 0
 
     def credit(self, account: Account, octets: int) -> None:
         """Subtract bytes from the usage of an account, which may become negative."""
-        with self._errors(), self._database as transaction:
-            transaction.execute(
-                "INSERT INTO used VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
-                (*account, -octets),
-            )
+        with self._transaction() as database:
+            database.execute(_ADD, (*account, -octets))
 
     def prune(self, before: int) -> None:
         """Delete periods that began earlier."""
-        with self._errors(), self._database as transaction:
-            transaction.execute("DELETE FROM used WHERE start < ?", (before,))
+        with self._transaction() as database:
+            database.execute("DELETE FROM used WHERE start < ?", (before,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._errors(), self._database as database:
+            yield database
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -149,3 +161,49 @@ def _make(path: Path) -> None:
         with suppress(FileNotFoundError):
             if stat.S_IMODE(each.stat().st_mode) & ~_OWNER_ALONE:
                 each.chmod(_OWNER_ALONE)
+
+
+def read_grants(path: Path) -> tuple[Grant, ...]:
+    """Return the grants in *path*, none if it is missing. Raises GrantsError."""
+    try:
+        with path.open("rb") as file:
+            if why := distrust(os.fstat(file.fileno())):
+                raise GrantsError(f"grants: {path} {why}")
+            grants = msgspec.json.decode(file.read(), type=tuple[Grant, ...])
+        for each in grants:
+            if not 0 <= each.since <= each.until <= _LATEST:
+                raise ValueError(f"{each.since} to {each.until} is no time")
+            if not each.budget:
+                _ = each.network
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise GrantsError(f"grants: {path}: {reason(error)}") from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise GrantsError(f"grants: {path}: {error}; remove it, and grant anew") from error
+    return grants
+
+
+def change_grants(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> None:
+    """Replace the grants in *path* by what *edit* returns, atomically. Raises GrantsError."""
+    try:
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # against a concurrent command
+            grants = edit(read_grants(path))[-_MOST_GRANTS:]
+            fresh = path.with_name(f".{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
+            with open(file, "wb") as opened:
+                opened.write(msgspec.json.encode(grants))
+                owner = os.fstat(directory)
+                if os.geteuid() == 0:
+                    os.fchown(file, owner.st_uid, owner.st_gid)  # to the daemon's user, who must read it
+                opened.flush()
+                os.fsync(file)
+            fresh.rename(path)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise GrantsError(f"grants: {path}: {reason(error)}") from error

@@ -1,0 +1,225 @@
+"""The commands about what clients may use: ``quota`` shows and resets what was used of budgets, ``grant`` lifts caps
+for a while or gives more volume in this period."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from datetime import datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.problems import did_you_mean
+from mptcp_common.units import approximate_size, counted
+from mptcp_throttler.cli.shared import complain, mistake
+from mptcp_throttler.config.files import read_policy, read_settings
+from mptcp_throttler.mptcp.model import unmap
+from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_length, parse_more, period, step_of
+from mptcp_throttler.policy.model import Budget, Policy
+from mptcp_throttler.policy.values import parse_prefix
+from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, LedgerError, change_grants, read_grants
+
+ALL, END = "all", "end"
+
+
+def quota(options: argparse.Namespace) -> int:
+    settings = read_settings(options.config)
+    policy, _ = read_policy(settings.policy, settings)
+    # A budget may be named by itself, or by a rule that feeds it.
+    rules = [rule.name for rule in policy.rules if rule.budget is not None]
+    budgets = list(dict.fromkeys([*rules, *policy.budgets]))
+    if options.rule is not None and options.rule not in budgets:
+        known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
+        raise mistake("--rule", options.rule, f'"{options.rule}" is not a rule with a budget; {known}')
+    try:
+        client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
+    except ValueError:
+        raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
+    try:
+        ledger = Ledger(settings.ledger, create=False)
+        found = {
+            account: row
+            for account, row in ledger_accounts(ledger, policy, time.time()).items()
+            if options.rule in (None, row["budget"], *row["rules"]) and client in (None, row["client"])
+        }
+        if options.action == "reset":
+            gone = ledger.reset(found)
+            if not gone:
+                complain("nothing to reset: nothing was used in the present period")
+                return FAILED
+            print(f"reset: {counted(gone, 'volume')}")
+        elif options.json:
+            print(json.dumps(list(found.values()), indent=2))
+        else:
+            _print_accounts(found.values())
+    except LedgerError as error:
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account, dict[str, Any]]:
+    """Return the accounts used in their present period, and all shared ones, as for ``--json``: bytes, ISO 8601 times.
+    ``budget`` is its own name, otherwise its rule's, ``rule`` the first rule that feeds it, ``client`` empty for all
+    clients together, ``step`` the volume of the step in force, None before the first."""
+    found = {}
+    for budget in policy.budgets.values():
+        begin, end = period(budget, policy.time_zone, now)
+        since, until = (datetime.fromtimestamp(at, policy.time_zone).isoformat() for at in (begin, end))
+        used = ledger.used([(budget.name, begin)])
+        rules = [rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == budget.name]
+        for account in sorted(used) or ([] if budget.per_client else [Account(budget.name, "", begin)]):
+            octets = used.get(account, 0)
+            step, coming = step_of(budget, octets), next_step(budget, octets)
+            found[account] = {
+                "budget": budget.name,
+                "rule": rules[0],
+                "rules": rules,
+                "client": account.client,
+                "used": max(0, octets),
+                "step": None if step is None else step.after,
+                "next_step": None if coming is None else coming.after,
+                "since": since,
+                "until": until,
+            }
+    return found
+
+
+def _print_accounts(accounts: Iterable[dict[str, Any]]) -> None:
+    table = Table()
+    for title in ("budget", "client", "used", "step", "next at", "until"):
+        table.add_column(title, justify="right" if title in ("used", "step", "next at") else "left", no_wrap=True)
+    for each in accounts:
+        volumes = [each[key] for key in ("used", "step", "next_step")]
+        sizes = ["-" if volume is None else approximate_size(volume) for volume in volumes]
+        table.add_row(each["budget"], each["client"] or "all", *sizes, each["until"][:16].replace("T", " "))
+    # emoji: ":a:" in an IPv6 address would become a picture.
+    width = None if sys.stdout.isatty() else 120
+    Console(width=width, markup=False, emoji=False, highlight=False).print(table)
+
+
+def grant(options: argparse.Namespace) -> int:
+    settings = read_settings(options.config)
+    policy, _ = read_policy(settings.policy, settings)
+    path = settings.ledger.with_name(GRANTS)
+    words = "".join(options.what)
+    try:
+        if options.client is None:
+            for each in _present(read_grants(path)):
+                print(f"{each.client or 'all clients'}: {each.words()}, until {_when(each.until, policy)}")
+            return DONE
+        if not words:
+            raise mistake("grant", options.client, 'says not what; write 2h, "+5 GB" or end')
+        if not options.why.isprintable():
+            raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
+        if options.budget is not None and not words.startswith("+"):
+            raise mistake("--budget", options.budget, "belongs to a volume; a time lifts all caps")
+        client = _client(options.client, words.startswith("+"))
+        if words == END:
+            return _end(path, client)
+        if words.startswith("+"):
+            _volume(path, settings.ledger, policy, client, words, options)
+        else:
+            _time(path, policy, client, words, options.why)
+    except (GrantsError, LedgerError) as error:
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def _client(text: str, is_volume: bool) -> str:
+    """Return the address or prefix as stored; empty for all clients."""
+    if text == ALL and is_volume:
+        return ""
+    try:
+        found = parse_prefix(text.removeprefix("::ffff:") if "." in text else text)
+    except ValueError as error:
+        raise mistake("CLIENT", text, str(error)) from None
+    if found.prefixlen == found.max_prefixlen:
+        return str(found.network_address)
+    if is_volume:
+        raise mistake("CLIENT", text, f"{text} is a prefix; volumes are of addresses, or of all clients: {ALL}")
+    return str(found)
+
+
+def _asked_by() -> str:
+    try:
+        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _time(path: Path, policy: Policy, client: str, words: str, why: str) -> None:
+    now = int(time.time())
+    try:
+        fresh = Grant(client, now, now + parse_length(words), _asked_by(), why)
+    except ValueError as error:
+        raise mistake("grant", words, str(error)) from None
+    # A client has one lift at a time: the latest replaces the others.
+    change_grants(path, lambda before: [*(each for each in _present(before) if not _lifts(each, client)), fresh])
+    besides = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
+    print(f"{client}: no caps until {_when(fresh.until, policy)}{besides}")
+
+
+def _end(path: Path, client: str) -> int:
+    if not any(_lifts(each, client) for each in _present(read_grants(path))):
+        complain(f"{client} has no caps lifted")
+        return FAILED
+    change_grants(path, lambda before: [each for each in _present(before) if not _lifts(each, client)])
+    print(f"{client}: caps again")
+    return DONE
+
+
+def _volume(path: Path, database: Path, policy: Policy, client: str, words: str, options: argparse.Namespace) -> None:
+    try:
+        octets = parse_more(words)
+    except ValueError as error:
+        raise mistake("grant", words, str(error)) from None
+    chosen = _budgets(policy, client, options.budget)
+    now = int(time.time())
+    with closing(Ledger(database, create=False)) as ledger:
+        for budget in chosen:
+            begin, end = period(budget, policy.time_zone, now)
+            fresh = Grant(client, now, end, _asked_by(), options.why, budget.name, octets)
+            # First: a file that cannot be written leaves the volume as it is.
+            change_grants(path, lambda before, fresh=fresh: [*_present(before), fresh])  # type: ignore[misc]
+            ledger.credit(Account(budget.name, client, begin), octets)
+            more = f"{approximate_size(octets)} more of {budget.title}"
+            print(f"{client or 'all clients'}: {more} until {_when(end, policy)}")
+
+
+def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
+    """Return the budget *name*, or all budgets per client, or those that all clients share."""
+    fitting = {each.name: each for each in policy.budgets.values() if each.per_client is bool(client)}
+    known = ", ".join(fitting) or "none"
+    of = "for each client" if client else "for all clients together"
+    if name is not None and name not in fitting:
+        guess = did_you_mean(name, fitting)
+        raise mistake("--budget", name, f'"{name}" is not a budget {of}{guess}; there are: {known}')
+    if not fitting:
+        raise mistake("grant", client or ALL, f"the policy has no budget {of}")
+    return list(fitting.values()) if name is None else [fitting[name]]
+
+
+def _present(grants: Sequence[Grant]) -> list[Grant]:
+    now = time.time()
+    return [each for each in grants if each.until > now]
+
+
+def _lifts(grant: Grant, client: str) -> bool:
+    return grant.client == client and not grant.budget
+
+
+def _when(time: float, policy: Policy) -> str:
+    return f"{datetime.fromtimestamp(time, policy.time_zone):%Y-%m-%d %H:%M %Z}"

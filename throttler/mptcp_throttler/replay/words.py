@@ -1,0 +1,87 @@
+"""Captured segments and their MPTCP options in words. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.units import counted
+from mptcp_throttler.mptcp import options
+from mptcp_throttler.mptcp.model import Segment, TcpFlag
+
+_FLAGS: Final = (TcpFlag.SYN, TcpFlag.FIN, TcpFlag.RST, TcpFlag.ACK)
+_VERSION_0: Final = "asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
+_RESET_REASONS: Final = (
+    "unspecified",
+    "MPTCP-specific",
+    "lack of resources",
+    "administratively prohibited",
+    "too much outstanding data",
+    "unacceptable performance",
+    "middlebox interference",
+)
+"""By number: RFC 8684, 3.6."""
+
+
+def segment_in_words(segment: Segment, from_client: bool) -> str:
+    """Return ``SYN ACK: MP_CAPABLE version 1, the sender's key``."""
+    flags = " ".join(str(flag.name) for flag in _FLAGS if segment.flags & flag) or "no flags"
+    words = "; ".join(map(in_words, segment.options))
+    if segment.flags & TcpFlag.SYN:
+        version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
+        if version_0 and from_client and not segment.flags & TcpFlag.ACK:
+            words = f"{words}: {_VERSION_0}"
+        words = words or "plain TCP"
+    return f"{flags}: {words}" if words else flags
+
+
+def in_words(option: options.MptcpOption) -> str:
+    """Describe one option (RFC 8684, 3). Keys are left out: they are secrets."""
+    match option:
+        case options.MpCapable():
+            words = [f"MP_CAPABLE version {option.version}"]
+            if option.receiver_key is not None:
+                words.append("both keys")
+            elif option.sender_key is not None:
+                words.append("the sender's key")
+            words += ["with checksums"] if option.checksum_required else []
+            words += ["no join to this address"] if option.no_more_joins else []
+            words += [] if option.data_length is None else [f"{counted(option.data_length, 'byte')} of data"]
+            return ", ".join(words)
+        case options.MpJoinSyn():
+            joined = f"connection {option.token:08x}, address id {option.address_id}"
+            return f"MP_JOIN to {joined}{', backup' if option.backup else ''}"
+        case options.MpJoinSynAck():
+            proof = f"address id {option.address_id}, HMAC {option.hmac.hex()}"
+            return f"MP_JOIN, {proof}{', backup' if option.backup else ''}"
+        case options.MpJoinAck():
+            return f"MP_JOIN, HMAC {option.hmac.hex()}"
+        case options.Dss():
+            words = ["DSS"]
+            if option.data_length is not None:
+                words.append(f"{counted(option.data_length, 'byte')} from {option.data_sequence}")
+            words += [] if option.data_ack is None else [f"acknowledges {option.data_ack}"]
+            words += ["DATA_FIN"] if option.data_fin else []
+            return ", ".join(words)
+        case options.AddAddr():
+            address = ip_address(option.address)
+            end = f"[{address}]" if address.version == 6 else str(address)
+            end += "" if option.port is None else f":{option.port}"
+            return f"ADD_ADDR id {option.address_id}: {end}{', echo' if option.echo else ''}"
+        case options.RemoveAddr():
+            return f"REMOVE_ADDR id {', '.join(map(str, option.address_ids))}"
+        case options.MpPrio():
+            which = "" if option.address_id is None else f" for address id {option.address_id}"
+            return f"MP_PRIO: {'backup' if option.backup else 'regular'}{which}"
+        case options.MpFail():
+            return f"MP_FAIL: wrong checksum at {option.data_sequence}"
+        case options.MpFastclose():
+            return "MP_FASTCLOSE"
+        case options.MpTcprst(reason=number):
+            reason = _RESET_REASONS[number] if number < len(_RESET_REASONS) else f"reason {number}"
+            return f"MP_TCPRST: {reason}{', transient' if option.transient else ''}"
+        case options.UnknownSubtype():
+            return f"an MPTCP option of subtype {option.subtype}, which no RFC has"
+        case options.Malformed():
+            subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
+            return f"a broken MPTCP option{subtype}: {option.reason}"

@@ -1,1 +1,0 @@
-"""The state that outlives the daemon on disk."""
