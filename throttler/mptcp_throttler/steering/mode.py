@@ -14,10 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
-RATE_WINDOW, MIN_WINDOW = 1.0, 0.5
-"""Seconds."""
-KEPT_SECONDS = 10.0
-"""The longest window of a rate."""
+RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
+"""Seconds: the usual window of a rate, the shortest and the longest."""
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that it takes to send the waiting data; below this a path is not full."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
@@ -33,7 +31,7 @@ BACK_AFTER = 0.5
 MEMORY = 60.0
 """Seconds in which a baseline falls to 1/e."""
 WAITING_SETTLES = 1.0
-"""Seconds."""
+"""Seconds for which little or much must wait."""
 MIN_CAP = 256_000
 """Bits/s; no mode caps a path to less."""
 
@@ -70,10 +68,8 @@ class Crowd:
     __slots__ = ("__weakref__", "rate", "waiting")
 
     def __init__(self) -> None:
-        self.waiting = 0
-        """Bytes."""
-        self.rate = 0
-        """Bits/s."""
+        self.waiting = self.rate = 0
+        """Bytes, and bits/s."""
 
 
 class PathLoad:
@@ -87,7 +83,6 @@ class PathLoad:
         self.baseline = 0.0
         """What it once gave, bits/s."""
         self.waiting = 0
-        """Bytes."""
         self._crowd, self._told = Crowd(), (0, 0)
         """This connection's part of the crowd: waiting bytes, bits/s."""
         self._rtt = 0.0
@@ -106,14 +101,13 @@ class PathLoad:
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
         there = list(samples)
         read = self.read = max((each.read for each in there), default=now)
-        carried = self._carried
-        for each in there:
-            self._carried += max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered))
+        moved = sum(max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered)) for each in there)
+        self._carried += moved
         self._delivered = {each.four_tuple: each.delivered for each in there}
         self.waiting = sum(each.not_sent for each in there)
         outstanding = any(each.unacked for each in there)
         self._rtt = max((each.rtt for each in there), default=0.0)
-        if not outstanding or self._carried > carried:
+        if not outstanding or moved:
             self._alive = read
         if outstanding or not there:
             self._empty_since = None
@@ -151,6 +145,7 @@ class PathLoad:
 
     @property
     def present(self) -> bool:
+        """Whether it has subflows."""
         return bool(self._delivered)
 
     @property
@@ -174,25 +169,20 @@ class PathLoad:
         """Whether all outstanding data arrived, or the subflows are gone."""
         return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
 
-    def _over(self, window: float) -> tuple[float, float]:
-        """Return seconds and bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
+    def carried(self, window: float) -> float:
+        """Return the bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
         after = self._marks[-1]
-        now, begin = after[0], after[0] - window
+        begin = after[0] - window
         for mark in reversed(self._marks):
             if mark[0] <= begin:
                 part = (begin - mark[0]) / (after[0] - mark[0])
-                return window, self._carried - mark[1] - part * (after[1] - mark[1])
+                return self._carried - mark[1] - part * (after[1] - mark[1])
             after = mark
-        return now - after[0], self._carried - after[1]
-
-    def carried(self, window: float) -> float:
-        """Return the bytes of the last *window* seconds."""
-        return self._over(window)[1]
+        return self._carried - after[1]
 
     def rate(self, window: float) -> float:
         """Return the bits/s of the last *window* seconds."""
-        seconds, octets = self._over(window)
-        return 8 * octets / max(seconds, MIN_WINDOW)
+        return 8 * self.carried(window) / max(min(window, self._marks[-1][0] - self._marks[0][0]), MIN_WINDOW)
 
     @property
     def full(self) -> bool:
@@ -222,30 +212,27 @@ class Mode(ABC):
     """Its keys under ``steer`` as pydantic fields: type and ``Field``. Texts, list items and mapping keys are names of
     paths, in the order of preference."""
     spreads: ClassVar[bool] = True
-    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on."""
+    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on: none is ever made."""
     sets_backup: ClassVar[bool] = False
     """Whether it uses the backup flag (RFC 8684, 3.3.8)."""
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         """Steer among *paths*; *given* has the values of ``keys``."""
-        del given
         self._paths = {name: PathLoad() for name in paths}
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
         """Raise ValueError, with a sentence for the operator, if the values of its keys are inconsistent."""
-        del given
+        return
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
         """Return *given* as text for people: ``wifi, then lte``."""
-        del given
         return ""
 
     @classmethod
     def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
         """Return the role of *path* as text for people, while subflows are on the paths *there*."""
-        del given, path, there
         return ""
 
     @property
@@ -275,3 +262,11 @@ class Mode(ABC):
     @abstractmethod
     def action(self, path: str) -> Action:
         """Return the action for the subflows on *path*."""
+
+
+class SmallestDelay(Mode):
+    """Does nothing."""
+
+    names = ("smallest-delay",)
+    meaning = "smallest-delay: the kernel's own scheduler, without interference"
+    spreads = False

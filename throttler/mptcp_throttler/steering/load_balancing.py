@@ -59,7 +59,6 @@ class LoadBalancing(Mode):
         super().__init__(paths, given)
         self._weights: dict[str, int] = given["weights"]
         self._caps: dict[str, int] = {}
-        """Bits/s."""
         self._set_at = -inf
         self._began: float | None = None
         self._slack = False

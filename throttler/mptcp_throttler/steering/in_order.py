@@ -1,11 +1,16 @@
-"""*waterfall*, 3GPP's priority-based: a path is used while all paths before it are full or gone. Pure.
+"""The modes that use paths in order: *active-standby*, and *waterfall*, which 3GPP calls priority-based. Pure.
 
-Lost paths are treated as in active-standby. A path opens (its subflows become regular) when all paths before it had
-data waiting for ``FULL_AFTER``, of this connection or of its client's crowd. It closes when the paths before it could
-have carried everything for ``CLOSE_AFTER``; what a lost path once gave does not count.
+*active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup subflow when
+no other is usable. It would return at the first sign of life from the active path, which must then retransmit all its
+losses, so that nothing would arrive for seconds. So a path is lost when outstanding data do not arrive for
+``LOST_AFTER``. It is backup and the next path regular until nothing is outstanding on it for ``BACK_AFTER``.
 
-The kernel's scheduler would give most to the path with the shortest queue, so the last open path is capped to the
-overflow (:class:`Overflow`). A further path opens only if that one has no cap, because the path itself gives no more.
+*waterfall*: a path is used while all paths before it are full or gone. Lost paths are treated as above. A path opens
+(its subflows become regular) when all paths before it had data waiting for ``FULL_AFTER``, of this connection or of its
+client's crowd. It closes when the paths before it could have carried everything for ``CLOSE_AFTER``; what a lost path
+once gave does not count. The kernel's scheduler would give most to the path with the shortest queue, so the last open
+path is capped to the overflow (:class:`Overflow`). A further path opens only if that one has no cap, because the path
+itself gives no more.
 """
 
 from __future__ import annotations
@@ -16,8 +21,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from mptcp_common.fields import Name
-from mptcp_throttler.steering.mode import MIN_CAP, MIN_WINDOW, RATE_WINDOW, Action, PathLoad
-from mptcp_throttler.steering.modes.active_standby import ActiveStandby
+from mptcp_throttler.steering.mode import MIN_CAP, MIN_WINDOW, RATE_WINDOW, Action, Mode, PathLoad
 
 FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
 """Seconds."""
@@ -38,6 +42,80 @@ DRAINS, FAST_DRAINS = 0.05, 0.3
 """The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
 LEFT = 0.97
 """The last path gets what exceeds this fraction of what the paths before it give."""
+
+
+class ActiveStandby(Mode):
+    """Uses one path at a time."""
+
+    names: ClassVar[tuple[str, ...]] = ("active-standby",)
+    meaning = "active-standby: the standby path is used while the active one is unusable"
+    keys: ClassVar = {
+        "active": (
+            Name | None,
+            Field(None, description="With active-standby: the path that is used.", examples=["wifi"]),
+        ),
+        "standby": (
+            Name | None,
+            Field(None, description="With active-standby: the path in reserve.", examples=["lte"]),
+        ),
+    }
+    sets_backup = True
+    first, reserve = "active", "standby"
+    """Names in reasons for the first path, and for paths that are not open."""
+
+    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
+        super().__init__(paths, given)
+        self._order = tuple(paths)
+        self._open: tuple[str, ...] = ()
+        """Paths with regular subflows, in order."""
+
+    @classmethod
+    def words(cls, given: Mapping[str, Any]) -> str:
+        return f"{given['active']}, then {given['standby']}"
+
+    @classmethod
+    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
+        return "first" if path == there[0] else "backup"
+
+    @property
+    def at_rest(self) -> bool:
+        return len(self._open) < 2 and not any(path.lost for path in self._paths.values())
+
+    def decide(self, now: float) -> None:
+        """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
+        present = [name for name, path in self._paths.items() if path.present]
+        for name, path in self._paths.items():
+            if path.lost:
+                path.lost = not path.well_again
+            elif path.silent == now:
+                # With no other path there is nothing to decide.
+                path.lost = any(not self._paths[other].lost for other in present if other != name)
+        usable = [name for name in present if not self._paths[name].lost] or present
+        before = self._open
+        self._open = tuple([name for name in usable if name in before or name == usable[0]])
+        self.follow(now, usable, before)
+
+    def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
+        """Open or close further *usable* paths; the paths *before* were open."""
+        self._open = self._open[:1]
+
+    def action(self, path: str) -> Action:
+        if self._paths[path].lost:
+            return Action(path not in self._open, None, "gives nothing")
+        if path not in self._open:
+            return Action(True, None, self.reserve)
+        if path == self._order[0]:
+            return Action(False, None, self.first)
+        if any(each.lost or not each.present for each in self._before(path)):
+            return Action(False, None, "stands in")
+        return Action(False, self.cap(path), "the ones before are full")
+
+    def cap(self, path: str) -> int | None:
+        """Return the cap, bits/s, of an open *path* after others that all work."""
+        return None
+
+    def _before(self, name: str) -> list[PathLoad]:
+        return [self._paths[each] for each in self._order[: self._order.index(name)]]
 
 
 class Overflow:
@@ -81,21 +159,17 @@ class Overflow:
         self._set_at, self._waiting = now, waiting
         if not all(each.full for each in before):
             if self.cap is None or carried < LEFT * given:
-                self._fall(needed, rate, seconds)
+                former = rate if self.cap is None else self.cap
+                left = max(MIN_CAP, round(max(needed, FALL ** (seconds / STEP_SECONDS) * former)))
+                self.cap = left if self.cap is None else min(self.cap, left)
+                self._growth = GROWTH
         elif self.cap is None:
             pass
         elif self._unused:
-            if unused_before:
-                self.cap = None
+            self.cap = None if unused_before else self.cap
         elif more_waits > -given * (FAST_DRAINS if fast else DRAINS):
             self.cap = round(max(self._growth * self.cap, min(needed, FAST_GROWTH * self.cap)))
             self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
-
-    def _fall(self, needed: float, rate: float, seconds: float) -> None:
-        former = rate if self.cap is None else self.cap
-        left = max(MIN_CAP, round(max(needed, FALL ** (seconds / STEP_SECONDS) * former)))
-        self.cap = left if self.cap is None else min(self.cap, left)
-        self._growth = GROWTH
 
 
 class Waterfall(ActiveStandby):
@@ -121,7 +195,6 @@ class Waterfall(ActiveStandby):
         self._since: float | None = None
         """Since when all open paths are full, or one less is enough."""
         self._overflow = Overflow()
-        """Cap of the last open path, while those before it work."""
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
@@ -165,5 +238,5 @@ class Waterfall(ActiveStandby):
         elif now - self._since >= after:
             self._open, self._since = tuple([name for name in usable if name in wanted]), None
 
-    def overflow(self, path: str) -> Action:
-        return Action(False, self._overflow.cap if path == self._open[-1] else None, "the ones before are full")
+    def cap(self, path: str) -> int | None:
+        return self._overflow.cap if path == self._open[-1] else None
