@@ -14,8 +14,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.actions import MOST_LINES, ActionRunner
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.stages.backup_flags import SetBackup
-from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 from mptcp_throttler.telemetry.events import EventRecorder
 
 
