@@ -28,8 +28,7 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
-from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
+from mptcp_throttler.stages.budget import LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 from mptcp_throttler.views.budget_table import ledger_accounts

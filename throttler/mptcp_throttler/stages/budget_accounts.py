@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.budget import Account, next_step, period, step_of
-from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
+from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
 """Percentages of the first step's volume that reasons announce."""
@@ -23,48 +23,28 @@ NEAR_SECONDS: Final = 3.0
 """An account is near its next step if it would reach it within this time at its present rate."""
 
 
-@lru_cache(256)
-def _until(end: int, zone: ZoneInfo | None) -> str:
-    return f"until {datetime.fromtimestamp(end, zone):%Y-%m-%d %H:%M %Z}"
-
-
+@dataclass(slots=True, eq=False)
 class OpenAccount:
     """An account of a present period, in use by subflows."""
 
-    __slots__ = (
-        "budget",
-        "counts_down",
-        "counts_up",
-        "key",
-        "over",
-        "percent",
-        "sentence",
-        "step",
-        "swept",
-        "tokens",
-        "turn",
-        "used",
-    )
+    key: Account
+    budget: Budget
+    used: int
+    """Bytes."""
+    swept: int = 0
+    """Bytes since the last full sweep."""
+    over: bool = False
+    """Its period has ended."""
+    tokens: set[int] = field(default_factory=set)
+    """Connections whose verdicts depend on it."""
+    step: BudgetStep | None = None
+    percent: int = 0
+    """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
+    turn: float = math.inf
+    """Bytes at which verdicts change."""
+    sentence: str = ""
 
-    def __init__(self, key: Account, budget: Budget, used: int) -> None:
-        self.key = key
-        self.used = used
-        """Bytes."""
-        self.swept = 0
-        """Bytes since the last full sweep."""
-        self.over = False
-        """Its period has ended."""
-        self.tokens: set[int] = set()
-        """Connections whose verdicts depend on it."""
-        self.step: BudgetStep | None = None
-        self.percent = 0
-        """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
-        self.set_budget(budget)
-
-    def set_budget(self, budget: Budget) -> None:
-        """Take *budget* from the policy in force."""
-        self.budget = budget
-        self.counts_down, self.counts_up = Direction.DOWN in budget.count, Direction.UP in budget.count
+    def __post_init__(self) -> None:
         self.find_level()
 
     def find_level(self) -> bool:
@@ -72,8 +52,7 @@ class OpenAccount:
         before = self.step, self.percent
         self.step, self.percent = step_of(self.budget, self.used), 0
         coming = next_step(self.budget, self.used)
-        self.turn: float = math.inf if coming is None else coming.after
-        """Bytes at which verdicts change."""
+        self.turn = math.inf if coming is None else coming.after
         if self.step is None and coming is not None:
             for percent in ANNOUNCED_PERCENT:
                 at = -(-coming.after * percent // 100)
@@ -117,12 +96,10 @@ class Accounts:
         self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
         self._present, self._from, self._to = {}, math.inf, -math.inf
         self._by_client.clear()
-        for key, account in list(self._open.items()):
-            budget = self._budgets.get(key.budget)
-            if budget is None:
-                del self._open[key]
-            else:
-                account.set_budget(budget)
+        self._open = {key: account for key, account in self._open.items() if key.budget in self._budgets}
+        for key, account in self._open.items():
+            account.budget = self._budgets[key.budget]
+            account.find_level()
         if not self._budgets:
             self._basis.clear()
             self._idle.clear()
@@ -159,10 +136,11 @@ class Accounts:
 
     def until(self, budget: Budget) -> str:
         """Return the end of the present period of *budget*, for people."""
-        return _until(self._present[budget.name][1], self._zone)
+        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
-    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> None:
-        """Take *used*, the ledger's bytes of all accounts of *periods*."""
+    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
+        fetched data must have been written or put back."""
         read = set(periods)
         others = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
         self._idle = others | {key: octets for key, octets in used.items() if key not in self._open}
@@ -170,6 +148,7 @@ class Accounts:
             if (key.budget, key.start) in read:
                 account.used = used.get(key, 0) + self._added.get(key, 0)
                 self._settle_level(account)
+        return self.take_stale()
 
     def used(self) -> dict[Account, int]:
         """Return the bytes of all known accounts, including some of previous periods."""
@@ -187,14 +166,10 @@ class Accounts:
             self._by_client[budget.name, whose] = found
         return found
 
-    def renewed(self, accounts: tuple[OpenAccount, ...], remote: bytes) -> tuple[OpenAccount, ...]:
-        """Return *accounts*, each replaced by the present one if its period is over."""
-        return tuple(
-            self.account(self._budgets[each.key.budget], remote)
-            if each.over and each.key.budget in self._budgets
-            else each
-            for each in accounts
-        )
+    def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+        """Return *account*, or the present one in its place if its period is over."""
+        budget = self._budgets.get(account.key.budget) if account.over else None
+        return account if budget is None else self.account(budget, remote)
 
     def add(self, account: OpenAccount, octets: int) -> None:
         """Add *octets* that a subflow carried."""
@@ -234,8 +209,6 @@ class Accounts:
     def depend(self, token: int, basis: set[OpenAccount]) -> None:
         """Note that the verdicts of connection *token* depend on *basis*."""
         before = set(self._basis.get(token, ()))
-        if before == basis:
-            return
         for account in before - basis:
             account.tokens.discard(token)
         for account in basis - before:

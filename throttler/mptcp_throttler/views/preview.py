@@ -42,7 +42,7 @@ def preview(
     for connection in connections:
         verdicts = evaluate(policy, connection, now)
         if used:
-            budgets.set_used(budgets.periods(), _accounts(budgets, policy, connection, used))
+            budgets.accounts.set_used(budgets.accounts.periods, _accounts(budgets, policy, connection, used))
             verdicts = budgets.apply(connection, verdicts, now)
         yield f"# connection {connection.token:08x}"
         for each in (planner, upload):
@@ -82,7 +82,7 @@ def _accounts(
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     return {
         Account(name, client, start): used.get(name, 0)
-        for name, start in budgets.periods()
+        for name, start in budgets.accounts.periods
         for client in (clients if policy.budgets[name].per_client else {""})
     }
 
