@@ -58,7 +58,7 @@ class _Slow:
     """An uncapped subflow that may be too slow."""
 
     windows: int = 0
-    """Slow windows less others; while it rests, consecutive windows in which the others carry too little."""
+    """Slow windows less others; while it rests, consecutive windows in which it is missed."""
     waited: bool = True
     """It had data to send at every sample of the window."""
     rate: float = 0.0
@@ -99,6 +99,15 @@ class _Resting:
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
 
+    def slow_that_rest(self) -> set[FourTuple]:
+        return {each for each, slow in self.slow_ones.items() if slow.until is not None}
+
+    def begin_window(self, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+        self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
+        self.waited = True
+        for slow in self.slow_ones.values():
+            slow.waited = True
+
 
 class RestStage(Stage):
     """The rests of one daemon."""
@@ -122,17 +131,19 @@ class RestStage(Stage):
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*, marked if their subflows rest."""
-        del now
         token = connection.token
-        if not self._looks_at(verdicts):
+        possible = self.possible and not self._dry_run
+        # For most connections no subflow may rest.
+        if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
             return verdicts
         # The scheduler takes no backup subflow while there is a regular one, even if that one rests.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
-        down = [each for each in verdicts if _is_down(each) and each.four_tuple not in backup]
+        down = [each for each in verdicts if each.direction is Direction.DOWN and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
         others = tuple([each.four_tuple for each in down if each.four_tuple not in capped])
-        free = [each.four_tuple for each in down if self._rest_slow_paths and _is_free(each)]
+        uncapped = [each.four_tuple for each in down if each.throttle is None and each.steer is None]
+        free = uncapped if self._rest_slow_paths else []
         if not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
@@ -151,18 +162,11 @@ class RestStage(Stage):
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
         }
         known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
-        slow = {each for each, one in known.slow_ones.items() if one.until is not None}
-        if slow.issuperset(others):
+        if known.slow_that_rest().issuperset(others):
             # No other subflow would carry the data.
-            known.slow_ones, slow = {}, set()
-        resting = slow | known.resting.keys()
+            known.slow_ones = {}
+        resting = known.slow_that_rest() | known.resting.keys()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
-
-    def _looks_at(self, verdicts: tuple[Verdict, ...]) -> bool:
-        """Return whether a subflow of *verdicts* may rest; for most connections none may."""
-        if not self.possible or self._dry_run:
-            return False
-        return self._rest_slow_paths or any(each.throttle is not None for each in verdicts)
 
     def forget(self, token: int) -> None:
         """Drop connection *token*, which has ended or has nothing that could rest."""
@@ -201,10 +205,10 @@ class RestStage(Stage):
                 continue  # it ended between two slices
             if self._observe(known, samples.sockets):
                 changed.append(token)
-            if known.read is not None and not known.flows:
-                self._urgent.discard(token)
-            elif known.flows:
+            if known.flows:
                 self._urgent.add(token)
+            elif known.read is not None:
+                self._urgent.discard(token)
             if not number % SLICE:
                 yield Outcome(changed)
                 changed = []
@@ -216,7 +220,7 @@ class RestStage(Stage):
             return False
         read = max(each.read for each in there.values())
         if known.read is None:
-            self._begin_window(known, there, read)
+            known.begin_window(there, read)
             return False
         known.waited &= any(map(_waits, there.values()))
         for each, slow in known.slow_ones.items():
@@ -232,14 +236,8 @@ class RestStage(Stage):
         self._set_flows(known, flows=total > FLOWING or known.waited)
         changed = self._judge_capped(known, total, sockets)
         changed |= _judge_slow(known, rates, read)
-        self._begin_window(known, there, read)
+        known.begin_window(there, read)
         return changed
-
-    def _begin_window(self, known: _Resting, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
-        known.read, known.delivered = read, {each: sample.delivered for each, sample in there.items()}
-        known.waited = True
-        for slow in known.slow_ones.values():
-            slow.waited = True
 
     def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
         """Take the *rate* of the others, bits/s; return whether a capped subflow comes to rest, or back."""
@@ -269,13 +267,15 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
     for each, slow in known.slow_ones.items():
         rate = rates.get(each, 0.0)
         if slow.until is not None:
-            slow.windows = slow.windows + 1 if known.waited and _is_missed(slow, total, now) else 0
+            missed = total < SLOW_RATIO / 2 * slow.rate and now >= slow.rested + RECOVERY and total <= slow.total
+            slow.windows = slow.windows + 1 if known.waited and missed else 0
             if now >= slow.until or slow.windows >= WAKE_WINDOWS:
                 slow.until, slow.windows = None, 0
                 known.able = {}
                 changed = True
             continue
-        others = sum(able for other, able in known.able.items() if other != each and not _rests(known, other))
+        out = {each, *known.slow_that_rest()}
+        others = sum(able for other, able in known.able.items() if other not in out)
         holds_up = others >= max(HELD_UP * known.total, 4 * rate)
         # A subflow that carries nothing is silent, not slow.
         is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
@@ -285,20 +285,6 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
             slow.rest = min(LONGEST_REST, 2 * slow.rest)
             changed = True
     return changed
-
-
-def _rests(known: _Resting, four_tuple: FourTuple) -> bool:
-    slow = known.slow_ones.get(four_tuple)
-    return slow is not None and slow.until is not None
-
-
-def _is_missed(slow: _Slow, total: float, now: float) -> bool:
-    """Return whether *total*, bits/s, which the others carry without it, is too little."""
-    return total < SLOW_RATIO / 2 * slow.rate and (now >= slow.rested + RECOVERY) and total <= slow.total
-
-
-def _is_down(verdict: Verdict) -> bool:
-    return verdict.direction is Direction.DOWN
 
 
 def _waits(subflow: KernelSubflow | None) -> bool:
@@ -314,12 +300,8 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
-def _is_free(verdict: Verdict) -> bool:
-    return verdict.throttle is None and verdict.steer is None
-
-
 def _resting(verdict: Verdict) -> Verdict:
-    if not _is_down(verdict):
+    if verdict.direction is not Direction.DOWN:
         return verdict
     what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
     sentence = f"rests: {what} would cost the other paths more than it carries"
