@@ -13,7 +13,7 @@ from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 from mptcp_throttler.policy.model import Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.baseline import MIN_UNUSED
-from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, Capped, DegradationDetector, Relaxation
+from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, Capped, DegradationDetector, GuardCounters, Relaxation
 
 TICK = 0.05
 GUARD = Guard()
@@ -44,7 +44,7 @@ class Scene:
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.detector = DegradationDetector(self.guard)
+        self.detector = DegradationDetector(self.guard, GuardCounters())
         self.ticks = 0
         self.known: set[int] = set()
 

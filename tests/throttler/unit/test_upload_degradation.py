@@ -18,7 +18,8 @@ from mptcp_throttler.stages.degradation import (
     SILENT_SECONDS,
     Capped,
     DegradationDetector,
-    UploadEvidence,
+    GuardCounters,
+    GuardedUpload,
 )
 
 TICK = 0.1
@@ -83,8 +84,7 @@ class Upload:
 class Scene:
     def __init__(self, *uploads: Upload, guard: Guard | None = None, scope: ScopeKey = SHARED) -> None:
         self.uploads = uploads
-        self.uploads_evidence = UploadEvidence()
-        self.detector = DegradationDetector(guard or Guard(), evidence=self.uploads_evidence)
+        self.detector = DegradationDetector(guard or Guard(), GuardCounters(), GuardedUpload)
         self.now = 0.0
         self.changes: list[float] = []
         """When caps were relaxed, or were no longer."""
@@ -264,7 +264,7 @@ def test_what_ended_leaves_nothing() -> None:
     assert not scene.detector.watched()
     assert not scene.detector.urgent()
     assert not scene.detector.connections
-    assert not scene.uploads_evidence.shared
+    assert not scene.detector.shared
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
@@ -280,7 +280,7 @@ def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: fl
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
     sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
     list(scene.detector.observe(sampled(scene.now, sockets)))
-    assert scene.uploads_evidence.is_proven(scene.detector.connections[1], scene.now) is (skew == 0.0)
+    assert scene.detector.connections[1].is_proven(scene.now) is (skew == 0.0)
 
 
 def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
@@ -298,4 +298,4 @@ def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
     sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
     list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
-    assert not scene.uploads_evidence.is_proven(scene.detector.connections[1], 9.0)
+    assert not scene.detector.connections[1].is_proven(9.0)

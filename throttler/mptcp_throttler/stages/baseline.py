@@ -94,7 +94,7 @@ class History:
     @property
     def span(self) -> float:
         """Seconds."""
-        return self._samples[-1].time - self._samples[0].time
+        return self.last - self._samples[0].time
 
     @property
     def rate(self) -> float:
@@ -141,23 +141,16 @@ class Path:
     """Read times in the last sample."""
     complete: float = -inf
     """When all subflows were last sampled."""
-    _carried: int = 0
+    carried: int = 0
+    """Bytes."""
     _learnt: float = 0.0
     _marks: list[Sample] = field(default_factory=list)
     _skewed: bool = False
     """The subflows were read at different times, as in a sweep (which always keeps the same order)."""
 
-    def begin(self, now: float) -> None:
-        """Prepare for the samples of *now*."""
-        self.sampled = now
-        self.reads.clear()
-
     @property
     def degraded(self) -> bool:
         return self.rate <= DEGRADED * self.baseline
-
-    def carry(self, octets: int) -> None:
-        self._carried += octets
 
     def conclude(self, now: float) -> None:
         """Update the baseline after all samples of *now*."""
@@ -174,28 +167,31 @@ class Path:
 
     def _learn(self, now: float) -> None:
         marks = self._marks
-        marks.append(Sample(now, self._carried))
+        marks.append(Sample(now, self.carried))
         del marks[: first_in_window(marks, now)]
         span = now - marks[0].time
-        rate = 8 * (self._carried - marks[0].delivered) / span if span >= MIN_SPAN else 0.0
+        rate = 8 * (self.carried - marks[0].delivered) / span if span >= MIN_SPAN else 0.0
         if rate >= MIN_RATE or self.baseline:
             self.baseline = max(rate, self.baseline * exp((self._learnt - now) / MEMORY))
             self._learnt = now
 
 
+@dataclass(slots=True, eq=False)
 class Flow:
     """One subflow of a guarded connection, on its path."""
 
-    __slots__ = ("_began", "_began_at", "_delivered", "four_tuple", "path", "present", "rate")
+    four_tuple: FourTuple
+    path: Path
+    present: bool = False
+    rate: int = 0
+    """Bits/s."""
+    _delivered: int = 0
+    _began: int = 0
+    """``_delivered`` when the window of the rate began, at ``_began_at``."""
+    _began_at: float = 0.0
 
-    def __init__(self, four_tuple: FourTuple, path: Path) -> None:
-        self.four_tuple = four_tuple
-        self.path = path
-        self.present = False
-        self.rate = 0
-        self._delivered = self._began = 0
-        self._began_at = 0.0
-        path.flows[four_tuple] += 1
+    def __post_init__(self) -> None:
+        self.path.flows[self.four_tuple] += 1
 
     def take(self, now: float, delivered: int) -> bool:
         """Take a sample; return whether data arrived since the last one."""
@@ -208,11 +204,11 @@ class Flow:
             return True
         moved = delivered - self._delivered
         if moved > 0:
-            self.path.carry(moved)
+            self.path.carried += moved
             self._delivered = delivered
         span = now - self._began_at
         if span >= MIN_SPAN:
-            self.set_rate(int(8 * (self._delivered - self._began) / span))
+            self._set_rate(8 * (self._delivered - self._began) / span)
             if span >= WINDOW:
                 self._began, self._began_at = self._delivered, now
         return moved > 0
@@ -220,17 +216,16 @@ class Flow:
     def take_rate(self, history: History | None) -> None:
         """Take the rate from *history*, which has more samples."""
         if history is not None and history.span >= MIN_SPAN:
-            self.set_rate(int(history.rate))
+            self._set_rate(history.rate)
 
-    def set_rate(self, rate: int) -> None:
-        """Set the rate, bits/s."""
-        self.path.rate += rate - self.rate
-        self.rate = rate
+    def _set_rate(self, rate: float) -> None:
+        self.path.rate += int(rate) - self.rate
+        self.rate = int(rate)
 
     def pause(self) -> None:
         """Suspend the subflow, which has no socket or is not used, until it is sampled again."""
         if self.present:
-            self.set_rate(0)
+            self._set_rate(0)
             self.present = False
             self.path.present -= 1
 
@@ -246,26 +241,22 @@ class Paths:
     """The paths of all guarded connections."""
 
     def __init__(self) -> None:
-        self._used: dict[bytes, Path] = {}
+        self.used: dict[bytes, Path] = {}
+        """By the client's address."""
         self._unused: dict[bytes, Path] = {}
         """Paths without subflows that have a baseline, the longest unused first."""
         self._left: set[Path] = set()
         """Paths that a subflow left since the last sample."""
 
     def __len__(self) -> int:
-        return len(self._used) + len(self._unused)
-
-    def used(self, address: bytes) -> Path | None:
-        """Return the path of a client's *address*, if it has subflows."""
-        return self._used.get(address)
+        return len(self.used) + len(self._unused)
 
     def join(self, four_tuple: FourTuple) -> Flow:
         """Return a new subflow."""
         address = four_tuple.remote
-        path = self._used.get(address)
-        if path is None:
-            path = self._used[address] = self._unused.pop(address) if address in self._unused else Path(address)
-        return Flow(four_tuple, path)
+        if address not in self.used:
+            self.used[address] = self._unused.pop(address) if address in self._unused else Path(address)
+        return Flow(four_tuple, self.used[address])
 
     def leave(self, flow: Flow) -> None:
         """Remove a subflow for good."""
@@ -274,7 +265,7 @@ class Paths:
             self._left.add(path)
         flow.leave()
         if not path.flows:
-            del self._used[path.address]
+            del self.used[path.address]
             if path.baseline >= MIN_RATE:
                 self._unused[path.address] = path
 
@@ -283,7 +274,7 @@ class Paths:
         for path in self._left:
             path.disturbed = now
         self._left.clear()
-        bound = max(MIN_UNUSED, len(self._used))
+        bound = max(MIN_UNUSED, len(self.used))
         while self._unused:
             address, path = next(iter(self._unused.items()))
             if len(self._unused) <= bound and now - path.sampled <= FORGET_AFTER:

@@ -123,7 +123,8 @@ class Stage(Consumer, Protocol):
 
     def forget(self, token: int) -> None:
         """Drop a connection that has ended."""
+        return
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield every ``SLICE`` connections. :meth:`apply` and :meth:`forget` may come in between."""
-        ...
+        yield from ()
