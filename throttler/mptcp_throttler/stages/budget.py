@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import nlargest
-from operator import attrgetter
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
@@ -33,7 +32,6 @@ LOOK_SECONDS: Final = 600.0
 """Interval of checks whether unmetered sockets in the ledger still exist."""
 MAX_URGENT: Final = 200
 """Subflows."""
-_carried: Final = attrgetter("carried")
 
 
 @dataclass(slots=True, eq=False)
@@ -389,9 +387,9 @@ class BudgetStage(Stage):
             most += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
                 # Keep only the busiest: there may be thousands.
-                most = nlargest(MAX_URGENT, most, key=_carried)
+                most = nlargest(MAX_URGENT, most, key=lambda each: each.carried)
                 yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=_carried))
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""

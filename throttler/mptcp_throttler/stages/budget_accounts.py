@@ -34,7 +34,7 @@ class OpenAccount:
     swept: int = 0
     """Bytes since the last full sweep."""
     over: bool = False
-    """Its period has ended."""
+    """Its period has ended, or the policy has its budget no more."""
     tokens: set[int] = field(default_factory=set)
     """Connections whose verdicts depend on it."""
     step: BudgetStep | None = None
@@ -45,6 +45,11 @@ class OpenAccount:
     sentence: str = ""
 
     def __post_init__(self) -> None:
+        self.find_level()
+
+    def set_budget(self, budget: Budget) -> None:
+        """Take *budget* from the policy in force."""
+        self.budget = budget
         self.find_level()
 
     def find_level(self) -> bool:
@@ -77,8 +82,7 @@ class Accounts:
         """Begin and end of the present period of each budget."""
         self._from, self._to = math.inf, -math.inf
         """The time in which all of them are present."""
-        self._open: dict[Account, OpenAccount] = {}
-        self._by_client: dict[tuple[str, bytes], OpenAccount] = {}
+        self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """By budget name and packed address, which is empty for all clients together."""
         self._idle: dict[Account, int] = {}
         """Bytes of accounts not yet in use, and of the previous periods: the clock may be set back."""
@@ -95,11 +99,11 @@ class Accounts:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
         self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
         self._present, self._from, self._to = {}, math.inf, -math.inf
-        self._by_client.clear()
-        self._open = {key: account for key, account in self._open.items() if key.budget in self._budgets}
-        for key, account in self._open.items():
-            account.budget = self._budgets[key.budget]
-            account.find_level()
+        for name, whose in list(self._open):
+            if name in self._budgets:
+                self._open[name, whose].set_budget(self._budgets[name])
+            else:
+                self._open.pop((name, whose)).over = True
         if not self._budgets:
             self._basis.clear()
             self._idle.clear()
@@ -119,13 +123,13 @@ class Accounts:
         present = set(self.periods)
         if present == before:
             return
-        self._by_client.clear()
-        for key, account in list(self._open.items()):
-            if (key.budget, key.start) not in present:
+        for name, whose in list(self._open):
+            account = self._open[name, whose]
+            if (name, account.key.start) not in present:
                 account.over = True
-                self._idle[key] = account.used
+                self._idle[account.key] = account.used
                 self._stale |= account.tokens
-                del self._open[key]
+                del self._open[name, whose]
         kept = present | before
         self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) in kept}
 
@@ -142,28 +146,26 @@ class Accounts:
         """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
         fetched data must have been written or put back."""
         read = set(periods)
-        others = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
-        self._idle = others | {key: octets for key, octets in used.items() if key not in self._open}
-        for key, account in self._open.items():
-            if (key.budget, key.start) in read:
-                account.used = used.get(key, 0) + self._added.get(key, 0)
+        self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
+        self._idle |= used
+        for account in self._open.values():
+            octets = self._idle.pop(account.key, 0)
+            if (account.key.budget, account.key.start) in read:
+                account.used = octets + self._added.get(account.key, 0)
                 self._settle_level(account)
         return self.take_stale()
 
     def used(self) -> dict[Account, int]:
         """Return the bytes of all known accounts, including some of previous periods."""
-        return self._idle | {key: account.used for key, account in self._open.items()}
+        return self._idle | {account.key: account.used for account in self._open.values()}
 
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
         """Return the present account of *budget* for the client with packed address *remote*."""
         whose = remote if budget.per_client else b""
-        found = self._by_client.get((budget.name, whose))
+        found = self._open.get((budget.name, whose))
         if found is None:
             key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
-            found = self._open.get(key)
-            if found is None:
-                found = self._open[key] = OpenAccount(key, budget, self._idle.pop(key, 0))
-            self._by_client[budget.name, whose] = found
+            found = self._open[budget.name, whose] = OpenAccount(key, budget, self._idle.pop(key, 0))
         return found
 
     def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
@@ -193,7 +195,7 @@ class Accounts:
 
     def take_reached(self) -> list[OpenAccount]:
         """Return the accounts, still open, that reached a step or announced percentage since the last call."""
-        reached = [each for each in self._reached if self._open.get(each.key) is each]
+        reached = [each for each in self._reached if not each.over]
         self._reached.clear()
         return reached
 

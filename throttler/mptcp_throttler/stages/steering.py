@@ -19,7 +19,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering.mode import Action, Crowd, Mode, SubflowSample
+from mptcp_throttler.steering.mode import Action, Crowd, Mode
 
 MIN_URGENT_RATE = 100_000
 """Bits/s. A connection that gets less, with nothing waiting, is not urgent."""
@@ -215,9 +215,10 @@ class _Steered:
     def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
         if self.skipped:
             last = [
-                SubflowSample(each.four_tuple, each.path, self.sampled, each.delivered, 0) for each in self.subflows
+                (each.path, KernelSubflow(0, each.four_tuple, False, None, None, False, self.sampled, each.delivered))
+                for each in self.subflows
             ]
-            self.steering.observe(self.sampled, last)
+            self.steering.observe(self.sampled, last, {})
             self.skipped = False
         taken = []
         flowing = False
@@ -226,16 +227,15 @@ class _Steered:
             if there is None:
                 subflow.present = False
                 continue
-            name, delivered, tcp = subflow.four_tuple, there.delivered, there.tcp
+            delivered = there.delivered
             moved = delivered - subflow.delivered if subflow.present else 0
-            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
+            flowing = flowing or there.tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
             subflow.delivered, subflow.present = delivered, True
-            rtt = tcp.rtt / 1e6
-            taken.append(SubflowSample(name, subflow.path, there.read, delivered, tcp.not_sent, tcp.unacked, rtt))
+            taken.append((subflow.path, there))
         # A crowd exists as long as a connection is part of it.
-        there_too = {each.path: crowds.setdefault((each.path, each.four_tuple.remote), Crowd()) for each in taken}
+        there_too = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
         self.actions = self.steering.observe(samples.time, taken, there_too)
-        self.sampled = min([each.read for each in taken], default=samples.time)
+        self.sampled = min([each.read for _, each in taken], default=samples.time)
         self.samples += 1
         if flowing:
             self.urgent_until = self.sampled + URGENT_SECONDS

@@ -7,12 +7,11 @@ over its window, or over the last interval if that is longer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
 RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
 """Seconds: the usual window of a rate, the shortest and the longest."""
@@ -34,23 +33,6 @@ WAITING_SETTLES = 1.0
 """Seconds for which little or much must wait."""
 MIN_CAP = 256_000
 """Bits/s; no mode caps a path to less."""
-
-
-class SubflowSample(NamedTuple):
-    """One active subflow at one moment."""
-
-    four_tuple: FourTuple
-    path: str
-    read: float
-    """Monotonic seconds."""
-    delivered: int
-    """Bytes that arrived since the subflow began."""
-    not_sent: int
-    """Bytes assigned and not sent."""
-    unacked: int = 0
-    """Segments sent and not acknowledged."""
-    rtt: float = 0.0
-    """Seconds."""
 
 
 class Action(NamedTuple):
@@ -98,27 +80,27 @@ class PathLoad:
         """When :attr:`gives_nothing` last held."""
         self.lost = False
 
-    def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
-        there = list(samples)
+    def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
+        """Take samples of all its subflows."""
         read = self.read = max((each.read for each in there), default=now)
-        moved = sum(max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered)) for each in there)
+        before, self._delivered = self._delivered, {each.four_tuple: each.delivered for each in there}
+        moved = sum(max(0, octets - before.get(each, octets)) for each, octets in self._delivered.items())
         self._carried += moved
-        self._delivered = {each.four_tuple: each.delivered for each in there}
-        self.waiting = sum(each.not_sent for each in there)
-        outstanding = any(each.unacked for each in there)
-        self._rtt = max((each.rtt for each in there), default=0.0)
+        self.waiting = sum(each.tcp.not_sent for each in there)
+        outstanding = any(each.tcp.unacked for each in there)
+        self._rtt = max((each.tcp.rtt / 1e6 for each in there), default=0.0)
         if not outstanding or moved:
             self._alive = read
         if outstanding or not there:
             self._empty_since = None
         elif self._empty_since is None:
             self._empty_since = read
-        before = self._marks[-1][0] if self._marks else read
+        passed = read - self._marks[-1][0] if self._marks else 0.0
         self._marks.append((read, self._carried))
         while len(self._marks) > 2 and self._marks[1][0] <= read - KEPT_SECONDS:
             del self._marks[0]
         rate = self.rate(RATE_WINDOW)
-        self.baseline = max(rate, self.baseline * exp((before - read) / MEMORY))
+        self.baseline = max(rate, self.baseline * exp(-passed / MEMORY))
         if self.gives_nothing:
             self.silent = now
         if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
@@ -241,14 +223,14 @@ class Mode(ABC):
         return True
 
     def observe(
-        self, now: float, samples: Sequence[SubflowSample], crowds: Mapping[str, Crowd] = MappingProxyType({})
+        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
     ) -> dict[FourTuple, Action]:
         """Take samples of all active subflows on the steered paths; return their actions. *crowds*: by path."""
         for name, path in self._paths.items():
-            path.observe(now, [each for each in samples if each.path == name])
+            path.observe(now, [each for on, each in samples if on == name])
             path.tell(crowds.get(name))
         self.decide(now)
-        return {each.four_tuple: self.action(each.path) for each in samples}
+        return {each.four_tuple: self.action(path) for path, each in samples}
 
     def leave(self) -> None:
         """Drop the connection, which has ended or is no longer steered."""
