@@ -1,6 +1,6 @@
 """Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
 
-Rates are taken over the actual span of the samples (:func:`first_in_window`). A path is one client address. Its rate is
+Rates are taken over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
 the sum of the latest rates of its subflows, which may come from different moments. Its baseline is learnt only from
 samples of all subflows together: otherwise rates of different moments could add up to more than the path ever carried.
 """
@@ -8,7 +8,6 @@ samples of all subflows together: otherwise rates of different moments could add
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple
@@ -58,21 +57,8 @@ class Sample(NamedTuple):
     """Microseconds since it began in which only the receiver's window kept it from sending."""
 
 
-def first_in_window(samples: Sequence[Sample], now: float) -> int:
-    """Return the index of the sample that begins the span of a rate: the longest within the window, or if that is under
-    ``MIN_SPAN``, the shortest that is long enough."""
-    index = 0
-    while (
-        len(samples) - index > 2
-        and samples[index].time < now - WINDOW - SLACK
-        and now - samples[index + 1].time >= MIN_SPAN
-    ):
-        index += 1
-    return index
-
-
 class History:
-    """The latest samples of one subflow."""
+    """The latest samples of one subflow or path."""
 
     __slots__ = ("_samples",)
 
@@ -80,11 +66,20 @@ class History:
         self._samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        samples = self._samples
-        if samples and sample.time - samples[-1].time > MAX_GAP:
+        """Add *sample*. The span of the rate is the longest within the window, or if that is under ``MIN_SPAN``, the
+        shortest that is long enough."""
+        samples, now = self._samples, sample.time
+        if samples and now - samples[-1].time > MAX_GAP:
             samples.clear()
         samples.append(sample)
-        del samples[: first_in_window(samples, sample.time)]
+        first = 0
+        while (
+            len(samples) - first > 2
+            and samples[first].time < now - WINDOW - SLACK
+            and now - samples[first + 1].time >= MIN_SPAN
+        ):
+            first += 1
+        del samples[:first]
 
     @property
     def last(self) -> float:
@@ -144,7 +139,7 @@ class Path:
     carried: int = 0
     """Bytes."""
     _learnt: float = 0.0
-    _marks: list[Sample] = field(default_factory=list)
+    _history: History = field(default_factory=History)
     _skewed: bool = False
     """The subflows were read at different times, as in a sweep (which always keeps the same order)."""
 
@@ -159,21 +154,15 @@ class Path:
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
                 # Bytes that arrived between two reads would count twice, or not at all.
-                self._marks.clear()
-                self._skewed = skewed
-            self._learn(sum(self.reads) / len(self.reads))
+                self._history, self._skewed = History(), skewed
+            read = sum(self.reads) / len(self.reads)
+            self._history.add(Sample(read, self.carried))
+            rate = self._history.rate if self._history.span >= MIN_SPAN else 0.0
+            if rate >= MIN_RATE or self.baseline:
+                self.baseline = max(rate, self.baseline * exp((self._learnt - read) / MEMORY))
+                self._learnt = read
         if self.rate >= HEALTHY * self.baseline:
             self.well = now
-
-    def _learn(self, now: float) -> None:
-        marks = self._marks
-        marks.append(Sample(now, self.carried))
-        del marks[: first_in_window(marks, now)]
-        span = now - marks[0].time
-        rate = 8 * (self.carried - marks[0].delivered) / span if span >= MIN_SPAN else 0.0
-        if rate >= MIN_RATE or self.baseline:
-            self.baseline = max(rate, self.baseline * exp((self._learnt - now) / MEMORY))
-            self._learnt = now
 
 
 @dataclass(slots=True, eq=False)
@@ -243,19 +232,16 @@ class Paths:
     def __init__(self) -> None:
         self.used: dict[bytes, Path] = {}
         """By the client's address."""
-        self._unused: dict[bytes, Path] = {}
+        self.unused: dict[bytes, Path] = {}
         """Paths without subflows that have a baseline, the longest unused first."""
         self._left: set[Path] = set()
         """Paths that a subflow left since the last sample."""
-
-    def __len__(self) -> int:
-        return len(self.used) + len(self._unused)
 
     def join(self, four_tuple: FourTuple) -> Flow:
         """Return a new subflow."""
         address = four_tuple.remote
         if address not in self.used:
-            self.used[address] = self._unused.pop(address) if address in self._unused else Path(address)
+            self.used[address] = self.unused.pop(address) if address in self.unused else Path(address)
         return Flow(four_tuple, self.used[address])
 
     def leave(self, flow: Flow) -> None:
@@ -267,7 +253,7 @@ class Paths:
         if not path.flows:
             del self.used[path.address]
             if path.baseline >= MIN_RATE:
-                self._unused[path.address] = path
+                self.unused[path.address] = path
 
     def begin(self, now: float) -> None:
         """Note when subflows left (only samples bring the time) and forget old paths."""
@@ -275,8 +261,8 @@ class Paths:
             path.disturbed = now
         self._left.clear()
         bound = max(MIN_UNUSED, len(self.used))
-        while self._unused:
-            address, path = next(iter(self._unused.items()))
-            if len(self._unused) <= bound and now - path.sampled <= FORGET_AFTER:
+        while self.unused:
+            address, path = next(iter(self.unused.items()))
+            if len(self.unused) <= bound and now - path.sampled <= FORGET_AFTER:
                 break
-            del self._unused[address]
+            del self.unused[address]

@@ -303,26 +303,19 @@ class GuardedUpload(GuardedConnection):
         times = [each.read for each in there]
         if max(times) - min(times) > COMPARABLE_SECONDS:
             return  # bytes that arrived between the reads are not missing
-        top = there[0].data_sequence
-        for each in there:
-            top = each.data_sequence if ahead(each.data_sequence, top) > 0 else top
+        top = max((each.data_sequence for each in there), key=lambda one: ahead(one, there[0].data_sequence))
         best = max(paths, key=lambda path: path.baseline)
         over_best = [each.data_sequence for each in there if each.four_tuple.remote == best.address]
         behind = min((ahead(top, each) for each in over_best), default=0)
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
-        if self._missing(there, top) >= least and behind >= least:
-            self.owed = samples.time
-
-    def _missing(self, there: list[KernelSubflow], top: int) -> int:
-        """Return a lower bound of the bytes missing below *top*, the greatest data sequence."""
-        seen = [each.four_tuple for each in there]
-        received = sum([each.bytes_received for each in there])
+        seen, received = [each.four_tuple for each in there], sum([each.bytes_received for each in there])
         if seen != self._seen:
             # Bytes of a subflow that is gone no longer count.
             self._seen, self._first, self._least = seen, top, -received
         missing = ahead(top, self._first) - received
         self._least = min(self._least, missing)
-        return missing - self._least
+        if missing - self._least >= least and behind >= least:
+            self.owed = samples.time
 
     def sample_of(self, there: KernelSubflow) -> Sample:
         return Sample(there.read, there.bytes_received)
