@@ -396,7 +396,14 @@ class BudgetStage(Stage):
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
         decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
         beside: Cap | None = None
-        cap = self._cap(verdict, rule, account, token)
+        step = account.step
+        if step is None or step.throttle is None:
+            cap = None
+        else:
+            share = step.throttle.share
+            member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
+            capping = ScopeKey(self._first_rule[account.budget.name], share, member, direction, step.after)
+            cap = Cap(self._capping[rule.name], capping, step.throttle, "")
         if cap is None:
             reason = joined(reason, sentence, direction)
         elif mine is None or decided is None:
@@ -414,12 +421,3 @@ class BudgetStage(Stage):
         others = verdict.budget, verdict.steer, verdict.steer_path
         # dataclasses.replace takes several times as long.
         return Verdict(verdict.four_tuple, verdict.path, decided, scope, mine, reason, direction, *others, beside)
-
-    def _cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Cap | None:
-        step = account.step
-        if step is None or step.throttle is None:
-            return None
-        share = step.throttle.share
-        member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
-        scope = ScopeKey(self._first_rule[account.budget.name], share, member, verdict.direction, step.after)
-        return Cap(self._capping[rule.name], scope, step.throttle, "")

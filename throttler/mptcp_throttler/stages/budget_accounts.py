@@ -47,11 +47,6 @@ class OpenAccount:
     def __post_init__(self) -> None:
         self.find_level()
 
-    def set_budget(self, budget: Budget) -> None:
-        """Take *budget* from the policy in force."""
-        self.budget = budget
-        self.find_level()
-
     def find_level(self) -> bool:
         """Set step and percent from *used*; return whether they changed."""
         before = self.step, self.percent
@@ -99,11 +94,13 @@ class Accounts:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
         self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
         self._present, self._from, self._to = {}, math.inf, -math.inf
-        for name, whose in list(self._open):
-            if name in self._budgets:
-                self._open[name, whose].set_budget(self._budgets[name])
+        for client, account in list(self._open.items()):
+            if account.key.budget in self._budgets:
+                account.budget = self._budgets[account.key.budget]
+                account.find_level()
             else:
-                self._open.pop((name, whose)).over = True
+                account.over = True
+                del self._open[client]
         if not self._budgets:
             self._basis.clear()
             self._idle.clear()
@@ -123,13 +120,12 @@ class Accounts:
         present = set(self.periods)
         if present == before:
             return
-        for name, whose in list(self._open):
-            account = self._open[name, whose]
-            if (name, account.key.start) not in present:
+        for client, account in list(self._open.items()):
+            if (account.key.budget, account.key.start) not in present:
                 account.over = True
                 self._idle[account.key] = account.used
                 self._stale |= account.tokens
-                del self._open[name, whose]
+                del self._open[client]
         kept = present | before
         self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) in kept}
 

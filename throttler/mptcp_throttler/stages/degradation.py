@@ -150,9 +150,6 @@ class Candidate:
     def lengthen_pause(self, guard: Guard) -> None:
         self.pause = min(guard.longest_retry, 2 * self.pause) if self.pause else guard.retry
 
-    def not_degraded(self) -> None:
-        self.degraded_since = self.suspected = None
-
 
 @dataclass(slots=True, eq=False)
 class GuardedConnection:
@@ -503,7 +500,7 @@ class DegradationDetector:
             candidate.pause = 0.0
         found = self._degradation(connection, candidate, now)
         if found is None or not connection.is_proven(now):
-            candidate.not_degraded()
+            candidate.degraded_since = candidate.suspected = None
             return
         path, rate = found
         read = connection.read(now)
@@ -515,7 +512,7 @@ class DegradationDetector:
         candidate.lengthen_pause(self.guard)
         baseline = round(path.baseline)
         candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), baseline, baseline, now)
-        candidate.not_degraded()
+        candidate.degraded_since = candidate.suspected = None
         candidate.healthy_since, candidate.counted = None, read
 
     def _judge_relaxed(

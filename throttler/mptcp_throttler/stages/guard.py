@@ -15,14 +15,7 @@ from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
-from mptcp_throttler.stages.degradation import (
-    Capped,
-    DegradationDetector,
-    GuardCounters,
-    GuardedConnection,
-    GuardedUpload,
-    Relaxation,
-)
+from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, GuardedUpload, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1
@@ -55,7 +48,7 @@ class GuardStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._retired: list[GuardedConnection] = []
+        self._retired: list[object] = []
         """Connections of earlier detectors, yet to be freed."""
         self._detectors: dict[Direction, DegradationDetector] = {}
         self.set_policy(policy)
@@ -74,7 +67,7 @@ class GuardStage(Stage):
         token = connection.token
         for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
-            names = [each.rule.name for each in there if each.rule is not None and _guarded(each)]
+            names = [each.rule.name for each in there if each.rule and each.throttle and each.rule.guard]
             if not names or not detector.guard.enabled:
                 detector.forget(token)
                 continue
@@ -150,21 +143,15 @@ def _reason(relaxation: Relaxation) -> str:
     return f"it got {got} in all; its uncapped path from {path} alone once gave {once}, of which it lacks {lacking}"
 
 
-def _guarded(verdict: Verdict) -> bool:
-    return verdict.throttle is not None and verdict.rule is not None and verdict.rule.guard
-
-
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
-    if verdict.direction is not direction or not _guarded(verdict):
+    rule, throttle, beside = verdict.rule, verdict.throttle, verdict.beside
+    if verdict.direction is not direction or rule is None or throttle is None or not rule.guard:
         return verdict
-    assert verdict.rule is not None
-    assert verdict.throttle is not None
-    rate = max(verdict.throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
-    reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
-    beside = verdict.beside
+    rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
+    reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
-        scope = ScopeKey(verdict.rule.name, Share.CONNECTION, (token, RELAXED), direction)
-        throttle = verdict.throttle.at(rate, burst=None, share=Share.CONNECTION)
+        scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
+        throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
         held = beside if beside is not None and not beside.rule.guard else None
         return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
     # A looser cap that is not guarded still holds.

@@ -16,6 +16,8 @@ itself gives no more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -118,6 +120,7 @@ class ActiveStandby(Mode):
         return [self._paths[each] for each in self._order[: self._order.index(name)]]
 
 
+@dataclass(slots=True)
 class Overflow:
     """The cap of the last open path.
 
@@ -126,17 +129,14 @@ class Overflow:
     when they are not full and carry less than before. It goes when the path itself gives no more.
     """
 
-    __slots__ = ("_growth", "_set_at", "_unused", "_waiting", "cap")
-
-    def __init__(self) -> None:
-        self.cap: int | None = None
-        """Bits/s."""
-        self._growth = FAST_GROWTH
-        self._set_at = float("-inf")
-        self._waiting = 0
-        """Bytes waiting on the paths before it at ``_set_at``."""
-        self._unused = False
-        """At ``_set_at`` the path gave less than its cap."""
+    cap: int | None = None
+    """Bits/s."""
+    _growth: float = FAST_GROWTH
+    _set_at: float = -inf
+    _waiting: int = 0
+    """Bytes waiting on the paths before it at ``_set_at``."""
+    _unused: bool = False
+    """At ``_set_at`` the path gave less than its cap."""
 
     def begin(self, now: float, before: Sequence[PathLoad]) -> None:
         """Cap a newly opened path; the paths *before* it are full."""
@@ -163,11 +163,9 @@ class Overflow:
                 left = max(MIN_CAP, round(max(needed, FALL ** (seconds / STEP_SECONDS) * former)))
                 self.cap = left if self.cap is None else min(self.cap, left)
                 self._growth = GROWTH
-        elif self.cap is None:
-            pass
         elif self._unused:
             self.cap = None if unused_before else self.cap
-        elif more_waits > -given * (FAST_DRAINS if fast else DRAINS):
+        elif self.cap is not None and more_waits > -given * (FAST_DRAINS if fast else DRAINS):
             self.cap = round(max(self._growth * self.cap, min(needed, FAST_GROWTH * self.cap)))
             self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
 
@@ -186,7 +184,7 @@ class Waterfall(ActiveStandby):
                 description="With waterfall (priority-based): paths, the cheapest or most preferred first.",
                 examples=[["wifi", "lte"]],
             ),
-        ),
+        )
     }
     first, reserve = "first", "in reserve"
 

@@ -29,8 +29,8 @@ USED = 0.7
 """A path that carries this fraction of its cap would carry more without it."""
 ROOM = 1.35
 """Measure while nothing waits, as a multiple of what all paths carry."""
-CORRECTION, MAX_CORRECTION = 1.0, 0.25
-"""Fractions of a share."""
+MAX_CORRECTION = 0.25
+"""Fraction of a share."""
 MIN_PART = 0.05
 """A path below this fraction of its baseline takes no part."""
 SETTLED = 0.02
@@ -52,7 +52,7 @@ class LoadBalancing(Mode):
                 examples=[{"ethernet": 70, "wifi": 30}],
                 json_schema_extra={"additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT}},
             ),
-        ),
+        )
     }
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class LoadBalancing(Mode):
         self._weights: dict[str, int] = given["weights"]
         self._caps: dict[str, int] = {}
         self._set_at = -inf
-        self._began: float | None = None
+        self._began = inf
         self._slack = False
         """The paths carry all there is to send."""
 
@@ -88,7 +88,7 @@ class LoadBalancing(Mode):
         return Action(False, self._caps.get(path), f"{share:.0f} % of the bytes")
 
     def decide(self, now: float) -> None:
-        self._began = now if self._began is None else self._began
+        self._began = min(self._began, now)
         for path in self._paths.values():
             lost = now - path.silent < WINDOW
             if lost != path.lost:
@@ -114,7 +114,7 @@ class LoadBalancing(Mode):
             if name == least:
                 continue
             lacks = (share[name] - carried[name] / all_carried) / share[name]
-            correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, CORRECTION * lacks))
+            correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, lacks))
             rate = max(MIN_CAP, round(measure * share[name] * (1 + correction)))
             before = self._caps.get(name)
             caps[name] = before if before is not None and abs(rate - before) <= SETTLED * before else rate
@@ -125,10 +125,8 @@ class LoadBalancing(Mode):
         rate = {name: path.rate(WINDOW) for name, path in part.items()}
         # A path held back by its cap could give more, so it does not set the measure.
         free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
-        if self._slack:
-            self._slack = not any(part[name].is_waited_for for name in free)
-        else:
-            self._slack = all(part[name].idles for name in free)
+        waited_for = any(part[name].is_waited_for for name in free)
+        self._slack = not waited_for if self._slack else all(part[name].idles for name in free)
         if self._slack:
             # The shorter window follows growth; the longer one ignores pauses.
             present = sum(path.rate(MIN_WINDOW) for path in part.values())

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from math import exp
+from dataclasses import dataclass
+from math import exp, inf
 from typing import Any, ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
@@ -44,14 +45,13 @@ class Action(NamedTuple):
     reason: str
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Crowd:
     """The load of all steered connections of one client on one path."""
 
-    __slots__ = ("__weakref__", "rate", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = self.rate = 0
-        """Bytes, and bits/s."""
+    waiting: int = 0
+    """Bytes."""
+    rate: int = 0
 
 
 class PathLoad:
@@ -74,9 +74,9 @@ class PathLoad:
         """When data last arrived, or nothing was outstanding."""
         self._empty_since: float | None = None
         """Since when nothing is outstanding."""
-        self._idled = self._waited = self._emptied = float("-inf")
+        self._idled = self._waited = self._emptied = -inf
         """When little waited last, when much did, and when at most a piece did."""
-        self.silent = float("-inf")
+        self.silent = -inf
         """When :attr:`gives_nothing` last held."""
         self.lost = False
 
@@ -112,14 +112,13 @@ class PathLoad:
 
     def tell(self, crowd: Crowd | None) -> None:
         """Update this connection's part of *crowd*, or of the present one."""
-        waiting, rate = self._told
-        self._crowd.waiting -= waiting
-        self._crowd.rate -= rate
+        self._crowd.waiting -= self._told[0]
+        self._crowd.rate -= self._told[1]
         self._crowd = crowd or self._crowd
         flows = self.present and self._empty_since is None
-        waiting, rate = self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
-        self._crowd.waiting += waiting
-        self._crowd.rate += rate
+        self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
+        self._crowd.waiting += self._told[0]
+        self._crowd.rate += self._told[1]
 
     def leave(self) -> None:
         self._delivered = {}
@@ -172,11 +171,10 @@ class PathLoad:
         of many small downloads has little waiting."""
         if not self.present:
             return False
-        crowd = self._crowd
-        if crowd.waiting > self.waiting and crowd.waiting >= max(SURELY_WAITING, MIN_WAITING * crowd.rate / 8):
-            return True
-        # With a short round trip the kernel holds no more than this.
-        if self.read - self._emptied >= SURELY_FULL:
+        all_waiting = self._crowd.waiting
+        crowded = all_waiting > self.waiting and all_waiting >= max(SURELY_WAITING, MIN_WAITING * self._crowd.rate / 8)
+        # With a short round trip the kernel holds no more than a piece.
+        if crowded or self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
         seconds = MIN_WAITING if rate >= BUSY * self.baseline else MUCH_WAITING
