@@ -12,7 +12,7 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import nlargest
@@ -87,13 +87,13 @@ class MeteredSockets:
     def take_pending(self) -> Usage:
         """Return and reset what must be written to the ledger."""
         counters = {cookie: self.counters[cookie] for cookie in self.dirty}
-        usage = Usage(self._accounts.take_added(), counters, frozenset(self.closed))
-        self.dirty, self.closed = set(), set()
+        usage = Usage(self._accounts.added, counters, frozenset(self.closed))
+        self._accounts.added, self.dirty, self.closed = Counter(), set(), set()
         return usage
 
     def put_back(self, usage: Usage) -> None:
         """Take back what could not be written; the next :meth:`take_pending` includes it."""
-        self._accounts.put_back(usage.added)
+        self._accounts.added.update(usage.added)
         self.dirty |= usage.counters.keys() & self.counters.keys()
         self.closed |= usage.closed
 
@@ -356,12 +356,13 @@ class BudgetStage(Stage):
         if samples.complete:
             for _ in self._find_urgent(samples.time):
                 yield Outcome()
-        reached = [
-            Reached(name, client, self.accounts.describe(each), self._first_rule[name])
-            for each in self.accounts.take_reached()
-            for name, client, _ in [each.key]
-        ]
-        yield Outcome(self.accounts.take_stale(), reached)
+        reached = [each for each in self.accounts.reached if not each.over]
+        self.accounts.reached.clear()
+        yield Outcome(self.accounts.take_stale(), [self._report(each) for each in reached])
+
+    def _report(self, account: OpenAccount) -> Reached:
+        name, client, _ = account.key
+        return Reached(name, client, self.accounts.describe(account), self._first_rule[name])
 
     def _meter(self, connection: Connection, metering: Mapping[FourTuple, tuple[OpenAccount, ...]]) -> None:
         token = connection.token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,12 +81,13 @@ class Accounts:
         """By budget name and packed address, which is empty for all clients together."""
         self._idle: dict[Account, int] = {}
         """Bytes of accounts not yet in use, and of the previous periods: the clock may be set back."""
-        self._added: dict[Account, int] = {}
+        self.added: Counter[Account] = Counter()
         """Bytes that the ledger does not have."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
         """Accounts that the verdicts of each connection depend on."""
         self._stale: set[int] = set()
-        self._reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
+        """Those that reached a step or announced percentage."""
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 
@@ -147,7 +148,7 @@ class Accounts:
         for account in self._open.values():
             octets = self._idle.pop(account.key, 0)
             if (account.key.budget, account.key.start) in read:
-                account.used = octets + self._added.get(account.key, 0)
+                account.used = octets + self.added[account.key]
                 self._settle_level(account)
         return self.take_stale()
 
@@ -171,7 +172,7 @@ class Accounts:
 
     def add(self, account: OpenAccount, octets: int) -> None:
         """Add *octets* that a subflow carried."""
-        self._added[account.key] = self._added.get(account.key, 0) + octets
+        self.added[account.key] += octets
         if not account.swept:
             self._swept.append(account)
         account.swept += octets
@@ -182,27 +183,12 @@ class Accounts:
     def _settle_level(self, account: OpenAccount) -> None:
         if account.find_level():
             self._stale |= account.tokens
-            self._reached.append(account)
+            self.reached.append(account)
 
     def take_stale(self) -> Collection[int]:
         """Return the connections whose verdicts are out of date, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
-
-    def take_reached(self) -> list[OpenAccount]:
-        """Return the accounts, still open, that reached a step or announced percentage since the last call."""
-        reached = [each for each in self._reached if not each.over]
-        self._reached.clear()
-        return reached
-
-    def take_added(self) -> dict[Account, int]:
-        """Return the bytes added to each account since the last call."""
-        added, self._added = self._added, {}
-        return added
-
-    def put_back(self, added: Mapping[Account, int]) -> None:
-        for key, octets in added.items():
-            self._added[key] = self._added.get(key, 0) + octets
 
     def depend(self, token: int, basis: set[OpenAccount]) -> None:
         """Note that the verdicts of connection *token* depend on *basis*."""

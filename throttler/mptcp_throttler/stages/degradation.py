@@ -18,23 +18,8 @@ window. The caps come back when the path is seen well again, or as a trial after
 is evidently still degraded. The pause doubles each time.
 
 Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as
-having held for the difference already.
-
-*Evidence of a download*: a backlog. Each uncapped subflow has data waiting that takes a while to send at its present
-rate, or makes no progress with what it sent. Idle and slow applications have nothing waiting; a slow client's window
-limits its subflow.
-
-*Evidence of an upload*: the client's backlog is unknown. *Demand*: the capped path is at its cap. Linux's scheduler
-gives the next data to the subflow that would finish first, so a client that sends less than its paths carry fills
-neither; but a cap of 1 Mbit/s fills sooner. Under a shared cap the subflow also needs about its share. *Proof*: a path
-that carries little could carry no more. Either it owes data: the other paths are ahead of it in the data sequence
-(RFC 8684, 3.3), and at least what it once carried in ``OWED_SECONDS`` is missing. Or it carries nothing while the cap
-is full, for longer than the scheduler leaves a healthy path unused. The missing bytes are the advance of the data
-sequence less the bytes received. Retransmissions over another path arrive twice and lower this figure, so the least
-ever seen counts as zero: the result is a lower bound.
-
-Cost: a connection that wants no more than it gets, as nearly all do, costs one comparison per uncapped subflow. Only
-the others are candidates, with samples of all their subflows.
+having held for the difference already. A connection that wants no more than it gets, as nearly all do, costs one
+comparison per uncapped subflow. Only the others are candidates, with samples of all their subflows.
 """
 
 from __future__ import annotations
@@ -153,7 +138,11 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class GuardedConnection:
-    """One connection with guarded caps, and the evidence of its download."""
+    """One connection with guarded caps, and the evidence of its download: a backlog.
+
+    Each uncapped subflow has data waiting that takes a while to send at its present rate, or makes no progress with
+    what it sent. Idle and slow applications have nothing waiting; a slow client's window limits its subflow.
+    """
 
     samples_all: ClassVar[bool] = False
     """Whether every sweep has all subflows, not only the uncapped ones."""
@@ -164,7 +153,7 @@ class GuardedConnection:
     uncapped: tuple[FourTuple, ...] = ()
     capped: Mapping[FourTuple, Capped] = field(default_factory=dict)
     flows: tuple[Flow, ...] = ()
-    """The uncapped subflows."""
+    """Of the uncapped subflows."""
     candidate: Candidate | None = None
     rules: tuple[str, ...] = ()
     """The rules of its guarded caps."""
@@ -173,7 +162,7 @@ class GuardedConnection:
 
     @property
     def histories(self) -> list[History]:
-        """Histories of the uncapped subflows."""
+        """Those of the uncapped subflows."""
         found = {} if self.candidate is None else self.candidate.histories
         return [found[each] for each in self.uncapped if each in found]
 
@@ -223,7 +212,16 @@ class GuardedConnection:
 
 @dataclass(slots=True, eq=False)
 class GuardedUpload(GuardedConnection):
-    """One connection with guarded caps, and the evidence of its upload."""
+    """One connection with guarded caps, and the evidence of its upload: the client's backlog is unknown.
+
+    *Demand*: the capped path is at its cap. Linux's scheduler gives the next data to the subflow that would finish
+    first, so a client that sends less than its paths carry fills neither; but a cap of 1 Mbit/s fills sooner. Under a
+    shared cap the subflow also needs about its share. *Proof*: a path that carries little could carry no more. Either
+    it owes data: the other paths are ahead of it in the data sequence (RFC 8684, 3.3), and at least what it once
+    carried in ``OWED_SECONDS`` is missing. Or it carries nothing while the cap is full, for longer than the scheduler
+    leaves a healthy path unused. The missing bytes are the advance of the data sequence less the bytes received.
+    Retransmissions over another path arrive twice and lower this figure, so the least ever seen counts as zero.
+    """
 
     samples_all = True
 
@@ -239,9 +237,8 @@ class GuardedUpload(GuardedConnection):
     """Time up to which all uncapped subflows are known."""
     _seen: list[FourTuple] = field(default_factory=list)
     _first: int = 0
-    """Data sequence when ``_seen`` last changed."""
     _least: int = 0
-    """The least missing since."""
+    """Data sequence when ``_seen`` last changed, and the least missing since."""
 
     def take_caps(self) -> None:
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in self.caps}
@@ -348,7 +345,6 @@ class DegradationDetector:
         self._kind = kind
         self.connections: dict[int, GuardedConnection] = {}
         self.shared: dict[ScopeKey, Path] = {}
-        """The loads under all caps, of uploads only."""
         self._candidates: dict[int, GuardedConnection] = {}
         self._sampled = Sampled()
         self._paths = Paths()

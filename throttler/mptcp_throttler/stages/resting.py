@@ -13,6 +13,7 @@ before, it comes back. The speed of a resting path is unknown, so the stage trie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -61,11 +62,10 @@ class _Slow:
     """Slow windows less others; while it rests, consecutive windows in which it is missed."""
     waited: bool = True
     """It had data to send at every sample of the window."""
-    rate: float = 0.0
-    """Bits/s when it came to rest."""
-    total: float = 0.0
-    """Bits/s of all subflows at that time."""
     rested: float = 0.0
+    rate: float = 0.0
+    total: float = 0.0
+    """Its bits/s, and those of all subflows, at that time."""
     until: float | None = None
     """When it is tried again; None unless it rests."""
     rest: float = FIRST_REST
@@ -102,6 +102,9 @@ class _Resting:
     def slow_that_rest(self) -> set[FourTuple]:
         return {each for each, slow in self.slow_ones.items() if slow.until is not None}
 
+    def at_rest(self) -> set[FourTuple]:
+        return self.slow_that_rest() | self.resting.keys()
+
     def begin_window(self, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
         self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
         self.waited = True
@@ -120,7 +123,7 @@ class RestStage(Stage):
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
-        self._flowing: dict[ScopeKey, int] = {}
+        self._flowing: Counter[ScopeKey] = Counter()
         """Connections that use each low cap."""
         self._urgent: set[int] = set()
         """Tokens of connections that are new or carry data."""
@@ -165,7 +168,7 @@ class RestStage(Stage):
         if known.slow_that_rest().issuperset(others):
             # No other subflow would carry the data.
             known.slow_ones = {}
-        resting = known.slow_that_rest() | known.resting.keys()
+        resting = known.at_rest()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
@@ -184,10 +187,8 @@ class RestStage(Stage):
             return
         known.flows = flows
         for scope in {scope for scope, _ in known.capped.values()}:
-            count = self._flowing.get(scope, 0) + (1 if flows else -1)
-            if count:
-                self._flowing[scope] = count
-            else:
+            self._flowing[scope] += 1 if flows else -1
+            if not self._flowing[scope]:
                 del self._flowing[scope]
 
     def watched(self) -> Collection[FourTuple]:
@@ -234,32 +235,29 @@ class RestStage(Stage):
         }
         total = sum(rates.values())
         self._set_flows(known, flows=total > FLOWING or known.waited)
-        changed = self._judge_capped(known, total, sockets)
-        changed |= _judge_slow(known, rates, read)
+        before = known.at_rest()
+        self._judge_capped(known, total, sockets)
+        _judge_slow(known, rates, read)
         known.begin_window(there, read)
-        return changed
+        return before != known.at_rest()
 
-    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
-        """Take the *rate* of the others, bits/s; return whether a capped subflow comes to rest, or back."""
+    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+        """Let capped subflows rest, or come back, by the *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
-        left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
+        left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
         known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
-        changed = False
         for each, (_, ceil) in known.capped.items():
             if each not in known.resting:
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
-                    changed = True
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
                 # While it still sends what it was given before, that data holds up the others.
                 del known.resting[each]
-                changed = True
-        return changed
 
 
-def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> bool:
-    changed = False
+def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
+    """Let uncapped subflows rest, or come back, by the *rates* of all, bits/s."""
     total = sum(rates.values())
     # Head-of-line blocking stops the subflows alternately, so windows differ.
     known.total += (total - known.total) * (NEW if known.able else 1.0)
@@ -272,7 +270,6 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
             if now >= slow.until or slow.windows >= WAKE_WINDOWS:
                 slow.until, slow.windows = None, 0
                 known.able = {}
-                changed = True
             continue
         out = {each, *known.slow_that_rest()}
         others = sum(able for other, able in known.able.items() if other not in out)
@@ -283,8 +280,6 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
         if slow.windows >= SLOW_AFTER:
             slow.until, slow.rate, slow.total, slow.rested, slow.windows = now + slow.rest, rate, known.total, now, 0
             slow.rest = min(LONGEST_REST, 2 * slow.rest)
-            changed = True
-    return changed
 
 
 def _waits(subflow: KernelSubflow | None) -> bool:

@@ -123,23 +123,20 @@ class BackupFlags:
         """Return the effects that take back unexplained flags of existing sockets."""
         return [self._set[each] for each in self.to_take_back if each in sockets]
 
-    def confirmed(self, effect: SetBackup, explained: bool) -> None:
-        """Note that the flag was changed. *explained*: the subflow is still steered."""
-        if not effect.backup:
-            self._unset(effect.four_tuple)
-            return
-        self._set[effect.four_tuple] = replace(effect, backup=False)
-        self._fresh.add(effect.four_tuple)
-        if not explained:
-            self.to_take_back.add(effect.four_tuple)
+    def confirmed(self, effect: SetBackup) -> None:
+        """Note that the flag was changed."""
+        self._unset(effect.four_tuple)
+        if effect.backup:
+            self._set[effect.four_tuple] = replace(effect, backup=False)
+            self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
         """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
-        if not effect.backup:
+        if effect.backup:
+            self._fresh.add(effect.four_tuple)
+            self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
+        else:
             self._unset(effect.four_tuple)
-            return
-        self._fresh.add(effect.four_tuple)
-        self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
 
     def release_all(self) -> Sequence[SetBackup]:
         """Return the effects that make all subflows regular again, for when the daemon stops."""
@@ -368,7 +365,9 @@ class SteeringStage(Stage):
 
     def confirmed(self, effect: SetBackup) -> None:
         """Note that the kernel carried out *effect*."""
-        self.flags.confirmed(effect, explained=self._sampled.is_of(effect.token, effect.four_tuple))
+        self.flags.confirmed(effect)
+        if not self._sampled.is_of(effect.token, effect.four_tuple):
+            self.flags.leave(effect.four_tuple)  # it is steered no more
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags that an earlier daemon left; those that no rule explains are taken back later."""
