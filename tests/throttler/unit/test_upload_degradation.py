@@ -19,7 +19,6 @@ from mptcp_throttler.stages.degradation import (
     Capped,
     DegradationDetector,
     GuardCounters,
-    GuardedUpload,
 )
 
 TICK = 0.1
@@ -84,13 +83,13 @@ class Upload:
 class Scene:
     def __init__(self, *uploads: Upload, guard: Guard | None = None, scope: ScopeKey = SHARED) -> None:
         self.uploads = uploads
-        self.detector = DegradationDetector(guard or Guard(), GuardCounters(), GuardedUpload)
+        self.detector = DegradationDetector(guard or Guard(), GuardCounters(), Direction.UP)
         self.now = 0.0
         self.changes: list[float] = []
         """When caps were relaxed, or were no longer."""
         for each in uploads:
             caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
-            self.detector.watch(each.number, (each.ends["wifi"],), caps)
+            self.detector.watch(each.number, [each.ends["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK)):
@@ -242,7 +241,7 @@ def test_a_subflow_that_comes_or_goes_owes_nothing() -> None:
     ends = upload.ends
     caps = {ends["ethernet"]: Capped(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
-    scene.detector.watch(1, (ends["wifi"], other), caps)
+    scene.detector.watch(1, [ends["wifi"], other], caps)
     gone = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK
@@ -289,7 +288,7 @@ def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
     second = four_tuple(3, upload.number)
     scene = Scene()
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
-    scene.detector.watch(1, (wifi, second), {ethernet: Capped(SHARED, CAP)})
+    scene.detector.watch(1, [wifi, second], {ethernet: Capped(SHARED, CAP)})
     for step in range(1, 60):
         upload.go_on(TICK)
         sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]

@@ -24,13 +24,13 @@ comparison per uncapped subflow. Only the others are candidates, with samples of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Guard
+from mptcp_throttler.policy.model import Direction, Guard
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import ahead
@@ -150,7 +150,7 @@ class GuardedConnection:
     token: int
     shared: dict[ScopeKey, Path]
     """The loads under all caps, of uploads only."""
-    uncapped: tuple[FourTuple, ...] = ()
+    uncapped: Sequence[FourTuple] = ()
     capped: Mapping[FourTuple, Capped] = field(default_factory=dict)
     flows: tuple[Flow, ...] = ()
     """Of the uncapped subflows."""
@@ -337,21 +337,17 @@ def _is_full(flow: Flow, cap: Capped) -> bool:
 class DegradationDetector:
     """Observes connections with guarded caps in one direction. Times are monotonic, in seconds."""
 
-    def __init__(
-        self, guard: Guard, counters: GuardCounters, kind: type[GuardedConnection] = GuardedConnection
-    ) -> None:
+    def __init__(self, guard: Guard, counters: GuardCounters, direction: Direction) -> None:
         self.guard = guard
         self._counters = counters
-        self._kind = kind
+        self._kind = GuardedUpload if direction is Direction.UP else GuardedConnection
         self.connections: dict[int, GuardedConnection] = {}
         self.shared: dict[ScopeKey, Path] = {}
         self._candidates: dict[int, GuardedConnection] = {}
         self._sampled = Sampled()
         self._paths = Paths()
 
-    def watch(
-        self, token: int, uncapped: tuple[FourTuple, ...], capped: Mapping[FourTuple, Capped]
-    ) -> GuardedConnection:
+    def watch(self, token: int, uncapped: Sequence[FourTuple], capped: Mapping[FourTuple, Capped]) -> GuardedConnection:
         """Observe connection *token*. *capped*: what the policy caps, relaxed or not."""
         connection = self.connections.get(token)
         if connection is None:
@@ -375,7 +371,7 @@ class DegradationDetector:
     def forget(self, token: int) -> None:
         """Drop connection *token*, which has ended or has no guarded caps."""
         if token in self.connections:
-            self.watch(token, (), {})
+            self.watch(token, [], {})
             del self.connections[token]
             self._candidates.pop(token, None)
 
@@ -477,31 +473,31 @@ class DegradationDetector:
             waiting += connection.take(flow, sample)
         return present, waiting
 
-    def _record(self, connection: GuardedConnection, candidate: Candidate, samples: Samples) -> None:
+    def _record(self, known: GuardedConnection, candidate: Candidate, samples: Samples) -> None:
         histories = candidate.histories
-        for four_tuple in (*connection.uncapped, *connection.capped):
+        for four_tuple in (*known.uncapped, *known.capped):
             there = samples.sockets.get(four_tuple)
             if there is not None and not there.backup:
-                histories.setdefault(four_tuple, History()).add(connection.sample_of(there))
+                histories.setdefault(four_tuple, History()).add(known.sample_of(there))
             elif there is not None or samples.complete:
                 histories.pop(four_tuple, None)
-        for flow in connection.flows:
+        for flow in known.flows:
             flow.take_rate(histories.get(flow.four_tuple))
 
-    def _judge(self, connection: GuardedConnection, candidate: Candidate, now: float) -> None:
+    def _judge(self, known: GuardedConnection, candidate: Candidate, now: float) -> None:
         if candidate.relaxation is not None:
-            self._judge_relaxed(connection, candidate, candidate.relaxation, now)
+            self._judge_relaxed(known, candidate, candidate.relaxation, now)
             return
         if now - candidate.resumed > TRIAL:
             candidate.pause = 0.0
-        found = self._degradation(connection, candidate, now)
-        if found is None or not connection.is_proven(now):
+        found = self._degradation(known, candidate, now)
+        if found is None or not known.is_proven(now):
             candidate.degraded_since = candidate.suspected = None
             return
         path, rate = found
-        read = connection.read(now)
+        read = known.read(now)
         if candidate.degraded_since is None or candidate.suspected is not path:
-            candidate.degraded_since = read - max(0.0, connection.span - WINDOW)
+            candidate.degraded_since = read - max(0.0, known.span - WINDOW)
             candidate.suspected, candidate.suspected_since = path, now
         if read - candidate.degraded_since < self.guard.after or path.complete < candidate.suspected_since:
             return
@@ -512,27 +508,26 @@ class DegradationDetector:
         candidate.healthy_since, candidate.counted = None, read
 
     def _judge_relaxed(
-        self, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
+        self, known: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
-        read = connection.read(now)
+        read = known.read(now)
         seconds, candidate.counted = max(0.0, read - candidate.counted), read
-        capped = [candidate.histories[each].rate for each in connection.capped if each in candidate.histories]
-        self._counters.lacking_bytes += max(0.0, connection.lacking(relaxation.baseline)) / 8 * seconds
+        capped = [candidate.histories[each].rate for each in known.capped if each in candidate.histories]
+        self._counters.lacking_bytes += max(0.0, known.lacking(relaxation.baseline)) / 8 * seconds
         self._counters.relaxed_bytes += sum(capped) / 8 * seconds
         path = self._paths.used.get(relaxation.path)
-        if path is not None and path.sampled != now:
-            path = None
+        path = path if path is not None and path.sampled == now else None
         if path is None or path.rate < HEALTHY * relaxation.baseline:
             candidate.healthy_since = None
         elif candidate.healthy_since is None:
-            candidate.healthy_since = read - max(0.0, connection.span - WINDOW)
+            candidate.healthy_since = read - max(0.0, known.span - WINDOW)
         seen_well = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
-            lacking = round(max(MIN_RATE, connection.lacking(relaxation.baseline)))
+            lacking = round(max(MIN_RATE, known.lacking(relaxation.baseline)))
             differs = not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking
             if differs and not 0 <= now - relaxation.measured < WINDOW:
                 candidate.relaxation = replace(relaxation, lacking=lacking, measured=now)
-        elif not seen_well and path is not None and path.degraded and connection.is_backlogged(now):
+        elif not seen_well and path is not None and path.degraded and known.is_backlogged(now):
             candidate.lengthen_pause(self.guard)
             candidate.relaxation = replace(relaxation, until=now + candidate.pause)
         else:
@@ -540,26 +535,23 @@ class DegradationDetector:
             if seen_well:
                 candidate.pause = 0.0
 
-    def _degradation(
-        self, connection: GuardedConnection, candidate: Candidate, now: float
-    ) -> tuple[Path, float] | None:
+    def _degradation(self, known: GuardedConnection, candidate: Candidate, now: float) -> tuple[Path, float] | None:
         """Return the path of the baseline and what the connection gets, bits/s; None if it gets enough."""
-        capped = any(each in candidate.histories for each in connection.capped)
-        if not capped or not connection.is_backlogged(now):
+        capped = any(each in candidate.histories for each in known.capped)
+        if not capped or not known.is_backlogged(now):
             candidate.backlogged_since = None
             return None
         if candidate.backlogged_since is None:
             candidate.backlogged_since = now
-        present = [flow.path for flow in connection.flows if flow.present]
+        present = [flow.path for flow in known.flows if flow.present]
         if not present:
             return None  # they changed between two slices
         best = max(present, key=lambda path: path.baseline)
-        span = connection.span
+        span = known.span
         disturbed = max(best.disturbed, candidate.backlogged_since)
-        was_well = best.well >= max(best.disturbed, candidate.backlogged_since - connection.onset())
+        was_well = best.well >= max(best.disturbed, candidate.backlogged_since - known.onset())
         if not was_well and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
             return None
         total = sum(each.rate for each in candidate.histories.values())
-        if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
-            return None
-        return best, total
+        enough = best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline
+        return None if enough else (best, total)

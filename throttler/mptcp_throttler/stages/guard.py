@@ -15,7 +15,7 @@ from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
-from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, GuardedUpload, Relaxation
+from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1
@@ -56,10 +56,7 @@ class GuardStage(Stage):
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; forget all relaxations and baselines."""
         self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
-        self._detectors = {
-            Direction.DOWN: DegradationDetector(policy.guard, self.counters),
-            Direction.UP: DegradationDetector(policy.guard, self.counters, GuardedUpload),
-        }
+        self._detectors = {each: DegradationDetector(policy.guard, self.counters, each) for each in Direction}
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the relaxed caps."""
@@ -71,7 +68,7 @@ class GuardStage(Stage):
             if not names or not detector.guard.enabled:
                 detector.forget(token)
                 continue
-            uncapped = tuple([each.four_tuple for each in there if each.throttle is None])
+            uncapped = [each.four_tuple for each in there if each.throttle is None]
             capped = {
                 each.four_tuple: Capped(each.scope, each.throttle.ceil)
                 for each in there
