@@ -92,7 +92,7 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     assert (usage.counters, usage.closed) == ({}, frozenset({1, 2}))
     assert list(usage.added.values()) == [5]
     assert not host.stage.sockets.counters
-    assert host.stage.accounts.used() == dict.fromkeys(usage.added, 70_005)
+    assert host.stage.accounts.used == dict.fromkeys(usage.added, 70_005)
 
 
 def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_reports() -> None:

@@ -76,8 +76,8 @@ def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyP
     volumes: list[weakref.ref[budget_accounts.OpenAccount]] = []
 
     class Noted(budget_accounts.OpenAccount):
-        def __init__(self, key: Account, budget: Budget, used: int) -> None:
-            super().__init__(key, budget, used)
+        def __init__(self, key: Account, budget: Budget) -> None:
+            super().__init__(key, budget)
             volumes.append(weakref.ref(self))
 
     monkeypatch.setattr(budget_accounts, "OpenAccount", Noted)
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     host.carry(1, 2 * MB)
     assert host.sweep() == {1}
     assert host.used() == {"lte": 4_100_000}
-    assert host.stage.accounts.used() == {
+    assert host.stage.accounts.used == {
         Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
         Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
         Account("lte", "10.77.1.2", int(at("2026-12-01 00:00"))): 100_000,

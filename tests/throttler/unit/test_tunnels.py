@@ -231,7 +231,7 @@ async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
     home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # long before
 
     def used(scene: Scene) -> int:
-        return sum(scene.engine.budget_stage.accounts.used().values())
+        return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] += 1000
@@ -260,7 +260,7 @@ async def test_a_path_that_comes_back_after_it_was_forgotten_counts_once(
     home = kernel.tunnels.tunnels["home"]
 
     def used(scene: Scene) -> int:
-        return sum(scene.engine.budget_stage.accounts.used().values())
+        return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] = 1000

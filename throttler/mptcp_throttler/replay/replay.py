@@ -192,7 +192,7 @@ class Replay:
         """Return the budget accounts for the summary, the fullest first."""
         if not self.policy.budgets:
             return []
-        return budget_rows(self.policy, self._budgets.accounts.used(), self.now, MOST_ACCOUNTS)[1]
+        return budget_rows(self.policy, self._budgets.accounts.used, self.now, MOST_ACCOUNTS)[1]
 
     def _advance(self, to: float) -> Iterator[Entry]:
         if self.first is None:

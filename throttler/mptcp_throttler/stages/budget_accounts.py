@@ -29,8 +29,6 @@ class OpenAccount:
 
     key: Account
     budget: Budget
-    used: int
-    """Bytes."""
     swept: int = 0
     """Bytes since the last full sweep."""
     over: bool = False
@@ -44,19 +42,16 @@ class OpenAccount:
     """Bytes at which verdicts change."""
     sentence: str = ""
 
-    def __post_init__(self) -> None:
-        self.find_level()
-
-    def find_level(self) -> bool:
-        """Set step and percent from *used*; return whether they changed."""
+    def find_level(self, used: int) -> bool:
+        """Set step and percent for *used* bytes; return whether they changed."""
         before = self.step, self.percent
-        self.step, self.percent = step_of(self.budget, self.used), 0
-        coming = next_step(self.budget, self.used)
+        self.step, self.percent = step_of(self.budget, used), 0
+        coming = next_step(self.budget, used)
         self.turn = math.inf if coming is None else coming.after
         if self.step is None and coming is not None:
             for percent in ANNOUNCED_PERCENT:
                 at = -(-coming.after * percent // 100)
-                if self.used < at:
+                if used < at:
                     self.turn = at
                     break
                 self.percent = percent
@@ -79,8 +74,8 @@ class Accounts:
         """The time in which all of them are present."""
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """By budget name and packed address, which is empty for all clients together."""
-        self._idle: dict[Account, int] = {}
-        """Bytes of accounts not yet in use, and of the previous periods: the clock may be set back."""
+        self.used: Counter[Account] = Counter()
+        """Bytes, also of accounts not yet in use, and of the previous periods: the clock may be set back."""
         self.added: Counter[Account] = Counter()
         """Bytes that the ledger does not have."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
@@ -98,13 +93,13 @@ class Accounts:
         for client, account in list(self._open.items()):
             if account.key.budget in self._budgets:
                 account.budget = self._budgets[account.key.budget]
-                account.find_level()
+                account.find_level(self.used[account.key])
             else:
                 account.over = True
                 del self._open[client]
         if not self._budgets:
             self._basis.clear()
-            self._idle.clear()
+            self.used.clear()
         if self._now is not None:
             # Samples and closed sockets may need them before the first decision.
             self.begin_periods(self._now)
@@ -124,11 +119,10 @@ class Accounts:
         for client, account in list(self._open.items()):
             if (account.key.budget, account.key.start) not in present:
                 account.over = True
-                self._idle[account.key] = account.used
                 self._stale |= account.tokens
                 del self._open[client]
         kept = present | before
-        self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) in kept}
+        self.used = Counter({key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept})
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
@@ -143,18 +137,13 @@ class Accounts:
         """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
         fetched data must have been written or put back."""
         read = set(periods)
-        self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
-        self._idle |= used
+        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
+        self.used = Counter(others | dict(used))
         for account in self._open.values():
-            octets = self._idle.pop(account.key, 0)
             if (account.key.budget, account.key.start) in read:
-                account.used = octets + self.added[account.key]
+                self.used[account.key] += self.added[account.key]
                 self._settle_level(account)
         return self.take_stale()
-
-    def used(self) -> dict[Account, int]:
-        """Return the bytes of all known accounts, including some of previous periods."""
-        return self._idle | {account.key: account.used for account in self._open.values()}
 
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
         """Return the present account of *budget* for the client with packed address *remote*."""
@@ -162,7 +151,8 @@ class Accounts:
         found = self._open.get((budget.name, whose))
         if found is None:
             key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
-            found = self._open[budget.name, whose] = OpenAccount(key, budget, self._idle.pop(key, 0))
+            found = self._open[budget.name, whose] = OpenAccount(key, budget)
+            found.find_level(self.used.setdefault(key, 0))
         return found
 
     def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
@@ -176,12 +166,12 @@ class Accounts:
         if not account.swept:
             self._swept.append(account)
         account.swept += octets
-        account.used += octets
-        if account.used >= account.turn:
+        self.used[account.key] += octets
+        if self.used[account.key] >= account.turn:
             self._settle_level(account)
 
     def _settle_level(self, account: OpenAccount) -> None:
-        if account.find_level():
+        if account.find_level(self.used[account.key]):
             self._stale |= account.tokens
             self.reached.append(account)
 
@@ -209,10 +199,11 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            coming = next_step(account.budget, account.used)
+            used = self.used[account.key]
+            coming = next_step(account.budget, used)
             # The next sweeps may take as long as this one.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
-            yield tuple(account.tokens) if coming is not None and coming.after - account.used < soon else ()
+            yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
         """Return the sentence about *account* for reasons; made when first needed."""

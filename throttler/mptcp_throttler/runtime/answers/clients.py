@@ -85,7 +85,7 @@ def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> 
     """Return first the clients that used most of their own budget, connected or not; then the others."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
-    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used(), snapshot.now, most)
+    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
     owners = {address: client for client in found.values() for address in client.addresses}
     shown: dict[bytes, _Client] = {}
     for row in rows:
@@ -101,7 +101,7 @@ def _accounts(snapshot: Snapshot, shown: list[_Client]) -> dict[int, list[Accoun
     """Return the accounts of *shown*, by the identity of each client, the fullest first."""
     owners = {address_text(address) or "": client for client in shown for address in client.addresses}
     found: dict[int, list[AccountAnswer]] = {}
-    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used(), snapshot.now, owners.keys())
+    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, owners.keys())
     for row in rows:
         if row["client"] is not None:
             found.setdefault(id(owners[row["client"]]), []).append(row)

@@ -82,7 +82,7 @@ def summary(snapshot: Snapshot, answer: Answer) -> SummaryAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
-    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used(), snapshot.now, MAX_BUDGETS)
+    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
         **answer,
