@@ -362,7 +362,7 @@ class DegradationDetector:
         connection.uncapped, connection.capped = uncapped, capped
         connection.take_caps()
         everything = self._kind.samples_all or connection.candidate is not None
-        self._sampled.add(token, (*uncapped, *capped) if everything else uncapped)
+        self._sampled |= dict.fromkeys((*uncapped, *capped) if everything else uncapped, token)
         if connection.candidate is not None:
             for gone in connection.candidate.histories.keys() - {*uncapped, *capped}:
                 del connection.candidate.histories[gone]
@@ -386,7 +386,7 @@ class DegradationDetector:
 
     def watched(self) -> Set[FourTuple]:
         """Return the subflows that must be in every sweep."""
-        return self._sampled.four_tuples
+        return self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:
         """Return all subflows of candidates, adjacent so that look-ups read them together, and of suspected paths."""
@@ -422,7 +422,7 @@ class DegradationDetector:
                     continue
                 candidate = connection.candidate = Candidate()
                 self._candidates[token] = connection
-                self._sampled.add(token, connection.capped)
+                self._sampled |= dict.fromkeys(connection.capped, token)
             candidate.idle_samples = 0 if wants else candidate.idle_samples + 1
             self._record(connection, candidate, samples)
             candidates.append((connection, candidate))

@@ -159,7 +159,7 @@ class RestStage(Stage):
                 if each not in known.capped and ceil <= REST_AT_ONCE:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
-            self._sampled.add(token, known.subflows())
+            self._sampled |= dict.fromkeys(known.subflows(), token)
             self._urgent.add(token)
         known.resting = {
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
@@ -192,7 +192,7 @@ class RestStage(Stage):
                 del self._flowing[scope]
 
     def watched(self) -> Collection[FourTuple]:
-        return self._sampled.four_tuples
+        return self._sampled.keys()
 
     def urgent(self) -> Collection[FourTuple]:
         return [each for token in self._urgent for each in self._connections[token].subflows()]

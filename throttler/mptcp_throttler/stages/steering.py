@@ -54,8 +54,6 @@ class BackupFlags:
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
         """Flags that nothing explains, or that wait for the connection's first sample."""
-        self._fresh: set[FourTuple] = set()
-        """Subflows with news since the last sweep: they may be younger than it."""
         self._refused: dict[int, set[FourTuple]] = {}
         """Subflows whose flag the kernel refused to set, by token."""
 
@@ -90,14 +88,10 @@ class BackupFlags:
     def begin(self, samples: Samples) -> None:
         """Enforce ``UNDECIDED_SECONDS`` (only samples bring the time), and forget subflows without a socket."""
         if samples.complete:
-            there, fresh = samples.sockets, self._fresh
-            for four_tuple in [each for each in self._set if each not in there and each not in fresh]:
+            for four_tuple in [each for each in self._set if each not in samples.sockets]:
                 self._unset(four_tuple)
-            refused = {
-                token: {each for each in of if each in there or each in fresh} for token, of in self._refused.items()
-            }
+            refused = {token: {each for each in of if each in samples.sockets} for token, of in self._refused.items()}
             self._refused = {token: of for token, of in refused.items() if of}
-            self._fresh.clear()
         if self._undecided_until is None:
             self._undecided_until = samples.time + UNDECIDED_SECONDS
         elif samples.time >= self._undecided_until:
@@ -128,12 +122,10 @@ class BackupFlags:
         self._unset(effect.four_tuple)
         if effect.backup:
             self._set[effect.four_tuple] = replace(effect, backup=False)
-            self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
         """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
         if effect.backup:
-            self._fresh.add(effect.four_tuple)
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
         else:
             self._unset(effect.four_tuple)
@@ -281,7 +273,7 @@ class SteeringStage(Stage):
         before = known.subflows
         if known.set_subflows(path_of):
             self._stop_sampling(token, before)
-            self._sampled.add(token, path_of)
+            self._sampled |= dict.fromkeys(path_of, token)
             self._urgent.add(token)
         return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
 
@@ -318,7 +310,7 @@ class SteeringStage(Stage):
     def watched(self) -> Set[FourTuple]:
         """Return all subflows that are steered or have an unexplained flag."""
         unexplained = self.flags.unexplained
-        return self._sampled.four_tuples | unexplained if unexplained else self._sampled.four_tuples
+        return self._sampled.keys() | unexplained if unexplained else self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and those whose flag must go."""
@@ -366,7 +358,7 @@ class SteeringStage(Stage):
     def confirmed(self, effect: SetBackup) -> None:
         """Note that the kernel carried out *effect*."""
         self.flags.confirmed(effect)
-        if not self._sampled.is_of(effect.token, effect.four_tuple):
+        if self._sampled.get(effect.four_tuple) != effect.token:
             self.flags.leave(effect.four_tuple)  # it is steered no more
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
