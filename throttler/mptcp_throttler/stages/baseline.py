@@ -3,6 +3,7 @@
 Rates are taken over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
 the sum of the latest rates of its subflows, which may come from different moments. Its baseline is learnt only from
 samples of all subflows together: otherwise rates of different moments could add up to more than the path ever carried.
+Times are monotonic seconds, rates bits/s, volumes bytes.
 """
 
 from __future__ import annotations
@@ -46,11 +47,9 @@ class Sample(NamedTuple):
     """One subflow at one moment."""
 
     time: float
-    """Monotonic seconds."""
     delivered: int
-    """Bytes that arrived, in order or not, since the subflow began."""
+    """What arrived, in order or not, since the subflow began."""
     not_sent: int = 0
-    """Bytes."""
     unacked: int = 0
     """Segments."""
     window_limited: int = 0
@@ -83,17 +82,15 @@ class History:
 
     @property
     def last(self) -> float:
-        """Time of the last sample."""
         return self._samples[-1].time
 
     @property
     def span(self) -> float:
-        """Seconds."""
         return self.last - self._samples[0].time
 
     @property
     def rate(self) -> float:
-        """Bits/s over the span."""
+        """Over the span."""
         return self._rate_since(self._samples[0])
 
     @property
@@ -124,9 +121,8 @@ class Path:
     present: int = 0
     """How many have a socket, as far as is known."""
     rate: int = 0
-    """Bits/s of all subflows together."""
+    """Of all subflows together."""
     baseline: float = 0.0
-    """Bits/s."""
     well: float = -inf
     """When the path last gave about its baseline."""
     disturbed: float = -inf
@@ -137,7 +133,6 @@ class Path:
     complete: float = -inf
     """When all subflows were last sampled."""
     carried: int = 0
-    """Bytes."""
     _learnt: float = 0.0
     _history: History = field(default_factory=History)
     _skewed: bool = False
@@ -173,7 +168,6 @@ class Flow:
     path: Path
     present: bool = False
     rate: int = 0
-    """Bits/s."""
     _delivered: int = 0
     _began: int = 0
     """``_delivered`` when the window of the rate began, at ``_began_at``."""
@@ -238,14 +232,12 @@ class Paths:
         """Paths that a subflow left since the last sample."""
 
     def join(self, four_tuple: FourTuple) -> Flow:
-        """Return a new subflow."""
         address = four_tuple.remote
         if address not in self.used:
             self.used[address] = self.unused.pop(address) if address in self.unused else Path(address)
         return Flow(four_tuple, self.used[address])
 
     def leave(self, flow: Flow) -> None:
-        """Remove a subflow for good."""
         path = flow.path
         if flow.present:
             self._left.add(path)

@@ -61,7 +61,7 @@ class Metered:
 
 
 class MeteredSockets:
-    """All metered subflows, and the counters of each socket that the accounts include."""
+    """All metered subflows, and the counters of each socket that the accounts include. Times are monotonic seconds."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -73,11 +73,10 @@ class MeteredSockets:
         self.closed: set[int] = set()
         """Sockets whose counters the ledger can forget."""
         self.now = 0.0
-        """Monotonic seconds."""
         self._by_cookie: dict[int, Metered] = {}
         self._by_end: dict[End, Metered] = {}
         self._gone: deque[tuple[float, int]] = deque()
-        """Sockets that closed or lost their four-tuple, with the monotonic time."""
+        """Sockets that closed or lost their four-tuple, and when."""
         self._reported: set[int] = set()
         """Closed sockets: older samples of them are void."""
         self._looked_at: float | None = None
@@ -136,7 +135,7 @@ class MeteredSockets:
             self.release(metered.four_tuple, metered.token)
 
     def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
-        """Count the growth of the counters of *sockets*; yield after every slice. *now* is monotonic."""
+        """Count the growth of the counters of *sockets*; yield after every slice."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
             if not number % (2 * SLICE):
@@ -172,7 +171,7 @@ class MeteredSockets:
         self._gone.append((self.now, cookie))
 
     def forget_old(self, now: float) -> None:
-        """Forget sockets that are long gone. *now* is monotonic."""
+        """Forget sockets that are long gone."""
         self.now = now
         while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
             _, cookie = self._gone.popleft()
@@ -342,7 +341,6 @@ class BudgetStage(Stage):
             self.sockets.release(four_tuple, token)
 
     def watched(self) -> Collection[FourTuple]:
-        """Return all metered subflows."""
         return self.sockets.metered.keys()
 
     def urgent(self) -> Collection[FourTuple]:

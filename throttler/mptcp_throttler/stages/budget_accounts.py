@@ -161,7 +161,6 @@ class Accounts:
         return account if budget is None else self.account(budget, remote)
 
     def add(self, account: OpenAccount, octets: int) -> None:
-        """Add *octets* that a subflow carried."""
         self.added[account.key] += octets
         if not account.swept:
             self._swept.append(account)

@@ -20,6 +20,7 @@ is evidently still degraded. The pause doubles each time.
 Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as
 having held for the difference already. A connection that wants no more than it gets, as nearly all do, costs one
 comparison per uncapped subflow. Only the others are candidates, with samples of all their subflows.
+Times are monotonic seconds, rates bits/s.
 """
 
 from __future__ import annotations
@@ -98,11 +99,11 @@ class Relaxation:
     path: bytes
     """The client's address on the path that has degraded."""
     rate: int
-    """What the connection got, bits/s."""
+    """What the connection got."""
     baseline: int
-    """What that path by itself once gave, bits/s."""
+    """What that path by itself once gave."""
     lacking: int
-    """Shortfall of its uncapped paths against the baseline, bits/s: its allowance over the capped paths."""
+    """Shortfall of its uncapped paths against the baseline: its allowance over the capped paths."""
     measured: float
 
 
@@ -111,7 +112,6 @@ class Capped(NamedTuple):
 
     scope: ScopeKey
     ceil: int
-    """Bits/s."""
 
 
 @dataclass(slots=True)
@@ -335,7 +335,7 @@ def _is_full(flow: Flow, cap: Capped) -> bool:
 
 
 class DegradationDetector:
-    """Observes connections with guarded caps in one direction. Times are monotonic, in seconds."""
+    """Observes connections with guarded caps in one direction."""
 
     def __init__(self, guard: Guard, counters: GuardCounters, direction: Direction) -> None:
         self.guard = guard
@@ -381,7 +381,6 @@ class DegradationDetector:
         return connection.candidate.relaxation if connection and connection.candidate else None
 
     def relaxed(self) -> Set[int]:
-        """Return the connections whose caps are relaxed."""
         return {token for token in self._candidates if self.relaxation(token) is not None}
 
     def watched(self) -> Set[FourTuple]:

@@ -129,7 +129,6 @@ class GuardStage(Stage):
         return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
     def relaxed(self) -> int:
-        """Return the number of connections with relaxed caps."""
         return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
 
 

@@ -96,8 +96,6 @@ class Consumer(Protocol):
 
 
 class Stage(Consumer, Protocol):
-    """One stage."""
-
     of_sockets: bool = True
     """It depends or acts on the state of sockets, so it does not apply to tunnels, which have none."""
 

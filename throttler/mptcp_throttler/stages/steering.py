@@ -118,7 +118,6 @@ class BackupFlags:
         return [self._set[each] for each in self.to_take_back if each in sockets]
 
     def confirmed(self, effect: SetBackup) -> None:
-        """Note that the flag was changed."""
         self._unset(effect.four_tuple)
         if effect.backup:
             self._set[effect.four_tuple] = replace(effect, backup=False)

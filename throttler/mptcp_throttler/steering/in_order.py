@@ -130,7 +130,6 @@ class Overflow:
     """
 
     cap: int | None = None
-    """Bits/s."""
     _growth: float = FAST_GROWTH
     _set_at: float = -inf
     _waiting: int = 0

@@ -1,7 +1,7 @@
 """The base class of steering modes, and the load of one connection on one path. Pure.
 
-Times are in seconds of any one clock, rates in bits/s. Samples may be 0.1 s or several seconds apart: a rate is taken
-over its window, or over the last interval if that is longer.
+Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate is
+taken over its window, or over the last interval if that is longer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class Crowd:
     """The load of all steered connections of one client on one path."""
 
     waiting: int = 0
-    """Bytes."""
     rate: int = 0
 
 
@@ -81,7 +80,6 @@ class PathLoad:
         self.lost = False
 
     def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
-        """Take samples of all its subflows."""
         read = self.read = max((each.read for each in there), default=now)
         before, self._delivered = self._delivered, {each.four_tuple: each.delivered for each in there}
         moved = sum(max(0, octets - before.get(each, octets)) for each, octets in self._delivered.items())
@@ -126,7 +124,6 @@ class PathLoad:
 
     @property
     def present(self) -> bool:
-        """Whether it has subflows."""
         return bool(self._delivered)
 
     @property
