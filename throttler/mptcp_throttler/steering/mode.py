@@ -1,7 +1,7 @@
 """The base class of steering modes, and the load of one connection on one path. Pure.
 
-Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate is
-taken over its window, or over the last interval if that is longer.
+Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
+is taken over its window, or over the last interval if that is longer.
 """
 
 from __future__ import annotations
