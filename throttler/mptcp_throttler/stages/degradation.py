@@ -343,7 +343,7 @@ class DegradationDetector:
         self._kind = GuardedUpload if direction is Direction.UP else GuardedConnection
         self.connections: dict[int, GuardedConnection] = {}
         self.shared: dict[ScopeKey, Path] = {}
-        self._candidates: dict[int, GuardedConnection] = {}
+        self._candidates: dict[int, Candidate] = {}
         self._sampled = Sampled()
         self._paths = Paths()
 
@@ -377,11 +377,11 @@ class DegradationDetector:
 
     def relaxation(self, token: int) -> Relaxation | None:
         """Return why the caps of connection *token* are relaxed; None while they are not."""
-        connection = self._candidates.get(token)
-        return connection.candidate.relaxation if connection and connection.candidate else None
+        candidate = self._candidates.get(token)
+        return None if candidate is None else candidate.relaxation
 
     def relaxed(self) -> Set[int]:
-        return {token for token in self._candidates if self.relaxation(token) is not None}
+        return {token for token, each in self._candidates.items() if each.relaxation is not None}
 
     def watched(self) -> Set[FourTuple]:
         """Return the subflows that must be in every sweep."""
@@ -390,13 +390,11 @@ class DegradationDetector:
     def urgent(self) -> Set[FourTuple]:
         """Return all subflows of candidates, adjacent so that look-ups read them together, and of suspected paths."""
         found: dict[FourTuple, None] = {}
-        suspected: dict[Path, None] = {}
-        for connection in self._candidates.values():
-            found.update(dict.fromkeys((*connection.uncapped, *connection.capped)))
-            if connection.candidate is not None and connection.candidate.suspected is not None:
-                suspected[connection.candidate.suspected] = None
-        for path in suspected:
-            found.update(dict.fromkeys(path.flows))
+        for token in self._candidates:
+            connection = self.connections[token]
+            found |= dict.fromkeys((*connection.uncapped, *connection.capped))
+        for path in dict.fromkeys([each.suspected for each in self._candidates.values()]):
+            found |= dict.fromkeys(() if path is None else path.flows)
         return found.keys()
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
@@ -419,8 +417,7 @@ class DegradationDetector:
             if candidate is None:
                 if not wants:
                     continue
-                candidate = connection.candidate = Candidate()
-                self._candidates[token] = connection
+                candidate = connection.candidate = self._candidates[token] = Candidate()
                 self._sampled |= dict.fromkeys(connection.capped, token)
             candidate.idle_samples = 0 if wants else candidate.idle_samples + 1
             self._record(connection, candidate, samples)
