@@ -12,7 +12,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.budget import Account, next_step, period, step_of
+from mptcp_throttler.policy.budget import Account, next_step, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
@@ -45,17 +45,14 @@ class OpenAccount:
     def find_level(self, used: int) -> bool:
         """Set step and percent for *used* bytes; return whether they changed."""
         before = self.step, self.percent
-        self.step, self.percent = step_of(self.budget, used), 0
-        coming = next_step(self.budget, used)
-        self.turn = math.inf if coming is None else coming.after
-        if self.step is None and coming is not None:
-            for percent in ANNOUNCED_PERCENT:
-                at = -(-coming.after * percent // 100)
-                if used < at:
-                    self.turn = at
-                    break
-                self.percent = percent
-        self.sentence = ""
+        self.step, self.percent, self.turn, self.sentence = None, 0, math.inf, ""
+        first = self.budget.steps[0].after
+        announced = [(-(-first * percent // 100), None, percent) for percent in ANNOUNCED_PERCENT]
+        for at, step, percent in [*announced, *((each.after, each, 0) for each in self.budget.steps)]:
+            if used < at:
+                self.turn = at
+                break
+            self.step, self.percent = step, percent
         return (self.step, self.percent) != before
 
 
