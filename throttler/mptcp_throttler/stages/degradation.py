@@ -212,15 +212,12 @@ class GuardedConnection:
 
 @dataclass(slots=True, eq=False)
 class GuardedUpload(GuardedConnection):
-    """One connection with guarded caps, and the evidence of its upload: the client's backlog is unknown.
+    """One connection with guarded caps, and the evidence of its upload (docs/design.md, "The guard").
 
-    *Demand*: the capped path is at its cap. Linux's scheduler gives the next data to the subflow that would finish
-    first, so a client that sends less than its paths carry fills neither; but a cap of 1 Mbit/s fills sooner. Under a
-    shared cap the subflow also needs about its share. *Proof*: a path that carries little could carry no more. Either
-    it owes data: the other paths are ahead of it in the data sequence (RFC 8684, 3.3), and at least what it once
-    carried in ``OWED_SECONDS`` is missing. Or it carries nothing while the cap is full, for longer than the scheduler
-    leaves a healthy path unused. The missing bytes are the advance of the data sequence less the bytes received.
-    Retransmissions over another path arrive twice and lower this figure, so the least ever seen counts as zero.
+    *Demand*: the capped path is at its cap; under a shared cap the subflow also needs about its share. *Proof*: a path
+    that carries little owes data, or carries nothing while the cap is full. The missing bytes are the advance of the
+    data sequence (RFC 8684, 3.3) less the bytes received. Retransmissions over another path arrive twice and lower
+    this figure, so the least ever seen counts as zero.
     """
 
     samples_all = True
