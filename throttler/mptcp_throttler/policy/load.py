@@ -24,7 +24,7 @@ from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.policy import rule_lint
 from mptcp_throttler.policy.model import NO_BUDGET, Policy, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
-from mptcp_throttler.steering import BY_NAME
+from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
 """Keys of which a rule needs at least one."""

@@ -57,8 +57,8 @@ from mptcp_throttler.policy.values import (
     none_or,
     volume_as_budget,
 )
-from mptcp_throttler.steering import BY_NAME, MODES
 from mptcp_throttler.steering.mode import Mode
+from mptcp_throttler.steering.modes import BY_NAME, MODES
 
 VERSION: Final = 1
 """The version of the policy format that this release reads."""

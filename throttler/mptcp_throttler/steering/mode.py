@@ -239,11 +239,3 @@ class Mode(ABC):
     @abstractmethod
     def action(self, path: str) -> Action:
         """Return the action for the subflows on *path*."""
-
-
-class SmallestDelay(Mode):
-    """Does nothing."""
-
-    names = ("smallest-delay",)
-    meaning = "smallest-delay: the kernel's own scheduler, without interference"
-    spreads = False
