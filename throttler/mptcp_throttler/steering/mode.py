@@ -66,7 +66,6 @@ class PathLoad:
         self.waiting = 0
         self._crowd, self._told = Crowd(), (0, 0)
         """This connection's part of the crowd: waiting bytes, bits/s."""
-        self._rtt = 0.0
         self.read = 0.0
         """Time of the last read: in a sweep, seconds apart from that of another path."""
         self._alive = 0.0
@@ -76,7 +75,7 @@ class PathLoad:
         self._idled = self._waited = self._emptied = -inf
         """When little waited last, when much did, and when at most a piece did."""
         self.silent = -inf
-        """When :attr:`gives_nothing` last held."""
+        """When it last gave nothing, though data were outstanding."""
         self.lost = False
 
     def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
@@ -86,7 +85,6 @@ class PathLoad:
         self._carried += moved
         self.waiting = sum(each.tcp.not_sent for each in there)
         outstanding = any(each.tcp.unacked for each in there)
-        self._rtt = max((each.tcp.rtt / 1e6 for each in there), default=0.0)
         if not outstanding or moved:
             self._alive = read
         if outstanding or not there:
@@ -99,7 +97,9 @@ class PathLoad:
             del self._marks[0]
         rate = self.rate(RATE_WINDOW)
         self.baseline = max(rate, self.baseline * exp(-passed / MEMORY))
-        if self.gives_nothing:
+        # Outstanding data do not arrive on a path that used to work.
+        lost_after = max(LOST_AFTER, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in there), default=0.0))
+        if there and self.baseline > MIN_CAP and read - self._alive >= lost_after:
             self.silent = now
         if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
             self._waited = read
@@ -135,12 +135,6 @@ class PathLoad:
     def is_waited_for(self) -> bool:
         """Whether data have waited for a while."""
         return self.read - self._idled >= WAITING_SETTLES
-
-    @property
-    def gives_nothing(self) -> bool:
-        """Whether outstanding data do not arrive on a path that used to work."""
-        silent = self.read - self._alive
-        return self.present and self.baseline > MIN_CAP and silent >= max(LOST_AFTER, LOST_ROUND_TRIPS * self._rtt)
 
     @property
     def well_again(self) -> bool:
