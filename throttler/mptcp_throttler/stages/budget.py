@@ -354,13 +354,13 @@ class BudgetStage(Stage):
         if samples.complete:
             for _ in self._find_urgent(samples.time):
                 yield Outcome()
-        reached = [each for each in self.accounts.reached if not each.over]
+        reached = [
+            Reached(each.key.budget, each.key.client, self.accounts.describe(each), self._first_rule[each.key.budget])
+            for each in self.accounts.reached
+            if not each.over
+        ]
         self.accounts.reached.clear()
-        yield Outcome(self.accounts.take_stale(), [self._report(each) for each in reached])
-
-    def _report(self, account: OpenAccount) -> Reached:
-        name, client, _ = account.key
-        return Reached(name, client, self.accounts.describe(account), self._first_rule[name])
+        yield Outcome(self.accounts.take_stale(), reached)
 
     def _meter(self, connection: Connection, metering: Mapping[FourTuple, tuple[OpenAccount, ...]]) -> None:
         token = connection.token
@@ -394,11 +394,10 @@ class BudgetStage(Stage):
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
         decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
+        cap: Cap | None = None
         beside: Cap | None = None
         step = account.step
-        if step is None or step.throttle is None:
-            cap = None
-        else:
+        if step is not None and step.throttle is not None:
             share = step.throttle.share
             member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
             capping = ScopeKey(self._first_rule[account.budget.name], share, member, direction, step.after)
