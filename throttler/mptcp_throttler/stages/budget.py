@@ -12,7 +12,7 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import nlargest
@@ -87,12 +87,13 @@ class MeteredSockets:
         """Return and reset what must be written to the ledger."""
         counters = {cookie: self.counters[cookie] for cookie in self.dirty}
         usage = Usage(self._accounts.added, counters, frozenset(self.closed))
-        self._accounts.added, self.dirty, self.closed = Counter(), set(), set()
+        self._accounts.added, self.dirty, self.closed = {}, set(), set()
         return usage
 
     def put_back(self, usage: Usage) -> None:
         """Take back what could not be written; the next :meth:`take_pending` includes it."""
-        self._accounts.added.update(usage.added)
+        for account, octets in usage.added.items():
+            self._accounts.added[account] = self._accounts.added.get(account, 0) + octets
         self.dirty |= usage.counters.keys() & self.counters.keys()
         self.closed |= usage.closed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -71,9 +71,9 @@ class Accounts:
         """The time in which all of them are present."""
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """By budget name and packed address, which is empty for all clients together."""
-        self.used: Counter[Account] = Counter()
+        self.used: dict[Account, int] = {}
         """Bytes, also of accounts not yet in use, and of the previous periods: the clock may be set back."""
-        self.added: Counter[Account] = Counter()
+        self.added: dict[Account, int] = {}
         """Bytes that the ledger does not have."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
         """Accounts that the verdicts of each connection depend on."""
@@ -119,7 +119,7 @@ class Accounts:
                 self._stale |= account.tokens
                 del self._open[client]
         kept = present | before
-        self.used = Counter({key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept})
+        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept}
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
@@ -135,10 +135,10 @@ class Accounts:
         fetched data must have been written or put back."""
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
-        self.used = Counter(others | dict(used))
+        self.used = others | dict(used)
         for account in self._open.values():
             if (account.key.budget, account.key.start) in read:
-                self.used[account.key] += self.added[account.key]
+                self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
                 self._settle_level(account)
         return self.take_stale()
 
@@ -158,12 +158,15 @@ class Accounts:
         return account if budget is None else self.account(budget, remote)
 
     def add(self, account: OpenAccount, octets: int) -> None:
-        self.added[account.key] += octets
+        key = account.key
+        self.added[key] = self.added.get(key, 0) + octets
+        if account.over:
+            return  # the ledger alone still has it
         if not account.swept:
             self._swept.append(account)
         account.swept += octets
-        self.used[account.key] += octets
-        if self.used[account.key] >= account.turn:
+        used = self.used[key] = self.used[key] + octets
+        if used >= account.turn:
             self._settle_level(account)
 
     def _settle_level(self, account: OpenAccount) -> None:
@@ -195,7 +198,7 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            used = self.used[account.key]
+            used = self.used.get(account.key, 0)  # its period may have ended since
             coming = next_step(account.budget, used)
             # The next sweeps may take as long as this one.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
