@@ -105,11 +105,11 @@ class Host:
 
     def report(self, socket: KernelSubflow) -> None:
         end = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
-        self.stage.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
+        self.stage.sockets.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
 
     def used(self) -> dict[str, int]:
         """Return what came to each budget, all clients and periods together."""
-        for account, octets in self.stage.take_pending().added.items():
+        for account, octets in self.stage.sockets.take_pending().added.items():
             self.written[account] = self.written.get(account, 0) + octets
         found: dict[str, int] = {}
         for account, octets in self.written.items():

@@ -12,8 +12,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.actions import MOST_LINES, Actions
-from mptcp_throttler.stages.backup_flags import SetBackup
-from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 
 class Refusing:

@@ -10,8 +10,7 @@ from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.budget import Account
-from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, LOOK_SECONDS
+from mptcp_throttler.stages.budget import FORGET_SECONDS, LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -88,12 +87,12 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     host.sweep()
     assert not host.stage.sockets.closed
     host.sweep(FORGET_SECONDS + 1)
-    usage = host.stage.take_pending()
+    usage = host.stage.sockets.take_pending()
     # The counters of the second one are not in the ledger yet, and need not be: its bytes are.
     assert (usage.counters, usage.closed) == ({}, frozenset({1, 2}))
     assert list(usage.added.values()) == [5]
     assert not host.stage.sockets.counters
-    assert host.stage.accounts() == dict.fromkeys(usage.added, 70_005)
+    assert host.stage.accounts.used == dict.fromkeys(usage.added, 70_005)
 
 
 def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_reports() -> None:
@@ -111,11 +110,11 @@ def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_re
     host.sweep()
     assert host.used() == {"lte": 1040}
     host.sweep(FORGET_SECONDS + 1)
-    assert host.stage.take_pending().closed == {old.cookie}
+    assert host.stage.sockets.take_pending().closed == {old.cookie}
     assert host.stage.sockets.counters.keys() == {77}
     for times in (1, 2):
         host.stage.sockets.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
-    assert not host.stage.take_pending().closed, "it is metered"
+    assert not host.stage.sockets.take_pending().closed, "it is metered"
 
 
 def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_reports() -> None:
@@ -135,7 +134,7 @@ def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_report
     host.stage.sockets.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
     assert not host.stage.sockets.closed, "no sweep says that it is gone"
     host.sweep(2 * LOOK_SECONDS + 3)
-    assert host.stage.take_pending().closed == {1}
+    assert host.stage.sockets.take_pending().closed == {1}
     assert host.stage.sockets.counters.keys() == {2}
 
 
@@ -190,7 +189,7 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
 def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
     host = Host()
     start = int(at("2026-11-01 00:00"))
-    host.stage.set_used((), {Account("lte", "10.77.1.2", start): 900_000})
+    host.stage.accounts.set_used((), {Account("lte", "10.77.1.2", start): 900_000})
     host.stage.sockets.counters = {1: (5000, 10)}
     host.connect(1, "10.77.1.2")
     host.carry(1, 6000, upload=10)
@@ -209,8 +208,10 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
     host.stage.sockets.counters = {1: (4000, 0), 99: (5000, 10)}
     host.sweep()
     host.sweep(LOOK_SECONDS + 1)
-    assert host.stage.take_pending().closed == {99}
-    assert [host.stage.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [set()] * 3
+    assert host.stage.sockets.take_pending().closed == {99}
+    assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [
+        set()
+    ] * 3
     # New to the stage, it counts from the first byte that the ledger does not know.
     host.stage.forget(1)
     host.now = at("2026-11-20 08:00")
@@ -219,7 +220,7 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
     assert host.used() == {"by-day": 1000}
     (socket,) = host.sockets.values()
     host.close(1)
-    assert host.stage.take_pending().closed == {socket.cookie}
+    assert host.stage.sockets.take_pending().closed == {socket.cookie}
 
 
 def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
@@ -227,7 +228,7 @@ def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
     host.connect(1, "10.77.1.2")
     host.stage.sockets.counters = {1: (4000, 0)}
     host.close(1)
-    assert host.stage.take_pending().closed == {1}
+    assert host.stage.sockets.take_pending().closed == {1}
 
 
 def test_a_reset_by_somebody_else_is_taken_over() -> None:
@@ -239,7 +240,7 @@ def test_a_reset_by_somebody_else_is_taken_over() -> None:
     host.used()
     host.carry(1, 100)
     host.sweep()
-    assert set(host.stage.set_used(host.stage.periods(), {})) == {1}
+    assert set(host.stage.accounts.set_used(host.stage.accounts.periods, {})) == {1}
     assert host.decide(1)[0].throttle is None
     assert host.used() == {"lte": 2 * MB + 100}, "what came since is still to be written"
 
@@ -285,13 +286,13 @@ def test_what_could_not_be_written_is_written_with_what_came_since() -> None:
         host.connect(token, "10.77.1.2")
         host.carry(token, octets)
     host.sweep()
-    first = host.stage.take_pending()
+    first = host.stage.sockets.take_pending()
     assert (set(first.counters), host.used()) == ({1, 2}, {})
     host.carry(1, 1)
     host.sweep()
     host.close(2)
-    host.stage.put_back(first)
-    both = host.stage.take_pending()
+    host.stage.sockets.put_back(first)
+    both = host.stage.sockets.take_pending()
     assert list(both.added.values()) == [13]
     assert (both.counters, both.closed) == ({1: (6, 0)}, frozenset({2}))
 
@@ -335,7 +336,7 @@ def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_
     token, sent, is_open = 1, 0, True
 
     def write() -> None:
-        usage = host.stage.take_pending()
+        usage = host.stage.sockets.take_pending()
         for account, octets in usage.added.items():
             host.written[account] = host.written.get(account, 0) + octets
         rows.update(usage.counters)
@@ -369,7 +370,7 @@ def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_
         elif action == "crash":
             host.stage = BudgetStage()
             host.stage.set_policy(host.policy)
-            host.stage.set_used((), host.written)
+            host.stage.accounts.set_used((), host.written)
             host.stage.sockets.counters = dict(rows)
             host.decide(token)
     for seconds in (1, 1, FORGET_SECONDS + 1, LOOK_SECONDS + 1, LOOK_SECONDS + 1):

@@ -14,8 +14,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Budget, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages import budget_accounts
-from mptcp_throttler.stages.budget import Reached
-from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS
+from mptcp_throttler.stages.budget import FORGET_SECONDS, Reached
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -77,8 +76,8 @@ def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyP
     volumes: list[weakref.ref[budget_accounts.OpenAccount]] = []
 
     class Noted(budget_accounts.OpenAccount):
-        def __init__(self, key: Account, budget: Budget, used: int) -> None:
-            super().__init__(key, budget, used)
+        def __init__(self, key: Account, budget: Budget) -> None:
+            super().__init__(key, budget)
             volumes.append(weakref.ref(self))
 
     monkeypatch.setattr(budget_accounts, "OpenAccount", Noted)
@@ -100,7 +99,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
     host.sweep()
-    host.stage.set_used((), {Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
+    host.stage.accounts.set_used((), {Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
     today = host.now
     host.now = at("2026-12-15 12:00")
     assert host.stage.advance(host.now, host.clock) == {1}
@@ -117,7 +116,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     host.carry(1, 2 * MB)
     assert host.sweep() == {1}
     assert host.used() == {"lte": 4_100_000}
-    assert host.stage.accounts() == {
+    assert host.stage.accounts.used == {
         Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
         Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
         Account("lte", "10.77.1.2", int(at("2026-12-01 00:00"))): 100_000,
@@ -377,5 +376,5 @@ def test_what_a_socket_carried_past_the_turn_of_a_period_is_counted_before_the_f
     host.stage.advance(host.now, host.clock)
     host.stage.set_policy(host.policy)
     host.report(socket)
-    added = {account.start: octets for account, octets in host.stage.take_pending().added.items()}
+    added = {account.start: octets for account, octets in host.stage.sockets.take_pending().added.items()}
     assert added == {at("2026-11-20 00:00"): 1000, at("2026-11-21 00:00"): 500}

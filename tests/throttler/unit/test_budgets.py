@@ -30,8 +30,7 @@ from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
-from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.stages.budget_sockets import LOOK_SECONDS
+from mptcp_throttler.stages.budget import LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
 

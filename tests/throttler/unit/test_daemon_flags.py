@@ -11,14 +11,14 @@ from test_daemon import UNCAPPED, Scene, running, until
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.mptcp_pm import family
-from mptcp_throttler.stages import backup_flags
+from mptcp_throttler.stages import steering
 
 SPARE = four_tuple("10.2.0.1")
 
 
 @pytest.fixture(autouse=True)
 def no_flag_has_to_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup_flags, "UNDECIDED_SECONDS", 0.0)
+    monkeypatch.setattr(steering, "UNDECIDED_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -53,4 +53,4 @@ async def test_what_sockets_carried_until_the_stop_is_written(tmp_path: Path) ->
         kernel.sockets.carry(four_tuple("10.1.0.1"), 70_000)
         kernel.sockets.disconnect(kernel.meter, four_tuple("10.1.0.1"))
     async with running(tmp_path, COUNTED) as scene:
-        assert sum(scene.engine.budget_stage.accounts().values()) == 70_000
+        assert sum(scene.engine.budget_stage.accounts.used.values()) == 70_000

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
-from mptcp_throttler.policy.model import Guard, Share
+from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.baseline import MIN_UNUSED
-from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, Capped, DegradationDetector, Relaxation
+from mptcp_throttler.stages.degradation import (
+    MAX_IDLE_SAMPLES,
+    Capped,
+    DegradationDetector,
+    GuardCounters,
+    Relaxation,
+)
 
 TICK = 0.05
 GUARD = Guard()
@@ -44,7 +50,7 @@ class Scene:
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.detector = DegradationDetector(self.guard)
+        self.detector = DegradationDetector(self.guard, GuardCounters(), Direction.DOWN)
         self.ticks = 0
         self.known: set[int] = set()
 
@@ -53,7 +59,7 @@ class Scene:
             self.detector.forget(token)
         self.known = set(self.connections)
         for token, flows in self.connections.items():
-            uncapped = tuple(flow.four_tuple for flow in flows if not flow.capped)
+            uncapped = [flow.four_tuple for flow in flows if not flow.capped]
             self.detector.watch(token, uncapped, {flow.four_tuple: CAP for flow in flows if flow.capped})
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
@@ -403,4 +409,4 @@ def test_a_baseline_outlives_its_connection_but_not_in_any_number() -> None:
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
         scene.connections = {number: flows}
         scene.run(2)
-    assert len(scene.detector._paths) <= MIN_UNUSED + 1
+    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= MIN_UNUSED + 1

@@ -163,7 +163,7 @@ def test_a_relaxation_of_two_rules_is_told_once_with_both() -> None:
     assert scene.effects == [Relaxed(1, ("cap", "other"), reason)]
     assert scene.guard.counters.relaxations == 1
     scene.guard.forget(1)
-    assert not scene.guard._rules
+    assert not scene.guard.watched()
 
 
 def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:

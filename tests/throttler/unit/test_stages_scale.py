@@ -17,12 +17,11 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages import budget_accounts
-from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.baseline import Path
 from mptcp_throttler.stages.budget import MAX_URGENT
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
-from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 CONNECTIONS = examples(10_000)
 ADDRESSES = 250
@@ -150,13 +149,13 @@ def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgen
     assert host.sweep() == 0
     assert len(host.steering.urgent()) == 2 * len(BUSY)
     assert len(host.effects) == CONNECTIONS
-    assert len(host.steering.release_all()) == CONNECTIONS
+    assert len(host.steering.flags.release_all()) == CONNECTIONS
     host.end_all()
     assert not set(host.steering.urgent()) - set(host.steering.watched())
     host.flows.clear()
     host.sweep()
     assert not host.steering.watched()
-    assert not host.steering.release_all()
+    assert not host.steering.flags.release_all()
 
 
 class Calls:

@@ -15,8 +15,8 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, listed, sampled
 
-from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.guard import Relaxed, Resumed
+from mptcp_throttler.stages.steering import SetBackup
 
 
 def told(scene: Scene, **request: object) -> list[dict[str, Any]]:

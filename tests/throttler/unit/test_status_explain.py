@@ -270,8 +270,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         candidate.relaxation = Relaxation(
             time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000, 9_000_000, 0.0
         )
-        connection = detector._candidates[7] = detector.connections[7]
-        connection.candidate = candidate
+        detector.connections[7].candidate = detector._candidates[7] = candidate
         relaxed = time.time()
         scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.engine.decisions.decide([7])

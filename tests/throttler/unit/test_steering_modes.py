@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import NOTHING_SENT, FourTuple, KernelSubflow
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Steer
-from mptcp_throttler.steering.mode import MIN_CAP, Action, SubflowSample
+from mptcp_throttler.steering.mode import MIN_CAP, Action
 
 MBIT = 1_000_000
 TICK = 0.1
@@ -24,6 +24,14 @@ PRIORITY = Steer.model_validate({"mode": "priority-based", "order": ["wifi", "et
 
 def balanced(ethernet: int, wifi: int) -> Steer:
     return Steer.model_validate({"mode": "load-balancing", "weights": {"ethernet": ethernet, "wifi": wifi}})
+
+
+def sample(
+    name: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
+) -> tuple[str, KernelSubflow]:
+    """Return a subflow's path and its socket; *rtt* in seconds."""
+    tcp = NOTHING_SENT._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
+    return NAMES[name], KernelSubflow(1, name, True, 0, 0, False, read, int(delivered), tcp=tcp)
 
 
 @dataclass
@@ -54,19 +62,12 @@ class Scene:
             for four_tuple, rate in there.items():
                 self.delivered[four_tuple] += rate / 8 * TICK
             if self.ticks % round(self.spacing / TICK) == 0:
+                now = self.ticks * TICK
                 samples = [
-                    SubflowSample(
-                        ft,
-                        NAMES[ft],
-                        self.ticks * TICK,
-                        int(self.delivered[ft]),
-                        self.waiting,
-                        self.outstanding.get(ft, 0),
-                        self.rtt,
-                    )
+                    sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
                     for ft in there
                 ]
-                before_this, self.actions = self.actions, self.steering.observe(self.ticks * TICK, samples)
+                before_this, self.actions = self.actions, self.steering.observe(now, samples, {})
                 for ft, action in self.actions.items():
                     self.flips[ft] += ft in before_this and before_this[ft].backup is not action.backup
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
@@ -394,8 +395,6 @@ def test_a_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: fl
     scene = Scene(STANDBY, links(100, 30))
     scene.run(5)
     now = scene.ticks * TICK
-    samples = [
-        SubflowSample(each, NAMES[each], now + 0.01 + late, int(scene.delivered[each]), 0, 50, 0.02) for each in NAMES
-    ]
-    actions = scene.steering.observe(now + 1.01, samples)
+    samples = [sample(each, now + 0.01 + late, scene.delivered[each], 0, 50, 0.02) for each in NAMES]
+    actions = scene.steering.observe(now + 1.01, samples, {})
     assert actions[WIFI].backup is bool(late)

@@ -11,8 +11,7 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
-from mptcp_throttler.stages.backup_flags import UNDECIDED_SECONDS, SetBackup
-from mptcp_throttler.stages.steering import URGENT_SECONDS, SteeringStage
+from mptcp_throttler.stages.steering import UNDECIDED_SECONDS, URGENT_SECONDS, SetBackup, SteeringStage
 from mptcp_throttler.steering.mode import Mode
 
 HEAD = """\
@@ -70,7 +69,7 @@ class Scene:
             for effect in outcome.effects:
                 assert isinstance(effect, SetBackup)
                 self.effects.append(effect)
-                (self.stage.confirmed if self.willing else self.stage.refused)(effect)
+                (self.stage.confirmed if self.willing else self.stage.flags.refused)(effect)
             if outcome.changed:
                 self.apply()
         return self.effects[began:]
@@ -100,7 +99,7 @@ def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
     assert not scene.run(1), "before the connection has been decided on"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
@@ -112,7 +111,7 @@ def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
     scene.run(5)
     scene.set_policy(STANDBY)
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_another_order_changes_places() -> None:
@@ -141,7 +140,7 @@ def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
     assert len(outcome.effects) == 1
     assert len(scene.run(5)) == 1
-    assert not scene.stage.release_all()
+    assert not scene.stage.flags.release_all()
     assert not scene.run(5)
 
 
@@ -195,7 +194,7 @@ def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and
     scene.flows.append(other)
     assert not scene.run(UNDECIDED_SECONDS - 1)
     assert scene.run(2) == [SetBackup(2, other.four_tuple, False)]
-    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> None:
@@ -203,7 +202,7 @@ def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> N
     scene.apply()
     scene.stage.adopt([scene.ethernet.socket._replace(made_backup=True)])
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert len(scene.stage.release_all()) == 1
+    assert len(scene.stage.flags.release_all()) == 1
 
 
 def test_an_ended_connection_is_forgotten_with_the_next_sweep() -> None:
@@ -215,7 +214,7 @@ def test_an_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     assert not scene.run(STEP)
     assert not scene.stage.watched()
     assert not scene.stage.urgent()
-    assert not scene.stage.release_all()
+    assert not scene.stage.flags.release_all()
 
 
 def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
@@ -356,7 +355,7 @@ def test_a_path_that_goes_away_takes_its_flag_along() -> None:
     scene.run(2)
     scene.flows.remove(scene.ethernet)
     assert not scene.run(1)
-    assert not scene.stage.release_all()
+    assert not scene.stage.flags.release_all()
     scene.apply()
     assert not scene.stage.watched(), "what is left is not steered"
 

@@ -26,7 +26,7 @@ from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.runtime import tunnels as component
 from mptcp_throttler.shaping.model import FIRST_MINOR, class_spec
-from mptcp_throttler.stages import budget_sockets
+from mptcp_throttler.stages import budget
 
 PORT = 51820
 TUNNELS = f"tunnel_ports: [{PORT}]\n"
@@ -232,7 +232,7 @@ async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
     home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # long before
 
     def used(scene: Scene) -> int:
-        return sum(scene.engine.budget_stage.accounts().values())
+        return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] += 1000
@@ -255,13 +255,13 @@ async def test_a_path_that_comes_back_after_it_was_forgotten_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: all that it had ever carried counted again."""
-    monkeypatch.setattr(budget_sockets, "FORGET_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "FORGET_SECONDS", 0.0)
     kernel = with_tunnel()
     policy = PATHS + "rules: [{name: v, budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"
     home = kernel.tunnels.tunnels["home"]
 
     def used(scene: Scene) -> int:
-        return sum(scene.engine.budget_stage.accounts().values())
+        return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] = 1000

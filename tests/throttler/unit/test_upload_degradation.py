@@ -18,7 +18,7 @@ from mptcp_throttler.stages.degradation import (
     SILENT_SECONDS,
     Capped,
     DegradationDetector,
-    UploadEvidence,
+    GuardCounters,
 )
 
 TICK = 0.1
@@ -83,14 +83,13 @@ class Upload:
 class Scene:
     def __init__(self, *uploads: Upload, guard: Guard | None = None, scope: ScopeKey = SHARED) -> None:
         self.uploads = uploads
-        self.uploads_evidence = UploadEvidence()
-        self.detector = DegradationDetector(guard or Guard(), evidence=self.uploads_evidence)
+        self.detector = DegradationDetector(guard or Guard(), GuardCounters(), Direction.UP)
         self.now = 0.0
         self.changes: list[float] = []
         """When caps were relaxed, or were no longer."""
         for each in uploads:
             caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
-            self.detector.watch(each.number, (each.ends["wifi"],), caps)
+            self.detector.watch(each.number, [each.ends["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK)):
@@ -242,7 +241,7 @@ def test_a_subflow_that_comes_or_goes_owes_nothing() -> None:
     ends = upload.ends
     caps = {ends["ethernet"]: Capped(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
-    scene.detector.watch(1, (ends["wifi"], other), caps)
+    scene.detector.watch(1, [ends["wifi"], other], caps)
     gone = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK
@@ -264,7 +263,7 @@ def test_what_ended_leaves_nothing() -> None:
     assert not scene.detector.watched()
     assert not scene.detector.urgent()
     assert not scene.detector.connections
-    assert not scene.uploads_evidence.shared
+    assert not scene.detector.shared
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
@@ -280,7 +279,7 @@ def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: fl
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
     sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
     list(scene.detector.observe(sampled(scene.now, sockets)))
-    assert scene.uploads_evidence.is_proven(scene.detector.connections[1], scene.now) is (skew == 0.0)
+    assert scene.detector.connections[1].is_proven(scene.now) is (skew == 0.0)
 
 
 def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
@@ -289,7 +288,7 @@ def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
     second = four_tuple(3, upload.number)
     scene = Scene()
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
-    scene.detector.watch(1, (wifi, second), {ethernet: Capped(SHARED, CAP)})
+    scene.detector.watch(1, [wifi, second], {ethernet: Capped(SHARED, CAP)})
     for step in range(1, 60):
         upload.go_on(TICK)
         sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
@@ -298,4 +297,4 @@ def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
     sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
     list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
-    assert not scene.uploads_evidence.is_proven(scene.detector.connections[1], 9.0)
+    assert not scene.detector.connections[1].is_proven(9.0)

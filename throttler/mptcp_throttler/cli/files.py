@@ -140,10 +140,10 @@ def _plan(
             clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
             accounts = {
                 Account(name, client, start): used.get(name, 0)
-                for name, start in budgets.periods()
+                for name, start in budgets.accounts.periods
                 for client in (clients if policy.budgets[name].per_client else {""})
             }
-            budgets.set_used(budgets.periods(), accounts)
+            budgets.accounts.set_used(budgets.accounts.periods, accounts)
             verdicts = budgets.apply(connection, verdicts, now)
         yield f"# connection {connection.token:08x}"
         for each in planners:

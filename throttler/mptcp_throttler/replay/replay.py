@@ -173,7 +173,7 @@ class Replay:
         """Return the budget accounts for the summary, the fullest first."""
         if not self.policy.budgets:
             return []
-        return budget_rows(self.policy, self._budgets.accounts(), self.now, MOST_ACCOUNTS)[1]
+        return budget_rows(self.policy, self._budgets.accounts.used, self.now, MOST_ACCOUNTS)[1]
 
     def _advance(self, to: float) -> Iterator[Entry]:
         if self.first is None:
@@ -260,7 +260,7 @@ class Replay:
                 self._moved.discard(four_tuple)
                 if self.policy.budgets:
                     end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
-                    self._budgets.socket_closed(carried.cookie, end, carried.down, carried.up)
+                    self._budgets.sockets.socket_closed(carried.cookie, end, carried.down, carried.up)
                     self._sample = min(self._sample, self.now)
 
     def _entry(self, event: Event) -> Entry:

@@ -13,11 +13,10 @@ from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.runtime.logs import TOLD, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
-from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class Actions:
             self._steering.adopt(subflows)
 
     def release_flags(self) -> None:
-        self.carry_out(self._steering.release_all())
+        self.carry_out(self._steering.flags.release_all())
 
     def _set_backup(self, effect: SetBackup) -> None:
         try:
@@ -80,7 +79,7 @@ class Actions:
             if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
-            self._steering.refused(effect)
+            self._steering.flags.refused(effect)
             return
         what = "backup" if effect.backup else "regular"
         log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token, effect.rule))

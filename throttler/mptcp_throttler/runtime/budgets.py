@@ -131,7 +131,7 @@ class Budgets(Component):
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket carried in its life; nothing until a policy has had a budget."""
         if self._ledger is not None:
-            self._stage.socket_closed(cookie, end, acked, received)
+            self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
         """Write pending counts. Raises LedgerError; then they are kept."""
@@ -140,18 +140,18 @@ class Budgets(Component):
 
     async def _write_whole(self, ledger: Ledger) -> None:
         async with self._writing:
-            usage = self._stage.take_pending()
+            usage = self._stage.sockets.take_pending()
             if not any(usage):
                 return
             try:
                 await self._call(ledger.write, self._boot, usage)
             except LedgerError:
-                self._stage.put_back(usage)
+                self._stage.sockets.put_back(usage)
                 raise
 
     async def _read_changes(self, ledger: Ledger) -> None:
         """Read accounts again if another process changed them or a period began. Raises LedgerError."""
-        periods = self._stage.periods()
+        periods = self._stage.accounts.periods
         if await self._call(ledger.changed_by_others):
             self._read = ()
         if periods != self._read:
@@ -160,7 +160,7 @@ class Budgets(Component):
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
         async with self._writing:  # counts being written would be missing
-            self._changed(self._stage.set_used(periods, await self._call(ledger.used, periods)))
+            self._changed(self._stage.accounts.set_used(periods, await self._call(ledger.used, periods)))
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -1,14 +1,14 @@
 """Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
 
-Rates are taken over the actual span of the samples (:func:`first_in_window`). A path is one client address. Its rate is
+Rates are taken over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
 the sum of the latest rates of its subflows, which may come from different moments. Its baseline is learnt only from
 samples of all subflows together: otherwise rates of different moments could add up to more than the path ever carried.
+Times are monotonic seconds, rates bits/s, volumes bytes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple
@@ -47,32 +47,17 @@ class Sample(NamedTuple):
     """One subflow at one moment."""
 
     time: float
-    """Monotonic seconds."""
     delivered: int
-    """Bytes that arrived, in order or not, since the subflow began."""
+    """What arrived, in order or not, since the subflow began."""
     not_sent: int = 0
-    """Bytes."""
     unacked: int = 0
     """Segments."""
     window_limited: int = 0
     """Microseconds since it began in which only the receiver's window kept it from sending."""
 
 
-def first_in_window(samples: Sequence[Sample], now: float) -> int:
-    """Return the index of the sample that begins the span of a rate: the longest within the window, or if that is under
-    ``MIN_SPAN``, the shortest that is long enough."""
-    index = 0
-    while (
-        len(samples) - index > 2
-        and samples[index].time < now - WINDOW - SLACK
-        and now - samples[index + 1].time >= MIN_SPAN
-    ):
-        index += 1
-    return index
-
-
 class History:
-    """The latest samples of one subflow."""
+    """The latest samples of one subflow or path."""
 
     __slots__ = ("_samples",)
 
@@ -80,25 +65,32 @@ class History:
         self._samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        samples = self._samples
-        if samples and sample.time - samples[-1].time > MAX_GAP:
+        """Add *sample*. The span of the rate is the longest within the window, or if that is under ``MIN_SPAN``, the
+        shortest that is long enough."""
+        samples, now = self._samples, sample.time
+        if samples and now - samples[-1].time > MAX_GAP:
             samples.clear()
         samples.append(sample)
-        del samples[: first_in_window(samples, sample.time)]
+        first = 0
+        while (
+            len(samples) - first > 2
+            and samples[first].time < now - WINDOW - SLACK
+            and now - samples[first + 1].time >= MIN_SPAN
+        ):
+            first += 1
+        del samples[:first]
 
     @property
     def last(self) -> float:
-        """Time of the last sample."""
         return self._samples[-1].time
 
     @property
     def span(self) -> float:
-        """Seconds."""
-        return self._samples[-1].time - self._samples[0].time
+        return self.last - self._samples[0].time
 
     @property
     def rate(self) -> float:
-        """Bits/s over the span."""
+        """Over the span."""
         return self._rate_since(self._samples[0])
 
     @property
@@ -129,9 +121,8 @@ class Path:
     present: int = 0
     """How many have a socket, as far as is known."""
     rate: int = 0
-    """Bits/s of all subflows together."""
+    """Of all subflows together."""
     baseline: float = 0.0
-    """Bits/s."""
     well: float = -inf
     """When the path last gave about its baseline."""
     disturbed: float = -inf
@@ -141,23 +132,15 @@ class Path:
     """Read times in the last sample."""
     complete: float = -inf
     """When all subflows were last sampled."""
-    _carried: int = 0
+    carried: int = 0
     _learnt: float = 0.0
-    _marks: list[Sample] = field(default_factory=list)
+    _history: History = field(default_factory=History)
     _skewed: bool = False
     """The subflows were read at different times, as in a sweep (which always keeps the same order)."""
-
-    def begin(self, now: float) -> None:
-        """Prepare for the samples of *now*."""
-        self.sampled = now
-        self.reads.clear()
 
     @property
     def degraded(self) -> bool:
         return self.rate <= DEGRADED * self.baseline
-
-    def carry(self, octets: int) -> None:
-        self._carried += octets
 
     def conclude(self, now: float) -> None:
         """Update the baseline after all samples of *now*."""
@@ -166,36 +149,32 @@ class Path:
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
                 # Bytes that arrived between two reads would count twice, or not at all.
-                self._marks.clear()
-                self._skewed = skewed
-            self._learn(sum(self.reads) / len(self.reads))
+                self._history, self._skewed = History(), skewed
+            read = sum(self.reads) / len(self.reads)
+            self._history.add(Sample(read, self.carried))
+            rate = self._history.rate if self._history.span >= MIN_SPAN else 0.0
+            if rate >= MIN_RATE or self.baseline:
+                self.baseline = max(rate, self.baseline * exp((self._learnt - read) / MEMORY))
+                self._learnt = read
         if self.rate >= HEALTHY * self.baseline:
             self.well = now
 
-    def _learn(self, now: float) -> None:
-        marks = self._marks
-        marks.append(Sample(now, self._carried))
-        del marks[: first_in_window(marks, now)]
-        span = now - marks[0].time
-        rate = 8 * (self._carried - marks[0].delivered) / span if span >= MIN_SPAN else 0.0
-        if rate >= MIN_RATE or self.baseline:
-            self.baseline = max(rate, self.baseline * exp((self._learnt - now) / MEMORY))
-            self._learnt = now
 
-
+@dataclass(slots=True, eq=False)
 class Flow:
     """One subflow of a guarded connection, on its path."""
 
-    __slots__ = ("_began", "_began_at", "_delivered", "four_tuple", "path", "present", "rate")
+    four_tuple: FourTuple
+    path: Path
+    present: bool = False
+    rate: int = 0
+    _delivered: int = 0
+    _began: int = 0
+    """``_delivered`` when the window of the rate began, at ``_began_at``."""
+    _began_at: float = 0.0
 
-    def __init__(self, four_tuple: FourTuple, path: Path) -> None:
-        self.four_tuple = four_tuple
-        self.path = path
-        self.present = False
-        self.rate = 0
-        self._delivered = self._began = 0
-        self._began_at = 0.0
-        path.flows[four_tuple] += 1
+    def __post_init__(self) -> None:
+        self.path.flows[self.four_tuple] += 1
 
     def take(self, now: float, delivered: int) -> bool:
         """Take a sample; return whether data arrived since the last one."""
@@ -208,11 +187,11 @@ class Flow:
             return True
         moved = delivered - self._delivered
         if moved > 0:
-            self.path.carry(moved)
+            self.path.carried += moved
             self._delivered = delivered
         span = now - self._began_at
         if span >= MIN_SPAN:
-            self.set_rate(int(8 * (self._delivered - self._began) / span))
+            self._set_rate(8 * (self._delivered - self._began) / span)
             if span >= WINDOW:
                 self._began, self._began_at = self._delivered, now
         return moved > 0
@@ -220,17 +199,16 @@ class Flow:
     def take_rate(self, history: History | None) -> None:
         """Take the rate from *history*, which has more samples."""
         if history is not None and history.span >= MIN_SPAN:
-            self.set_rate(int(history.rate))
+            self._set_rate(history.rate)
 
-    def set_rate(self, rate: int) -> None:
-        """Set the rate, bits/s."""
-        self.path.rate += rate - self.rate
-        self.rate = rate
+    def _set_rate(self, rate: float) -> None:
+        self.path.rate += int(rate) - self.rate
+        self.rate = int(rate)
 
     def pause(self) -> None:
         """Suspend the subflow, which has no socket or is not used, until it is sampled again."""
         if self.present:
-            self.set_rate(0)
+            self._set_rate(0)
             self.present = False
             self.path.present -= 1
 
@@ -246,46 +224,37 @@ class Paths:
     """The paths of all guarded connections."""
 
     def __init__(self) -> None:
-        self._used: dict[bytes, Path] = {}
-        self._unused: dict[bytes, Path] = {}
+        self.used: dict[bytes, Path] = {}
+        """By the client's address."""
+        self.unused: dict[bytes, Path] = {}
         """Paths without subflows that have a baseline, the longest unused first."""
         self._left: set[Path] = set()
         """Paths that a subflow left since the last sample."""
 
-    def __len__(self) -> int:
-        return len(self._used) + len(self._unused)
-
-    def used(self, address: bytes) -> Path | None:
-        """Return the path of a client's *address*, if it has subflows."""
-        return self._used.get(address)
-
     def join(self, four_tuple: FourTuple) -> Flow:
-        """Return a new subflow."""
         address = four_tuple.remote
-        path = self._used.get(address)
-        if path is None:
-            path = self._used[address] = self._unused.pop(address) if address in self._unused else Path(address)
-        return Flow(four_tuple, path)
+        if address not in self.used:
+            self.used[address] = self.unused.pop(address) if address in self.unused else Path(address)
+        return Flow(four_tuple, self.used[address])
 
     def leave(self, flow: Flow) -> None:
-        """Remove a subflow for good."""
         path = flow.path
         if flow.present:
             self._left.add(path)
         flow.leave()
         if not path.flows:
-            del self._used[path.address]
+            del self.used[path.address]
             if path.baseline >= MIN_RATE:
-                self._unused[path.address] = path
+                self.unused[path.address] = path
 
     def begin(self, now: float) -> None:
         """Note when subflows left (only samples bring the time) and forget old paths."""
         for path in self._left:
             path.disturbed = now
         self._left.clear()
-        bound = max(MIN_UNUSED, len(self._used))
-        while self._unused:
-            address, path = next(iter(self._unused.items()))
-            if len(self._unused) <= bound and now - path.sampled <= FORGET_AFTER:
+        bound = max(MIN_UNUSED, len(self.used))
+        while self.unused:
+            address, path = next(iter(self.unused.items()))
+            if len(self.unused) <= bound and now - path.sampled <= FORGET_AFTER:
                 break
-            del self._unused[address]
+            del self.unused[address]

@@ -2,30 +2,264 @@
 
 A subflow is metered while its verdict names a rule with a budget, whatever caps it. The subflows of one budget share an
 account (``budget_accounts``), so a sample costs the same for any number of them. They are decided anew only when the
-account reaches a step. Data for the ledger waits for :meth:`BudgetStage.take_pending`.
+account reaches a step. Data for the ledger waits for :meth:`MeteredSockets.take_pending`.
+
+Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
+begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
+socket is known by its cookie and the client's end of its four-tuple.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import nlargest
-from operator import attrgetter
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
-from mptcp_throttler.mptcp.model import Connection, End, FourTuple
-from mptcp_throttler.policy.budget import Account, Usage
-from mptcp_throttler.policy.model import Policy, Rule, Share
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
+from mptcp_throttler.policy.budget import Usage
+from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
-from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
+FORGET_SECONDS: Final = 120.0
+"""How long to wait for the last counters of a socket that is in no sweep: it may be closing."""
+LOOK_SECONDS: Final = 600.0
+"""Interval of checks whether unmetered sockets in the ledger still exist."""
 MAX_URGENT: Final = 200
 """Subflows."""
-_carried: Final = attrgetter("carried")
+
+
+@dataclass(slots=True, eq=False)
+class Metered:
+    """A subflow whose bytes count."""
+
+    four_tuple: FourTuple
+    token: int
+    before: Metered | None
+    """The previous subflow of the four-tuple, if its socket was never sampled and has yet to report."""
+    accounts: tuple[OpenAccount, ...] = ()
+    next_accounts: tuple[OpenAccount, ...] | None = None
+    """The accounts after the next sample; None if they stay the same."""
+    active: bool = True
+    """It has a verdict."""
+    cookie: int | None = None
+    """None before the first sample and after the close."""
+    reported: bool = False
+    """The socket has closed, and its last counters are known."""
+    carried: int = 0
+    """Bytes since the previous sample."""
+    missing_since: float | None = None
+
+    @property
+    def end(self) -> End:
+        return self.four_tuple.remote, self.four_tuple.remote_port, self.four_tuple.local_port
+
+
+class MeteredSockets:
+    """All metered subflows, and the counters of each socket that the accounts include. Times are monotonic seconds."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self.metered: dict[FourTuple, Metered] = {}
+        self.counters: dict[int, tuple[int, int]] = {}
+        """Acked and received bytes counted of each socket, by cookie; initially those in the ledger."""
+        self.dirty: set[int] = set()
+        """Sockets whose counters the ledger does not have yet."""
+        self.closed: set[int] = set()
+        """Sockets whose counters the ledger can forget."""
+        self.now = 0.0
+        self._by_cookie: dict[int, Metered] = {}
+        self._by_end: dict[End, Metered] = {}
+        self._gone: deque[tuple[float, int]] = deque()
+        """Sockets that closed or lost their four-tuple, and when."""
+        self._reported: set[int] = set()
+        """Closed sockets: older samples of them are void."""
+        self._looked_at: float | None = None
+        self._unmetered: set[int] = set()
+        """Sockets with counters that were unmetered at the last check."""
+
+    def take_pending(self) -> Usage:
+        """Return and reset what must be written to the ledger."""
+        counters = {cookie: self.counters[cookie] for cookie in self.dirty}
+        usage = Usage(self._accounts.added, counters, frozenset(self.closed))
+        self._accounts.added, self.dirty, self.closed = {}, set(), set()
+        return usage
+
+    def put_back(self, usage: Usage) -> None:
+        """Take back what could not be written; the next :meth:`take_pending` includes it."""
+        for account, octets in usage.added.items():
+            self._accounts.added[account] = self._accounts.added.get(account, 0) + octets
+        self.dirty |= usage.counters.keys() & self.counters.keys()
+        self.closed |= usage.closed
+
+    def already_counted(self, cookie: int, acked: int, received: int) -> None:
+        """Exclude what a socket carried so far, unless the accounts already include some of it."""
+        if cookie not in self.counters:
+            self.counters[cookie] = acked, received
+            self.dirty.add(cookie)
+
+    def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
+        """Count a subflow's bytes to *accounts*. *seen*: it has or may have had verdicts before."""
+        metered = self.metered.get(four_tuple)
+        before = None
+        if metered is not None and metered.token == token:
+            metered.active = True
+            metered.next_accounts = None if accounts == metered.accounts else accounts
+            return
+        if metered is not None:
+            # The client reused the port: the four-tuple belongs to a newer connection.
+            before = metered if metered.cookie is None and not metered.reported else None
+            metered.active = False
+            self._lose(metered)
+            self._drop(metered)
+        if accounts:
+            new = Metered(four_tuple, token, before, () if seen else accounts, accounts if seen else None)
+            self.metered[four_tuple] = self._by_end[new.end] = new
+
+    def release(self, four_tuple: FourTuple, token: int) -> None:
+        """Note that the subflow has lost its verdict; its socket may still carry data."""
+        metered = self.metered.get(four_tuple)
+        if metered is not None and metered.token == token:
+            metered.active = False
+            if metered.reported:
+                self._drop(metered)
+
+    def end_all(self) -> None:
+        """Stop metering everything; no call will report the end of a subflow."""
+        for metered in list(self.metered.values()):
+            metered.next_accounts = ()
+            self.release(metered.four_tuple, metered.token)
+
+    def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
+        """Count the growth of the counters of *sockets*; yield after every slice."""
+        self.now = now
+        for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
+            if not number % (2 * SLICE):
+                yield
+            metered, socket = self.metered.get(four_tuple), sockets.get(four_tuple)
+            if metered is None:
+                continue
+            if socket is None:
+                if metered.missing_since is None:
+                    metered.missing_since = now
+                elif not metered.active and now - metered.missing_since > FORGET_SECONDS:
+                    self._drop(metered)
+                    self._forget_counters(metered.cookie)
+            elif socket.token == metered.token:  # otherwise an earlier connection had the four-tuple
+                self._sample(metered, socket)
+        yield
+
+    def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
+        """Count the lifetime bytes of a socket; *end* is the client's address and port and our port."""
+        metered = self._by_cookie.pop(cookie, None)
+        if metered is None and cookie not in self._reported:
+            metered = self._unsampled(end)
+        if metered is not None:
+            self._count(metered, cookie, acked, received)
+            if metered.cookie in (None, cookie):
+                metered.cookie, metered.reported = None, True
+                if metered.next_accounts is not None:
+                    metered.accounts, metered.next_accounts = metered.next_accounts, None
+                if not metered.active:
+                    self._drop(metered)
+        self._forget_counters(cookie)
+        self._reported.add(cookie)
+        self._gone.append((self.now, cookie))
+
+    def forget_old(self, now: float) -> None:
+        """Forget sockets that are long gone."""
+        self.now = now
+        while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
+            _, cookie = self._gone.popleft()
+            self._reported.discard(cookie)
+            metered = self._by_cookie.get(cookie)
+            if metered is not None and metered.cookie != cookie:
+                del self._by_cookie[cookie]
+                self._forget_counters(cookie)
+
+    def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
+        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that are gone without a report. The others
+        may be metered later, and must not count anew. *listed* returns the cookies of the last sweep, or None if that
+        ended before the given time."""
+        since = self._looked_at
+        if since is not None and now - since <= LOOK_SECONDS:
+            return
+        self._looked_at = now
+        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
+        # A sweep misses sockets that began after it. These existed at the previous check.
+        known = before & self._unmetered
+        there = None if since is None or not known else listed(since)
+        for cookie in () if there is None else known - there:
+            self._forget_counters(cookie)
+
+    def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
+        cookie = socket.cookie
+        if metered.cookie != cookie:
+            if cookie in self._reported:
+                return
+            self._lose(metered)
+            metered.cookie, metered.reported = cookie, False
+            self._by_cookie[cookie] = metered
+        metered.missing_since = None
+        self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
+        if metered.next_accounts is not None:
+            metered.accounts, metered.next_accounts = metered.next_accounts, None
+            if not metered.accounts:
+                self._drop(metered)
+
+    def _count(self, metered: Metered, cookie: int, acked: int, received: int) -> None:
+        acked_before, received_before = self.counters.get(cookie, (0, 0))
+        down, up = max(0, acked - acked_before), max(0, received - received_before)
+        metered.carried = down + up
+        if not metered.carried:
+            return
+        # Also for bytes that count nowhere: a restarted daemon must not count them.
+        self.counters[cookie] = acked_before + down, received_before + up
+        self.dirty.add(cookie)
+        # When a period ends, a subflow's accounts are renewed only when it carries data.
+        if any(each.over for each in metered.accounts):
+            remote = metered.four_tuple.remote
+            metered.accounts = tuple([self._accounts.renewed(each, remote) for each in metered.accounts])
+        for account in metered.accounts:
+            count = account.budget.count
+            octets = (down if Direction.DOWN in count else 0) + (up if Direction.UP in count else 0)
+            if octets:
+                self._accounts.add(account, octets)
+
+    def _unsampled(self, end: End) -> Metered | None:
+        """Return the subflow at *end* whose socket was never sampled; of several, the one before the last."""
+        metered = self._by_end.get(end)
+        if metered is None:
+            return None
+        if metered.before is not None:
+            before, metered.before = metered.before, metered.before.before
+            return before
+        return metered if metered.cookie is None else None
+
+    def _lose(self, metered: Metered) -> None:
+        """Note that its socket lost its four-tuple: only the cookie identifies the report to come."""
+        if metered.cookie is not None:
+            self._gone.append((self.now, metered.cookie))
+            metered.cookie = None
+
+    def _drop(self, metered: Metered) -> None:
+        if self.metered.get(metered.four_tuple) is metered:
+            del self.metered[metered.four_tuple]
+        if self._by_end.get(metered.end) is metered:
+            del self._by_end[metered.end]
+        if metered.cookie is not None:
+            self._by_cookie.pop(metered.cookie, None)
+
+    def _forget_counters(self, cookie: int | None) -> None:
+        """Let the ledger forget a socket that is gone; the same transaction, or an earlier one, has its bytes."""
+        if cookie is not None and self.counters.pop(cookie, None) is not None:
+            self.dirty.discard(cookie)
+            self.closed.add(cookie)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +278,12 @@ class BudgetStage(Stage):
     """The first stage."""
 
     of_sockets = False
-
-    interval: float = 0.1
-    period: float = 1.0
+    interval, period = 0.1, 1.0
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
-        self._accounts = Accounts()
-        self.sockets = MeteredSockets(self._accounts)
+        self.accounts = Accounts()
+        self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}
         """The first rule that feeds each budget; it determines the mark of the caps."""
         self._capping: dict[str, Rule] = {}
@@ -62,44 +294,17 @@ class BudgetStage(Stage):
         """Monotonic seconds. Before this, a policy without budgets metered nothing."""
         self._urgent: tuple[FourTuple, ...] = ()
 
-    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
-        fetched data must have been written or put back."""
-        self._accounts.set_used(periods, used)
-        return self._accounts.take_stale()
-
-    def accounts(self) -> Mapping[Account, int]:
-        """Return the bytes of all known accounts, including some of previous periods."""
-        return self._accounts.used()
-
-    def periods(self) -> Collection[tuple[str, int]]:
-        """Return the name of each budget and the begin of its present period."""
-        return self._accounts.periods
-
-    def take_pending(self) -> Usage:
-        """Return and reset what must be written to the ledger."""
-        return Usage(self._accounts.take_added(), *self.sockets.take())
-
-    def put_back(self, usage: Usage) -> None:
-        """Take back what could not be written; the next fetch includes it."""
-        self._accounts.put_back(usage.added)
-        self.sockets.put_back(usage.counters, usage.closed)
-
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods at *now*, seconds since the epoch; forget old sockets; return what to decide anew."""
         self.sockets.forget_old(monotonic)
-        self._accounts.begin_periods(now)
-        return self._accounts.take_stale()
-
-    def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count the lifetime bytes of a socket; *end* is the client's address and port and our port."""
-        self.sockets.socket_closed(cookie, end, acked, received)
+        self.accounts.begin_periods(now)
+        return self.accounts.take_stale()
 
     def set_policy(self, policy: Policy) -> None:
         if self._policy is not None and not self._policy.budgets:
             self._metering_since = self.sockets.now
         self._policy = policy
-        self._accounts.set_policy(policy)
+        self.accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
         self._capping = {rule.name: rule.model_copy(update={"guard": rule.budget_guard}) for rule in feeding}
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
@@ -111,7 +316,7 @@ class BudgetStage(Stage):
         """Meter subflows as the verdicts say; return *verdicts* with the caps of the steps reached."""
         if not self._first_rule:
             return verdicts
-        self._accounts.begin_periods(now)
+        self.accounts.begin_periods(now)
         metering: dict[FourTuple, tuple[OpenAccount, ...]] = {}
         basis: set[OpenAccount] = set()
         result = []
@@ -121,23 +326,22 @@ class BudgetStage(Stage):
             if rule is None or rule.budget is None:
                 result.append(verdict)
                 continue
-            account = self._accounts.account(rule.budget, verdict.four_tuple.remote)
+            account = self.accounts.account(rule.budget, verdict.four_tuple.remote)
             basis.add(account)
             if account not in counted:
                 metering[verdict.four_tuple] = (*counted, account)
             result.append(self._with_cap(verdict, rule, account, connection.token))
         self._meter(connection, metering)
-        self._accounts.depend(connection.token, basis)
+        self.accounts.depend(connection.token, basis)
         return tuple(result)
 
     def forget(self, token: int) -> None:
         """Drop a connection that has ended. Its sockets have yet to report their last bytes."""
-        self._accounts.depend(token, set())
+        self.accounts.depend(token, set())
         for four_tuple in self._subflows.pop(token, ()):
             self.sockets.release(four_tuple, token)
 
     def watched(self) -> Collection[FourTuple]:
-        """Return all metered subflows."""
         return self.sockets.metered.keys()
 
     def urgent(self) -> Collection[FourTuple]:
@@ -151,14 +355,13 @@ class BudgetStage(Stage):
         if samples.complete:
             for _ in self._find_urgent(samples.time):
                 yield Outcome()
-        yield Outcome(
-            self._accounts.take_stale(),
-            [self._reached(each) for each in self._accounts.take_reached()],
-        )
-
-    def _reached(self, account: OpenAccount) -> Reached:
-        name, client, _ = account.key
-        return Reached(name, client, self._accounts.describe(account), self._first_rule[name])
+        reached = [
+            Reached(each.key.budget, each.key.client, self.accounts.describe(each), self._first_rule[each.key.budget])
+            for each in self.accounts.reached
+            if not each.over
+        ]
+        self.accounts.reached.clear()
+        yield Outcome(self.accounts.take_stale(), reached)
 
     def _meter(self, connection: Connection, metering: Mapping[FourTuple, tuple[OpenAccount, ...]]) -> None:
         token = connection.token
@@ -174,7 +377,7 @@ class BudgetStage(Stage):
 
     def _find_urgent(self, now: float) -> Iterator[None]:
         tokens: dict[int, None] = {}
-        for number, near in enumerate(self._accounts.near_a_step(now), 1):
+        for number, near in enumerate(self.accounts.near_a_step(now), 1):
             tokens.update(dict.fromkeys(near))
             if not number % (4 * SLICE):
                 yield
@@ -184,16 +387,22 @@ class BudgetStage(Stage):
             most += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
                 # Keep only the busiest: there may be thousands.
-                most = nlargest(MAX_URGENT, most, key=_carried)
+                most = nlargest(MAX_URGENT, most, key=lambda each: each.carried)
                 yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=_carried))
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
-        direction, reason, sentence = verdict.direction, verdict.reason, self._accounts.describe(account)
+        direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
         decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
+        cap: Cap | None = None
         beside: Cap | None = None
-        cap = self._cap(verdict, rule, account, token)
+        step = account.step
+        if step is not None and step.throttle is not None:
+            share = step.throttle.share
+            member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
+            capping = ScopeKey(self._first_rule[account.budget.name], share, member, direction, step.after)
+            cap = Cap(self._capping[rule.name], capping, step.throttle, "")
         if cap is None:
             reason = joined(reason, sentence, direction)
         elif mine is None or decided is None:
@@ -201,7 +410,7 @@ class BudgetStage(Stage):
             decided, scope, mine, _ = cap
         elif (mine.ceil, mine.rate) < (cap.throttle.ceil, cap.throttle.rate):
             beyond = f"{format_rate(cap.throttle.ceil)} beyond {approximate_size(cap.scope.step or 0)}"
-            tighter = f"tighter than the {account.budget.title}, {beyond} {self._accounts.until(account.budget)}"
+            tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.until(account.budget)}"
             reason = joined(reason, tighter, direction)
             beside = cap._replace(reason=BEFORE[direction] + sentence)
         else:
@@ -211,12 +420,3 @@ class BudgetStage(Stage):
         others = verdict.budget, verdict.steer, verdict.steer_path
         # dataclasses.replace takes several times as long.
         return Verdict(verdict.four_tuple, verdict.path, decided, scope, mine, reason, direction, *others, beside)
-
-    def _cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Cap | None:
-        step = account.step
-        if step is None or step.throttle is None:
-            return None
-        share = step.throttle.share
-        member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
-        scope = ScopeKey(self._first_rule[account.budget.name], share, member, verdict.direction, step.after)
-        return Cap(self._capping[rule.name], scope, step.throttle, "")

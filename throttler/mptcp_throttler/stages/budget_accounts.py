@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.budget import Account, next_step, period, step_of
-from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
+from mptcp_throttler.policy.budget import Account, next_step, period
+from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
 """Percentages of the first step's volume that reasons announce."""
@@ -23,65 +23,36 @@ NEAR_SECONDS: Final = 3.0
 """An account is near its next step if it would reach it within this time at its present rate."""
 
 
-@lru_cache(256)
-def _until(end: int, zone: ZoneInfo | None) -> str:
-    return f"until {datetime.fromtimestamp(end, zone):%Y-%m-%d %H:%M %Z}"
-
-
+@dataclass(slots=True, eq=False)
 class OpenAccount:
     """An account of a present period, in use by subflows."""
 
-    __slots__ = (
-        "budget",
-        "counts_down",
-        "counts_up",
-        "key",
-        "over",
-        "percent",
-        "sentence",
-        "step",
-        "swept",
-        "tokens",
-        "turn",
-        "used",
-    )
+    key: Account
+    budget: Budget
+    swept: int = 0
+    """Bytes since the last full sweep."""
+    over: bool = False
+    """Its period has ended, or the policy has its budget no more."""
+    tokens: set[int] = field(default_factory=set)
+    """Connections whose verdicts depend on it."""
+    step: BudgetStep | None = None
+    percent: int = 0
+    """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
+    turn: float = math.inf
+    """Bytes at which verdicts change."""
+    sentence: str = ""
 
-    def __init__(self, key: Account, budget: Budget, used: int) -> None:
-        self.key = key
-        self.used = used
-        """Bytes."""
-        self.swept = 0
-        """Bytes since the last full sweep."""
-        self.over = False
-        """Its period has ended."""
-        self.tokens: set[int] = set()
-        """Connections whose verdicts depend on it."""
-        self.step: BudgetStep | None = None
-        self.percent = 0
-        """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
-        self.set_budget(budget)
-
-    def set_budget(self, budget: Budget) -> None:
-        """Take *budget* from the policy in force."""
-        self.budget = budget
-        self.counts_down, self.counts_up = Direction.DOWN in budget.count, Direction.UP in budget.count
-        self.find_level()
-
-    def find_level(self) -> bool:
-        """Set step and percent from *used*; return whether they changed."""
+    def find_level(self, used: int) -> bool:
+        """Set step and percent for *used* bytes; return whether they changed."""
         before = self.step, self.percent
-        self.step, self.percent = step_of(self.budget, self.used), 0
-        coming = next_step(self.budget, self.used)
-        self.turn: float = math.inf if coming is None else coming.after
-        """Bytes at which verdicts change."""
-        if self.step is None and coming is not None:
-            for percent in ANNOUNCED_PERCENT:
-                at = -(-coming.after * percent // 100)
-                if self.used < at:
-                    self.turn = at
-                    break
-                self.percent = percent
-        self.sentence = ""
+        self.step, self.percent, self.turn, self.sentence = None, 0, math.inf, ""
+        first = self.budget.steps[0].after
+        announced = [(-(-first * percent // 100), None, percent) for percent in ANNOUNCED_PERCENT]
+        for at, step, percent in [*announced, *((each.after, each, 0) for each in self.budget.steps)]:
+            if used < at:
+                self.turn = at
+                break
+            self.step, self.percent = step, percent
         return (self.step, self.percent) != before
 
 
@@ -98,17 +69,17 @@ class Accounts:
         """Begin and end of the present period of each budget."""
         self._from, self._to = math.inf, -math.inf
         """The time in which all of them are present."""
-        self._open: dict[Account, OpenAccount] = {}
-        self._by_client: dict[tuple[str, bytes], OpenAccount] = {}
+        self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """By budget name and packed address, which is empty for all clients together."""
-        self._idle: dict[Account, int] = {}
-        """Bytes of accounts not yet in use, and of the previous periods: the clock may be set back."""
-        self._added: dict[Account, int] = {}
+        self.used: dict[Account, int] = {}
+        """Bytes, also of accounts not yet in use, and of the previous periods: the clock may be set back."""
+        self.added: dict[Account, int] = {}
         """Bytes that the ledger does not have."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
         """Accounts that the verdicts of each connection depend on."""
         self._stale: set[int] = set()
-        self._reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
+        """Those that reached a step or announced percentage."""
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 
@@ -116,16 +87,16 @@ class Accounts:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
         self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
         self._present, self._from, self._to = {}, math.inf, -math.inf
-        self._by_client.clear()
-        for key, account in list(self._open.items()):
-            budget = self._budgets.get(key.budget)
-            if budget is None:
-                del self._open[key]
+        for client, account in list(self._open.items()):
+            if account.key.budget in self._budgets:
+                account.budget = self._budgets[account.key.budget]
+                account.find_level(self.used[account.key])
             else:
-                account.set_budget(budget)
+                account.over = True
+                del self._open[client]
         if not self._budgets:
             self._basis.clear()
-            self._idle.clear()
+            self.used.clear()
         if self._now is not None:
             # Samples and closed sockets may need them before the first decision.
             self.begin_periods(self._now)
@@ -142,15 +113,13 @@ class Accounts:
         present = set(self.periods)
         if present == before:
             return
-        self._by_client.clear()
-        for key, account in list(self._open.items()):
-            if (key.budget, key.start) not in present:
+        for client, account in list(self._open.items()):
+            if (account.key.budget, account.key.start) not in present:
                 account.over = True
-                self._idle[key] = account.used
                 self._stale |= account.tokens
-                del self._open[key]
+                del self._open[client]
         kept = present | before
-        self._idle = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) in kept}
+        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept}
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
@@ -159,83 +128,60 @@ class Accounts:
 
     def until(self, budget: Budget) -> str:
         """Return the end of the present period of *budget*, for people."""
-        return _until(self._present[budget.name][1], self._zone)
+        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
-    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> None:
-        """Take *used*, the ledger's bytes of all accounts of *periods*."""
+    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
+        fetched data must have been written or put back."""
         read = set(periods)
-        others = {key: octets for key, octets in self._idle.items() if (key.budget, key.start) not in read}
-        self._idle = others | {key: octets for key, octets in used.items() if key not in self._open}
-        for key, account in self._open.items():
-            if (key.budget, key.start) in read:
-                account.used = used.get(key, 0) + self._added.get(key, 0)
+        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
+        self.used = others | dict(used)
+        for account in self._open.values():
+            if (account.key.budget, account.key.start) in read:
+                self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
                 self._settle_level(account)
-
-    def used(self) -> dict[Account, int]:
-        """Return the bytes of all known accounts, including some of previous periods."""
-        return self._idle | {key: account.used for key, account in self._open.items()}
+        return self.take_stale()
 
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
         """Return the present account of *budget* for the client with packed address *remote*."""
         whose = remote if budget.per_client else b""
-        found = self._by_client.get((budget.name, whose))
+        found = self._open.get((budget.name, whose))
         if found is None:
             key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
-            found = self._open.get(key)
-            if found is None:
-                found = self._open[key] = OpenAccount(key, budget, self._idle.pop(key, 0))
-            self._by_client[budget.name, whose] = found
+            found = self._open[budget.name, whose] = OpenAccount(key, budget)
+            found.find_level(self.used.setdefault(key, 0))
         return found
 
-    def renewed(self, accounts: tuple[OpenAccount, ...], remote: bytes) -> tuple[OpenAccount, ...]:
-        """Return *accounts*, each replaced by the present one if its period is over."""
-        return tuple(
-            self.account(self._budgets[each.key.budget], remote)
-            if each.over and each.key.budget in self._budgets
-            else each
-            for each in accounts
-        )
+    def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+        """Return *account*, or the present one in its place if its period is over."""
+        budget = self._budgets.get(account.key.budget) if account.over else None
+        return account if budget is None else self.account(budget, remote)
 
     def add(self, account: OpenAccount, octets: int) -> None:
-        """Add *octets* that a subflow carried."""
-        self._added[account.key] = self._added.get(account.key, 0) + octets
+        key = account.key
+        self.added[key] = self.added.get(key, 0) + octets
+        if account.over:
+            return  # the ledger alone still has it
         if not account.swept:
             self._swept.append(account)
         account.swept += octets
-        account.used += octets
-        if account.used >= account.turn:
+        used = self.used[key] = self.used[key] + octets
+        if used >= account.turn:
             self._settle_level(account)
 
     def _settle_level(self, account: OpenAccount) -> None:
-        if account.find_level():
+        if account.find_level(self.used[account.key]):
             self._stale |= account.tokens
-            self._reached.append(account)
+            self.reached.append(account)
 
     def take_stale(self) -> Collection[int]:
         """Return the connections whose verdicts are out of date, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
 
-    def take_reached(self) -> list[OpenAccount]:
-        """Return the accounts, still open, that reached a step or announced percentage since the last call."""
-        reached = [each for each in self._reached if self._open.get(each.key) is each]
-        self._reached.clear()
-        return reached
-
-    def take_added(self) -> dict[Account, int]:
-        """Return the bytes added to each account since the last call."""
-        added, self._added = self._added, {}
-        return added
-
-    def put_back(self, added: Mapping[Account, int]) -> None:
-        for key, octets in added.items():
-            self._added[key] = self._added.get(key, 0) + octets
-
     def depend(self, token: int, basis: set[OpenAccount]) -> None:
         """Note that the verdicts of connection *token* depend on *basis*."""
         before = set(self._basis.get(token, ()))
-        if before == basis:
-            return
         for account in before - basis:
             account.tokens.discard(token)
         for account in basis - before:
@@ -252,10 +198,11 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            coming = next_step(account.budget, account.used)
+            used = self.used.get(account.key, 0)  # its period may have ended since
+            coming = next_step(account.budget, used)
             # The next sweeps may take as long as this one.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
-            yield tuple(account.tokens) if coming is not None and coming.after - account.used < soon else ()
+            yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
         """Return the sentence about *account* for reasons; made when first needed."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from zoneinfo import ZoneInfo
 
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import Verdict, joined
-from mptcp_throttler.stages.stage import Outcome, Samples, Stage
-
-LIFTED: Final = "cap lifted until"
+from mptcp_throttler.stages.stage import Stage
 
 
 class GrantStage(Stage):
@@ -25,14 +23,14 @@ class GrantStage(Stage):
     interval, period = 1.0, float("inf")
 
     def __init__(self) -> None:
-        self._policy: Policy | None = None
+        self._zone: ZoneInfo | None = None
         self._prefixes: Prefixes[Grant] = Prefixes(())
         self.in_force: tuple[Grant, ...] = ()
         self.next_change = math.inf
         """When the next grant begins or ends, seconds since the epoch."""
 
     def set_policy(self, policy: Policy) -> None:
-        self._policy = policy
+        self._zone = policy.time_zone
 
     def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
         """Take the *grants* valid at *now*, seconds since the epoch; return the connections to decide anew."""
@@ -57,7 +55,6 @@ class GrantStage(Stage):
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
-        del now
         if not self.in_force:
             return verdicts
         found = [self._prefixes.get(each.four_tuple.remote) for each in connection.subflows]
@@ -66,15 +63,8 @@ class GrantStage(Stage):
             return verdicts
         return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
 
-    def forget(self, token: int) -> None:
-        return
-
-    def observe(self, samples: Samples) -> Iterator[Outcome]:
-        yield from ()
-
     def _lifted(self, verdict: Verdict, grant: Grant) -> Verdict:
-        zone = None if self._policy is None else self._policy.time_zone
-        until = datetime.fromtimestamp(grant.until, zone)
-        sentence = f"{LIFTED} {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
+        until = datetime.fromtimestamp(grant.until, self._zone)
+        sentence = f"cap lifted until {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
         reason = joined(verdict.reason, sentence, verdict.direction)
         return replace(verdict, scope=None, throttle=None, reason=reason, beside=None, rests=False)

@@ -6,7 +6,7 @@ would be more than it lost, and a false alarm costs no more than that. Downloads
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
@@ -15,14 +15,7 @@ from mptcp_common.units import HIGHEST_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
-from mptcp_throttler.stages.degradation import (
-    Capped,
-    DegradationDetector,
-    GuardCounters,
-    GuardedConnection,
-    Relaxation,
-    UploadEvidence,
-)
+from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1
@@ -48,26 +41,6 @@ class Resumed(Effect):
     rules: tuple[str, ...]
 
 
-class _Either(Set[FourTuple]):
-    """A view of the union of two sets."""
-
-    def __init__(self, one: Set[FourTuple], other: Set[FourTuple]) -> None:
-        self._one, self._other = one, other
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._one or item in self._other
-
-    def __iter__(self) -> Iterator[FourTuple]:
-        yield from self._one
-        yield from (each for each in self._other if each not in self._one)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        return bool(self._one or self._other)
-
-
 class GuardStage(Stage):
     """The guard of one daemon."""
 
@@ -75,37 +48,33 @@ class GuardStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._retired: list[GuardedConnection] = []
+        self._retired: list[object] = []
         """Connections of earlier detectors, yet to be freed."""
-        self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
-        """Rules with guarded caps, by token and direction."""
-        self._relaxed: set[tuple[int, Direction]] = set()
-        """Relaxations already reported."""
         self._detectors: dict[Direction, DegradationDetector] = {}
         self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; forget all relaxations and baselines."""
         self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
-        self._relaxed.clear()
-        self._detectors = {
-            Direction.DOWN: DegradationDetector(policy.guard, self.counters),
-            Direction.UP: DegradationDetector(policy.guard, self.counters, UploadEvidence()),
-        }
+        self._detectors = {each: DegradationDetector(policy.guard, self.counters, each) for each in Direction}
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the relaxed caps."""
-        del now
         self._free_some()
         token = connection.token
         for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
-            names = [each.rule.name for each in there if each.rule is not None and _guarded(each)]
+            names = [each.rule.name for each in there if each.rule and each.throttle and each.rule.guard]
             if not names or not detector.guard.enabled:
-                self._forget(token, direction)
+                detector.forget(token)
                 continue
-            self._rules[token, direction] = tuple(dict.fromkeys(names))
-            detector.watch(token, tuple([each.four_tuple for each in there if each.throttle is None]), _caps(there))
+            uncapped = [each.four_tuple for each in there if each.throttle is None]
+            capped = {
+                each.four_tuple: Capped(each.scope, each.throttle.ceil)
+                for each in there
+                if each.throttle is not None and each.scope is not None
+            }
+            detector.watch(token, uncapped, capped).rules = tuple(dict.fromkeys(names))
             relaxation = detector.relaxation(token)
             if relaxation is not None:
                 verdicts = tuple([_relaxed(each, relaxation, direction, token) for each in verdicts])
@@ -113,23 +82,21 @@ class GuardStage(Stage):
 
     def forget(self, token: int) -> None:
         self._free_some()
-        for direction in self._detectors:
-            self._forget(token, direction)
-
-    def _forget(self, token: int, direction: Direction) -> None:
-        self._detectors[direction].forget(token)
-        self._rules.pop((token, direction), None)
-        self._relaxed.discard((token, direction))
+        for detector in self._detectors.values():
+            detector.forget(token)
 
     def _free_some(self) -> None:
         """Free connections of earlier detectors step by step: ten thousand at once would block the loop too long. A new
         policy decides every connection, which frees all."""
         del self._retired[-len(self._detectors) :]
 
-    def watched(self) -> Collection[FourTuple]:
+    def watches_any(self) -> bool:
+        return any(each.watched() for each in self._detectors.values())
+
+    def watched(self) -> Set[FourTuple]:
         """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all urgent ones."""
         down, up = (each.watched() for each in self._detectors.values())
-        return _Either(down, up) if down and up else down or up
+        return down | up if down and up else down or up
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows of connections that want more than they get or whose caps are relaxed."""
@@ -145,16 +112,16 @@ class GuardStage(Stage):
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
         """Yield the reports on a connection; none if only the rate of a relaxed cap changed."""
-        guarded, relaxation = (token, direction), self._detectors[direction].relaxation(token)
-        rules = self._rules.get(guarded, ())
+        detector = self._detectors[direction]
+        connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:
-            self._relaxed.discard(guarded)
+            connection.told = False
             self.counters.resumptions += 1
-            yield Resumed(token, rules)
-        elif guarded not in self._relaxed:
-            self._relaxed.add(guarded)
+            yield Resumed(token, connection.rules)
+        elif not connection.told:
+            connection.told = True
             self.counters.relaxations += 1
-            yield Relaxed(token, rules, BEFORE[direction] + _reason(relaxation))
+            yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return as text why the caps of connection *token* are relaxed; None while they are in force."""
@@ -162,7 +129,6 @@ class GuardStage(Stage):
         return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
     def relaxed(self) -> int:
-        """Return the number of connections with relaxed caps."""
         return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
 
 
@@ -173,29 +139,15 @@ def _reason(relaxation: Relaxation) -> str:
     return f"it got {got} in all; its uncapped path from {path} alone once gave {once}, of which it lacks {lacking}"
 
 
-def _guarded(verdict: Verdict) -> bool:
-    return verdict.throttle is not None and verdict.rule is not None and verdict.rule.guard
-
-
-def _caps(verdicts: Iterable[Verdict]) -> dict[FourTuple, Capped]:
-    return {
-        each.four_tuple: Capped(each.scope, each.throttle.ceil)
-        for each in verdicts
-        if each.throttle is not None and each.scope is not None
-    }
-
-
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
-    if verdict.direction is not direction or not _guarded(verdict):
+    rule, throttle, beside = verdict.rule, verdict.throttle, verdict.beside
+    if verdict.direction is not direction or rule is None or throttle is None or not rule.guard:
         return verdict
-    assert verdict.rule is not None
-    assert verdict.throttle is not None
-    rate = max(verdict.throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
-    reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
-    beside = verdict.beside
+    rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
+    reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
-        scope = ScopeKey(verdict.rule.name, Share.CONNECTION, (token, RELAXED), direction)
-        throttle = verdict.throttle.at(rate, burst=None, share=Share.CONNECTION)
+        scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
+        throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
         held = beside if beside is not None and not beside.rule.guard else None
         return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
     # A looser cap that is not guarded still holds.

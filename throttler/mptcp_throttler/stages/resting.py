@@ -1,10 +1,9 @@
 """Lets a subflow rest that would cost the other paths more than it carries. Pure.
 
-The scheduler gives a subflow pieces of up to 64 KB, and the data of the other subflows wait for such a piece
-(head-of-line blocking): at 128 kbit/s for four seconds, in which a path of 50 Mbit/s fills the connection's buffers
-and stops. So a capped subflow rests while the others of its connection carry ``ratio`` times what its cap leaves it;
-at most that share of the rate is lost. It comes back when the others are gone, when its cap rises, or when the others
-have data to send and carry too little. docs/soft-start.md has the measurements.
+The data of the other subflows wait for a piece of up to 64 KB that the scheduler gave to a slow one (head-of-line
+blocking). So a capped subflow rests while the others of its connection carry ``ratio`` times what its cap leaves it; at
+most that share of the rate is lost. It comes back when the others are gone, when its cap rises, or when the others have
+data to send and carry too little. docs/soft-start.md has the measurements.
 
 With ``rest_slow_paths`` an uncapped subflow rests, too, if it is as slow, or if all subflows together carry less than
 the others did in their best moments, between which they wait for it. If the others then carry no more than all did
@@ -13,6 +12,7 @@ before, it comes back. The speed of a resting path is unknown, so the stage trie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -58,14 +58,13 @@ class _Slow:
     """An uncapped subflow that may be too slow."""
 
     windows: int = 0
-    """Slow windows less others; while it rests, consecutive windows in which the others carry too little."""
+    """Slow windows less others; while it rests, consecutive windows in which it is missed."""
     waited: bool = True
     """It had data to send at every sample of the window."""
-    rate: float = 0.0
-    """Bits/s when it came to rest."""
-    total: float = 0.0
-    """Bits/s of all subflows at that time."""
     rested: float = 0.0
+    rate: float = 0.0
+    total: float = 0.0
+    """Its bits/s, and those of all subflows, at that time."""
     until: float | None = None
     """When it is tried again; None unless it rests."""
     rest: float = FIRST_REST
@@ -99,6 +98,18 @@ class _Resting:
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
 
+    def slow_that_rest(self) -> set[FourTuple]:
+        return {each for each, slow in self.slow_ones.items() if slow.until is not None}
+
+    def at_rest(self) -> set[FourTuple]:
+        return self.slow_that_rest() | self.resting.keys()
+
+    def begin_window(self, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+        self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
+        self.waited = True
+        for slow in self.slow_ones.values():
+            slow.waited = True
+
 
 class RestStage(Stage):
     """The rests of one daemon."""
@@ -111,7 +122,7 @@ class RestStage(Stage):
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
-        self._flowing: dict[ScopeKey, int] = {}
+        self._flowing: Counter[ScopeKey] = Counter()
         """Connections that use each low cap."""
         self._urgent: set[int] = set()
         """Tokens of connections that are new or carry data."""
@@ -122,17 +133,19 @@ class RestStage(Stage):
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*, marked if their subflows rest."""
-        del now
         token = connection.token
-        if not self._looks_at(verdicts):
+        possible = self.possible and not self._dry_run
+        # For most connections no subflow may rest.
+        if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
             return verdicts
         # The scheduler takes no backup subflow while there is a regular one, even if that one rests.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
-        down = [each for each in verdicts if _is_down(each) and each.four_tuple not in backup]
+        down = [each for each in verdicts if each.direction is Direction.DOWN and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
         others = tuple([each.four_tuple for each in down if each.four_tuple not in capped])
-        free = [each.four_tuple for each in down if self._rest_slow_paths and _is_free(each)]
+        uncapped = [each.four_tuple for each in down if each.throttle is None and each.steer is None]
+        free = uncapped if self._rest_slow_paths else []
         if not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
@@ -145,24 +158,17 @@ class RestStage(Stage):
                 if each not in known.capped and ceil <= REST_AT_ONCE:
                     known.resting[each] = ceil
             known.others, known.capped, known.read = others, capped, None
-            self._sampled.add(token, known.subflows())
+            self._sampled |= dict.fromkeys(known.subflows(), token)
             self._urgent.add(token)
         known.resting = {
             each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
         }
         known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
-        slow = {each for each, one in known.slow_ones.items() if one.until is not None}
-        if slow.issuperset(others):
+        if known.slow_that_rest().issuperset(others):
             # No other subflow would carry the data.
-            known.slow_ones, slow = {}, set()
-        resting = slow | known.resting.keys()
+            known.slow_ones = {}
+        resting = known.at_rest()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
-
-    def _looks_at(self, verdicts: tuple[Verdict, ...]) -> bool:
-        """Return whether a subflow of *verdicts* may rest; for most connections none may."""
-        if not self.possible or self._dry_run:
-            return False
-        return self._rest_slow_paths or any(each.throttle is not None for each in verdicts)
 
     def forget(self, token: int) -> None:
         """Drop connection *token*, which has ended or has nothing that could rest."""
@@ -180,14 +186,12 @@ class RestStage(Stage):
             return
         known.flows = flows
         for scope in {scope for scope, _ in known.capped.values()}:
-            count = self._flowing.get(scope, 0) + (1 if flows else -1)
-            if count:
-                self._flowing[scope] = count
-            else:
+            self._flowing[scope] += 1 if flows else -1
+            if not self._flowing[scope]:
                 del self._flowing[scope]
 
     def watched(self) -> Collection[FourTuple]:
-        return self._sampled.four_tuples
+        return self._sampled.keys()
 
     def urgent(self) -> Collection[FourTuple]:
         return [each for token in self._urgent for each in self._connections[token].subflows()]
@@ -201,10 +205,10 @@ class RestStage(Stage):
                 continue  # it ended between two slices
             if self._observe(known, samples.sockets):
                 changed.append(token)
-            if known.read is not None and not known.flows:
-                self._urgent.discard(token)
-            elif known.flows:
+            if known.flows:
                 self._urgent.add(token)
+            elif known.read is not None:
+                self._urgent.discard(token)
             if not number % SLICE:
                 yield Outcome(changed)
                 changed = []
@@ -216,7 +220,7 @@ class RestStage(Stage):
             return False
         read = max(each.read for each in there.values())
         if known.read is None:
-            self._begin_window(known, there, read)
+            known.begin_window(there, read)
             return False
         known.waited &= any(map(_waits, there.values()))
         for each, slow in known.slow_ones.items():
@@ -230,38 +234,29 @@ class RestStage(Stage):
         }
         total = sum(rates.values())
         self._set_flows(known, flows=total > FLOWING or known.waited)
-        changed = self._judge_capped(known, total, sockets)
-        changed |= _judge_slow(known, rates, read)
-        self._begin_window(known, there, read)
-        return changed
+        before = known.at_rest()
+        self._judge_capped(known, total, sockets)
+        _judge_slow(known, rates, read)
+        known.begin_window(there, read)
+        return before != known.at_rest()
 
-    def _begin_window(self, known: _Resting, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
-        known.read, known.delivered = read, {each: sample.delivered for each, sample in there.items()}
-        known.waited = True
-        for slow in known.slow_ones.values():
-            slow.waited = True
-
-    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
-        """Take the *rate* of the others, bits/s; return whether a capped subflow comes to rest, or back."""
+    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+        """Let capped subflows rest, or come back, by the *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
-        left = {each: ceil / max(1, self._flowing.get(scope, 0)) for each, (scope, ceil) in known.capped.items()}
+        left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
         known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
-        changed = False
         for each, (_, ceil) in known.capped.items():
             if each not in known.resting:
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
-                    changed = True
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
                 # While it still sends what it was given before, that data holds up the others.
                 del known.resting[each]
-                changed = True
-        return changed
 
 
-def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> bool:
-    changed = False
+def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
+    """Let uncapped subflows rest, or come back, by the *rates* of all, bits/s."""
     total = sum(rates.values())
     # Head-of-line blocking stops the subflows alternately, so windows differ.
     known.total += (total - known.total) * (NEW if known.able else 1.0)
@@ -269,13 +264,14 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
     for each, slow in known.slow_ones.items():
         rate = rates.get(each, 0.0)
         if slow.until is not None:
-            slow.windows = slow.windows + 1 if known.waited and _is_missed(slow, total, now) else 0
+            missed = total < SLOW_RATIO / 2 * slow.rate and now >= slow.rested + RECOVERY and total <= slow.total
+            slow.windows = slow.windows + 1 if known.waited and missed else 0
             if now >= slow.until or slow.windows >= WAKE_WINDOWS:
                 slow.until, slow.windows = None, 0
                 known.able = {}
-                changed = True
             continue
-        others = sum(able for other, able in known.able.items() if other != each and not _rests(known, other))
+        out = {each, *known.slow_that_rest()}
+        others = sum(able for other, able in known.able.items() if other not in out)
         holds_up = others >= max(HELD_UP * known.total, 4 * rate)
         # A subflow that carries nothing is silent, not slow.
         is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
@@ -283,22 +279,6 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
         if slow.windows >= SLOW_AFTER:
             slow.until, slow.rate, slow.total, slow.rested, slow.windows = now + slow.rest, rate, known.total, now, 0
             slow.rest = min(LONGEST_REST, 2 * slow.rest)
-            changed = True
-    return changed
-
-
-def _rests(known: _Resting, four_tuple: FourTuple) -> bool:
-    slow = known.slow_ones.get(four_tuple)
-    return slow is not None and slow.until is not None
-
-
-def _is_missed(slow: _Slow, total: float, now: float) -> bool:
-    """Return whether *total*, bits/s, which the others carry without it, is too little."""
-    return total < SLOW_RATIO / 2 * slow.rate and (now >= slow.rested + RECOVERY) and total <= slow.total
-
-
-def _is_down(verdict: Verdict) -> bool:
-    return verdict.direction is Direction.DOWN
 
 
 def _waits(subflow: KernelSubflow | None) -> bool:
@@ -314,12 +294,8 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
-def _is_free(verdict: Verdict) -> bool:
-    return verdict.throttle is None and verdict.steer is None
-
-
 def _resting(verdict: Verdict) -> Verdict:
-    if not _is_down(verdict):
+    if verdict.direction is not Direction.DOWN:
         return verdict
     what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
     sentence = f"rests: {what} would cost the other paths more than it carries"

@@ -9,7 +9,7 @@ times (``KernelSubflow.read``), which also differ between the sockets of one swe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
@@ -32,34 +32,20 @@ class Samples(NamedTuple):
     """The watched or urgent subflows that were requested; ``sockets`` may have others, too."""
 
 
-class Sampled:
-    """The subflows that a stage samples, and the connection of each."""
-
-    def __init__(self) -> None:
-        self._token_of: dict[FourTuple, int] = {}
-
-    @property
-    def four_tuples(self) -> Set[FourTuple]:
-        return self._token_of.keys()
-
-    def add(self, token: int, four_tuples: Iterable[FourTuple]) -> None:
-        """Sample *four_tuples* of connection *token*."""
-        self._token_of |= dict.fromkeys(four_tuples, token)
+class Sampled(dict[FourTuple, int]):
+    """The subflows that a stage samples, and the token of the connection of each."""
 
     def remove(self, token: int, four_tuples: Iterable[FourTuple]) -> None:
         """Stop sampling *four_tuples*, except those that now belong to another connection."""
         for each in four_tuples:
-            if self.is_of(token, each):
-                del self._token_of[each]
-
-    def is_of(self, token: int, four_tuple: FourTuple) -> bool:
-        return self._token_of.get(four_tuple) == token
+            if self.get(each) == token:
+                del self[each]
 
     def tokens(self, samples: Samples, every: Iterable[int]) -> list[int]:
         """Return the connections with subflows in *samples*; *every* one if those are complete."""
         if samples.complete:
             return list(every)
-        return list(dict.fromkeys([self._token_of[each] for each in samples.sockets if each in self._token_of]))
+        return list(dict.fromkeys([self[each] for each in samples.sockets if each in self]))
 
 
 class Effect:
@@ -110,8 +96,6 @@ class Consumer(Protocol):
 
 
 class Stage(Consumer, Protocol):
-    """One stage."""
-
     of_sockets: bool = True
     """It depends or acts on the state of sockets, so it does not apply to tunnels, which have none."""
 
@@ -123,7 +107,8 @@ class Stage(Consumer, Protocol):
 
     def forget(self, token: int) -> None:
         """Drop a connection that has ended."""
+        return
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield every ``SLICE`` connections. :meth:`apply` and :meth:`forget` may come in between."""
-        ...
+        yield from ()

@@ -1,21 +1,25 @@
 """Steers connections by the rules' modes (``mptcp_throttler.steering``): balancing caps, backup flags as effects. Pure.
 
+A backup flag counts as set once the runtime confirms it. Flags that no rule explains, because a rule ended, a path was
+left or an earlier daemon was killed, are taken back. If the kernel refuses one subflow, no other of its connection is
+tried: usually the connection is not under our path manager. The kernel also refuses a subflow that just ended, so a
+refusal holds only as long as a refused subflow exists.
+
 Cost: a connection at rest with little traffic is only compared with its last sample. When data flow again, its steering
 first gets that last sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
-from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering.mode import Action, Crowd, SubflowSample
+from mptcp_throttler.steering.mode import Action, Crowd, Mode
 
 MIN_URGENT_RATE = 100_000
 """Bits/s. A connection that gets less, with nothing waiting, is not urgent."""
@@ -23,64 +27,145 @@ URGENT_SECONDS = 2.0
 """How long a connection stays urgent after data flowed."""
 FIRST_SAMPLES = 2
 """A connection is urgent until it has this many."""
+UNDECIDED_SECONDS = 5.0
+"""How long after a start or a new policy flags wait for the decision on their connection."""
 
 
-class _Crowds:
-    """The crowds, each kept as long as a connection is part of it."""
+@dataclass(frozen=True, slots=True)
+class SetBackup(Effect):
+    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8). The runtime reports the result to
+    ``SteeringStage.confirmed`` or ``BackupFlags.refused``."""
+
+    token: int
+    four_tuple: FourTuple
+    backup: bool
+    rule: str | None = None
+    """The rule that wants it, or that set the flag; None if an earlier daemon set it."""
+
+
+class BackupFlags:
+    """The backup flags that one daemon set on subflows."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
+        self._set: dict[FourTuple, SetBackup] = {}
+        """What takes each flag back."""
+        self._undecided: dict[int, list[FourTuple]] = {}
+        """Flags from an earlier policy or daemon, by token."""
+        self._undecided_until: float | None = None
+        self.to_take_back: set[FourTuple] = set()
+        """Flags that nothing explains, or that wait for the connection's first sample."""
+        self._refused: dict[int, set[FourTuple]] = {}
+        """Subflows whose flag the kernel refused to set, by token."""
 
-    def of(self, path: str, four_tuple: FourTuple) -> Crowd:
-        found = self._known.get((path, four_tuple.remote))
-        if found is None:
-            found = self._known[path, four_tuple.remote] = Crowd()
-        return found
+    @property
+    def unexplained(self) -> Set[FourTuple]:
+        """Subflows that must be sampled because of their flags."""
+        return self.to_take_back.union(*self._undecided.values()) if self._undecided else self.to_take_back
+
+    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
+        """Take over the flags of an earlier daemon."""
+        for each in subflows:
+            if each.made_backup:
+                self._set.setdefault(each.four_tuple, SetBackup(each.token, each.four_tuple, False))
+        self.leave_undecided()
+
+    def leave_undecided(self) -> None:
+        """Keep all flags until their connection is decided, or ``UNDECIDED_SECONDS`` have passed."""
+        self._undecided, self._undecided_until = {}, None
+        self.to_take_back.clear()
+        for four_tuple, flag in self._set.items():
+            self._undecided.setdefault(flag.token, []).append(four_tuple)
+
+    def decide(self, token: int) -> None:
+        """Note the decision on a connection; from now on its flags need an explanation."""
+        self.to_take_back.update(self._set.keys() & self._undecided.pop(token, ()))
+
+    def leave(self, four_tuple: FourTuple) -> None:
+        """Note that the subflow is no longer steered, or differently."""
+        if four_tuple in self._set:
+            self.to_take_back.add(four_tuple)
+
+    def begin(self, samples: Samples) -> None:
+        """Enforce ``UNDECIDED_SECONDS`` (only samples bring the time), and forget subflows without a socket."""
+        if samples.complete:
+            for four_tuple in [each for each in self._set if each not in samples.sockets]:
+                self._unset(four_tuple)
+            refused = {token: {each for each in of if each in samples.sockets} for token, of in self._refused.items()}
+            self._refused = {token: of for token, of in refused.items() if of}
+        if self._undecided_until is None:
+            self._undecided_until = samples.time + UNDECIDED_SECONDS
+        elif samples.time >= self._undecided_until:
+            for token in list(self._undecided):
+                self.decide(token)
+
+    def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
+        """Return the effects that bring the flags of a connection in line with *actions* of *rule*."""
+        # No later call may come for a connection at rest, so decide its flags now.
+        self.decide(token)
+        effects = []
+        for four_tuple, action in actions.items():
+            flag = self._set.get(four_tuple)
+            backup = flag is not None and flag.token == token
+            if backup:
+                self.to_take_back.discard(four_tuple)
+                self._set[four_tuple] = SetBackup(token, four_tuple, False, rule)
+            if action.backup is not backup and not (action.backup and token in self._refused):
+                effects.append(SetBackup(token, four_tuple, action.backup, rule))
+        return effects
+
+    def taken_back(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[SetBackup]:
+        """Return the effects that take back unexplained flags of existing sockets."""
+        return [self._set[each] for each in self.to_take_back if each in sockets]
+
+    def confirmed(self, effect: SetBackup) -> None:
+        self._unset(effect.four_tuple)
+        if effect.backup:
+            self._set[effect.four_tuple] = replace(effect, backup=False)
+
+    def refused(self, effect: SetBackup) -> None:
+        """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
+        if effect.backup:
+            self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
+        else:
+            self._unset(effect.four_tuple)
+
+    def release_all(self) -> Sequence[SetBackup]:
+        """Return the effects that make all subflows regular again, for when the daemon stops."""
+        return list(self._set.values())
+
+    def _unset(self, four_tuple: FourTuple) -> None:
+        self._set.pop(four_tuple, None)
+        self.to_take_back.discard(four_tuple)
 
 
+@dataclass(slots=True, eq=False)
 class _Subflow:
     """The last sample of one steered subflow."""
 
-    __slots__ = ("delivered", "four_tuple", "path", "present")
-
-    def __init__(self, four_tuple: FourTuple, path: str) -> None:
-        self.four_tuple = four_tuple
-        self.path = path
-        self.present: bool | None = None
-        """None until a sample has it or a sweep misses it."""
-        self.delivered = 0
+    four_tuple: FourTuple
+    path: str
+    present: bool | None = None
+    """None until a sample has it or a sweep misses it."""
+    delivered: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Steered:
     """One connection that one rule steers."""
 
-    __slots__ = (
-        "actions",
-        "at_rest",
-        "rule",
-        "sampled",
-        "samples",
-        "skipped",
-        "steer",
-        "steering",
-        "subflows",
-        "urgent_until",
-    )
-
-    def __init__(self, rule: str, steer: Steer) -> None:
-        self.rule = rule
-        self.steer = steer
-        self.steering = steer.kind(steer.paths, steer.given)
-        self.subflows: tuple[_Subflow, ...] = ()
-        self.actions: dict[FourTuple, Action] = {}
-        self.samples = 0
-        """Number of samples since the subflows changed."""
-        self.sampled = 0.0
-        self.urgent_until = float("-inf")
-        self.at_rest = False
-        """Nothing to do unless data flow."""
-        self.skipped = False
-        """``steering`` did not get the last sample."""
+    rule: str
+    steer: Steer
+    steering: Mode
+    subflows: tuple[_Subflow, ...] = ()
+    actions: dict[FourTuple, Action] = field(default_factory=dict)
+    samples: int = 0
+    """Number of samples since the subflows changed."""
+    sampled: float = 0.0
+    urgent_until: float = float("-inf")
+    at_rest: bool = False
+    """Nothing to do unless data flow."""
+    skipped: bool = False
+    """``steering`` did not get the last sample."""
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -89,8 +174,12 @@ class _Steered:
         before = {(each.four_tuple, each.path): each for each in self.subflows}
         self.subflows = tuple([before.get(each) or _Subflow(*each) for each in path_of.items()])
         self.actions = {each: action for each, action in self.actions.items() if each in path_of}
-        self.samples, self.at_rest = 0, False
+        self.begin()
         return True
+
+    def begin(self) -> None:
+        """Count the samples from here: another policy or other subflows are to be steered."""
+        self.samples, self.at_rest = 0, False
 
     def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
         """Take a sample that needs no action; return False, and take nothing, if it needs one."""
@@ -98,18 +187,12 @@ class _Steered:
         moved_at_all = False
         for subflow in self.subflows:
             there = sockets.get(subflow.four_tuple)
-            if there is None:
-                return False
-            tcp = there.tcp
-            if tcp.not_sent or tcp.sacked:
+            if there is None or there.tcp.not_sent or there.tcp.sacked:
                 return False
             moved = there.bytes_acked - subflow.delivered
-            if moved > 0:
-                if moved > limit:
-                    return False
-                moved_at_all = True
-            elif tcp.unacked:
+            if moved > limit or (moved <= 0 and there.tcp.unacked):
                 return False
+            moved_at_all = moved_at_all or moved > 0
         if moved_at_all:
             for subflow in self.subflows:
                 subflow.delivered = sockets[subflow.four_tuple].bytes_acked
@@ -117,13 +200,13 @@ class _Steered:
         self.samples += 1
         return True
 
-    def observe(self, samples: Samples, crowds: _Crowds) -> None:
-        now = samples.time
+    def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
         if self.skipped:
-            self.steering.observe(
-                self.sampled,
-                [SubflowSample(each.four_tuple, each.path, self.sampled, each.delivered, 0) for each in self.subflows],
-            )
+            last = [
+                (each.path, KernelSubflow(0, each.four_tuple, False, None, None, False, self.sampled, each.delivered))
+                for each in self.subflows
+            ]
+            self.steering.observe(self.sampled, last, {})
             self.skipped = False
         taken = []
         flowing = False
@@ -132,24 +215,15 @@ class _Steered:
             if there is None:
                 subflow.present = False
                 continue
-            delivered, tcp = there.delivered, there.tcp
+            delivered = there.delivered
             moved = delivered - subflow.delivered if subflow.present else 0
-            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
+            flowing = flowing or there.tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
             subflow.delivered, subflow.present = delivered, True
-            taken.append(
-                SubflowSample(
-                    subflow.four_tuple,
-                    subflow.path,
-                    there.read,
-                    delivered,
-                    tcp.not_sent,
-                    tcp.unacked,
-                    tcp.rtt / 1e6,
-                )
-            )
-        there_too = {each.path: crowds.of(each.path, each.four_tuple) for each in taken}
-        self.actions = self.steering.observe(now, taken, there_too)
-        self.sampled = min([each.read for each in taken], default=now)
+            taken.append((subflow.path, there))
+        # A crowd exists as long as a connection is part of it.
+        there_too = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
+        self.actions = self.steering.observe(samples.time, taken, there_too)
+        self.sampled = min([each.read for _, each in taken], default=samples.time)
         self.samples += 1
         if flowing:
             self.urgent_until = self.sampled + URGENT_SECONDS
@@ -170,20 +244,20 @@ class SteeringStage(Stage):
         self._connections: dict[int, _Steered] = {}
         self._sampled = Sampled()
         self._urgent: set[int] = set()
-        self._flags = BackupFlags()
-        self._crowds = _Crowds()
+        self.flags = BackupFlags()
+        self._crowds: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
+        """By path and the client's address."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
         self._dry_run = policy.dry_run
         for connection in self._connections.values():
-            connection.samples, connection.at_rest = 0, False
+            connection.begin()
         self._urgent |= self._connections.keys()
-        self._flags.leave_undecided()
+        self.flags.leave_undecided()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the caps that balance loads and the reasons of steered subflows."""
-        del now
         token = connection.token
         rule, path_of = steered(verdicts)
         if rule is None or rule.steer is None:
@@ -192,12 +266,13 @@ class SteeringStage(Stage):
         known = self._connections.get(token)
         if known is None or known.steer != rule.steer:
             self.forget(token)
-            known = self._connections[token] = _Steered(rule.name, rule.steer)
+            mode = rule.steer.kind(rule.steer.paths, rule.steer.given)
+            known = self._connections[token] = _Steered(rule.name, rule.steer, mode)
         known.rule = rule.name  # another policy may have the same mode under another name
         before = known.subflows
         if known.set_subflows(path_of):
             self._stop_sampling(token, before)
-            self._sampled.add(token, path_of)
+            self._sampled |= dict.fromkeys(path_of, token)
             self._urgent.add(token)
         return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
 
@@ -219,7 +294,7 @@ class SteeringStage(Stage):
 
     def forget(self, token: int) -> None:
         """Drop connection *token*, which has ended or is no longer steered."""
-        self._flags.decide(token)
+        self.flags.decide(token)
         known = self._connections.pop(token, None)
         if known is not None:
             known.steering.leave()
@@ -229,29 +304,26 @@ class SteeringStage(Stage):
     def _stop_sampling(self, token: int, subflows: Collection[_Subflow]) -> None:
         self._sampled.remove(token, [each.four_tuple for each in subflows])
         for each in subflows:
-            self._flags.leave(each.four_tuple)
+            self.flags.leave(each.four_tuple)
 
-    def watched(self) -> Collection[FourTuple]:
+    def watched(self) -> Set[FourTuple]:
         """Return all subflows that are steered or have an unexplained flag."""
-        unexplained, steered_ones = self._flags.unexplained, self._sampled.four_tuples
-        return steered_ones | set(unexplained) if unexplained else steered_ones
+        unexplained = self.flags.unexplained
+        return self._sampled.keys() | unexplained if unexplained else self._sampled.keys()
 
-    def urgent(self) -> Collection[FourTuple]:
+    def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and those whose flag must go."""
-        found = set(self._flags.to_take_back)
+        found = set(self.flags.to_take_back)
         for token in self._urgent:
             found.update([each.four_tuple for each in self._connections[token].subflows])
         return found
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*, a slice at a time; yield the connections whose actions changed, and the flags to set."""
-        now, sockets, complete, _ = samples
-        urgent = self._urgent
+        sockets, urgent = samples.sockets, self._urgent
         changed: list[int] = []
         effects: list[Effect] = []
-        if complete:
-            self._flags.forget_gone(sockets)
-        self._flags.begin(now)
+        self.flags.begin(samples)
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             if not number % SLICE:
                 yield Outcome(changed, effects)
@@ -259,11 +331,11 @@ class SteeringStage(Stage):
             connection = self._connections.get(token)
             if connection is None:
                 continue  # it ended between two slices
-            if connection.at_rest and connection.rest(sockets, now):
+            if connection.at_rest and connection.rest(sockets, samples.time):
                 if token in urgent and not connection.urgent:
                     urgent.discard(token)
                 continue
-            if not complete and any(
+            if not samples.complete and any(
                 each.present is not False and each.four_tuple not in sockets for each in connection.subflows
             ):
                 continue  # a partial sample that lacks a subflow believed to exist
@@ -273,35 +345,27 @@ class SteeringStage(Stage):
             if before != connection.actions:
                 changed.append(token)
             if connection.steer.kind.sets_backup and not self._dry_run:
-                wanted = self._flags.wanted(token, connection.actions, connection.rule)
+                wanted = self.flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted
-        effects += self._flags.taken_back(sockets, self._may_explain)
+        for flag in self.flags.taken_back(sockets):
+            connection = self._connections.get(flag.token)
+            if connection is None or connection.samples:  # otherwise its first sample, yet to come, may explain it
+                effects.append(flag)
         yield Outcome(changed, effects)
-
-    def _may_explain(self, token: int) -> bool:
-        """Return whether the connection's first sample is yet to come."""
-        connection = self._connections.get(token)
-        return connection is not None and connection.samples == 0
 
     def confirmed(self, effect: SetBackup) -> None:
         """Note that the kernel carried out *effect*."""
-        self._flags.confirmed(effect, explained=self._sampled.is_of(effect.token, effect.four_tuple))
-
-    def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
-        self._flags.refused(effect)
+        self.flags.confirmed(effect)
+        if self._sampled.get(effect.four_tuple) != effect.token:
+            self.flags.leave(effect.four_tuple)  # it is steered no more
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags that an earlier daemon left; those that no rule explains are taken back later."""
-        self._flags.adopt(subflows)
+        self.flags.adopt(subflows)
         for token, connection in self._connections.items():
-            self._flags.decide(token)
-            connection.samples, connection.at_rest = 0, False
-
-    def release_all(self) -> Sequence[SetBackup]:
-        """Return the effects that make all subflows regular again, for when the daemon stops."""
-        return self._flags.release_all()
+            self.flags.decide(token)
+            connection.begin()
 
 
 def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:

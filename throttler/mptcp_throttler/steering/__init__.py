@@ -1,4 +1,4 @@
-"""The steering modes, each a file in ``modes``: they spread a connection's data over its paths. Pure.
+"""The steering modes: they spread a connection's data over its paths. Pure.
 
 A mode defines its keys under ``steer``; ``stages.steering`` gives it samples and carries out its actions.
 """

@@ -1,23 +1,21 @@
 """The base class of steering modes, and the load of one connection on one path. Pure.
 
-Times are in seconds of any one clock, rates in bits/s. Samples may be 0.1 s or several seconds apart: a rate is taken
-over its window, or over the last interval if that is longer.
+Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
+is taken over its window, or over the last interval if that is longer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from math import exp
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf
 from typing import Any, ClassVar, NamedTuple
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW = 1.0, 0.5
-"""Seconds."""
-KEPT_SECONDS = 10.0
-"""The longest window of a rate."""
+RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
+"""Seconds: the usual window of a rate, the shortest and the longest."""
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that it takes to send the waiting data; below this a path is not full."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
@@ -33,26 +31,9 @@ BACK_AFTER = 0.5
 MEMORY = 60.0
 """Seconds in which a baseline falls to 1/e."""
 WAITING_SETTLES = 1.0
-"""Seconds."""
+"""Seconds for which little or much must wait."""
 MIN_CAP = 256_000
 """Bits/s; no mode caps a path to less."""
-
-
-class SubflowSample(NamedTuple):
-    """One active subflow at one moment."""
-
-    four_tuple: FourTuple
-    path: str
-    read: float
-    """Monotonic seconds."""
-    delivered: int
-    """Bytes that arrived since the subflow began."""
-    not_sent: int
-    """Bytes assigned and not sent."""
-    unacked: int = 0
-    """Segments sent and not acknowledged."""
-    rtt: float = 0.0
-    """Seconds."""
 
 
 class Action(NamedTuple):
@@ -64,16 +45,12 @@ class Action(NamedTuple):
     reason: str
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Crowd:
     """The load of all steered connections of one client on one path."""
 
-    __slots__ = ("__weakref__", "rate", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        """Bytes."""
-        self.rate = 0
-        """Bits/s."""
+    waiting: int = 0
+    rate: int = 0
 
 
 class PathLoad:
@@ -87,45 +64,42 @@ class PathLoad:
         self.baseline = 0.0
         """What it once gave, bits/s."""
         self.waiting = 0
-        """Bytes."""
         self._crowd, self._told = Crowd(), (0, 0)
         """This connection's part of the crowd: waiting bytes, bits/s."""
-        self._rtt = 0.0
         self.read = 0.0
         """Time of the last read: in a sweep, seconds apart from that of another path."""
         self._alive = 0.0
         """When data last arrived, or nothing was outstanding."""
         self._empty_since: float | None = None
         """Since when nothing is outstanding."""
-        self._idled = self._waited = self._emptied = float("-inf")
+        self._idled = self._waited = self._emptied = -inf
         """When little waited last, when much did, and when at most a piece did."""
-        self.silent = float("-inf")
-        """When :attr:`gives_nothing` last held."""
+        self.silent = -inf
+        """When it last gave nothing, though data were outstanding."""
         self.lost = False
 
-    def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
-        there = list(samples)
+    def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
         read = self.read = max((each.read for each in there), default=now)
-        carried = self._carried
-        for each in there:
-            self._carried += max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered))
-        self._delivered = {each.four_tuple: each.delivered for each in there}
-        self.waiting = sum(each.not_sent for each in there)
-        outstanding = any(each.unacked for each in there)
-        self._rtt = max((each.rtt for each in there), default=0.0)
-        if not outstanding or self._carried > carried:
+        before, self._delivered = self._delivered, {each.four_tuple: each.delivered for each in there}
+        moved = sum(max(0, octets - before.get(each, octets)) for each, octets in self._delivered.items())
+        self._carried += moved
+        self.waiting = sum(each.tcp.not_sent for each in there)
+        outstanding = any(each.tcp.unacked for each in there)
+        if not outstanding or moved:
             self._alive = read
         if outstanding or not there:
             self._empty_since = None
         elif self._empty_since is None:
             self._empty_since = read
-        before = self._marks[-1][0] if self._marks else read
+        passed = read - self._marks[-1][0] if self._marks else 0.0
         self._marks.append((read, self._carried))
         while len(self._marks) > 2 and self._marks[1][0] <= read - KEPT_SECONDS:
             del self._marks[0]
         rate = self.rate(RATE_WINDOW)
-        self.baseline = max(rate, self.baseline * exp((before - read) / MEMORY))
-        if self.gives_nothing:
+        self.baseline = max(rate, self.baseline * exp(-passed / MEMORY))
+        # Outstanding data do not arrive on a path that used to work.
+        lost_after = max(LOST_AFTER, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in there), default=0.0))
+        if there and self.baseline > MIN_CAP and read - self._alive >= lost_after:
             self.silent = now
         if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
             self._waited = read
@@ -136,14 +110,13 @@ class PathLoad:
 
     def tell(self, crowd: Crowd | None) -> None:
         """Update this connection's part of *crowd*, or of the present one."""
-        waiting, rate = self._told
-        self._crowd.waiting -= waiting
-        self._crowd.rate -= rate
+        self._crowd.waiting -= self._told[0]
+        self._crowd.rate -= self._told[1]
         self._crowd = crowd or self._crowd
         flows = self.present and self._empty_since is None
-        waiting, rate = self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
-        self._crowd.waiting += waiting
-        self._crowd.rate += rate
+        self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
+        self._crowd.waiting += self._told[0]
+        self._crowd.rate += self._told[1]
 
     def leave(self) -> None:
         self._delivered = {}
@@ -164,35 +137,24 @@ class PathLoad:
         return self.read - self._idled >= WAITING_SETTLES
 
     @property
-    def gives_nothing(self) -> bool:
-        """Whether outstanding data do not arrive on a path that used to work."""
-        silent = self.read - self._alive
-        return self.present and self.baseline > MIN_CAP and silent >= max(LOST_AFTER, LOST_ROUND_TRIPS * self._rtt)
-
-    @property
     def well_again(self) -> bool:
         """Whether all outstanding data arrived, or the subflows are gone."""
         return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
 
-    def _over(self, window: float) -> tuple[float, float]:
-        """Return seconds and bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
+    def carried(self, window: float) -> float:
+        """Return the bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
         after = self._marks[-1]
-        now, begin = after[0], after[0] - window
+        begin = after[0] - window
         for mark in reversed(self._marks):
             if mark[0] <= begin:
                 part = (begin - mark[0]) / (after[0] - mark[0])
-                return window, self._carried - mark[1] - part * (after[1] - mark[1])
+                return self._carried - mark[1] - part * (after[1] - mark[1])
             after = mark
-        return now - after[0], self._carried - after[1]
-
-    def carried(self, window: float) -> float:
-        """Return the bytes of the last *window* seconds."""
-        return self._over(window)[1]
+        return self._carried - after[1]
 
     def rate(self, window: float) -> float:
         """Return the bits/s of the last *window* seconds."""
-        seconds, octets = self._over(window)
-        return 8 * octets / max(seconds, MIN_WINDOW)
+        return 8 * self.carried(window) / max(min(window, self._marks[-1][0] - self._marks[0][0]), MIN_WINDOW)
 
     @property
     def full(self) -> bool:
@@ -200,11 +162,10 @@ class PathLoad:
         of many small downloads has little waiting."""
         if not self.present:
             return False
-        crowd = self._crowd
-        if crowd.waiting > self.waiting and crowd.waiting >= max(SURELY_WAITING, MIN_WAITING * crowd.rate / 8):
-            return True
-        # With a short round trip the kernel holds no more than this.
-        if self.read - self._emptied >= SURELY_FULL:
+        all_waiting = self._crowd.waiting
+        crowded = all_waiting > self.waiting and all_waiting >= max(SURELY_WAITING, MIN_WAITING * self._crowd.rate / 8)
+        # With a short round trip the kernel holds no more than a piece.
+        if crowded or self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
         seconds = MIN_WAITING if rate >= BUSY * self.baseline else MUCH_WAITING
@@ -222,30 +183,27 @@ class Mode(ABC):
     """Its keys under ``steer`` as pydantic fields: type and ``Field``. Texts, list items and mapping keys are names of
     paths, in the order of preference."""
     spreads: ClassVar[bool] = True
-    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on."""
+    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on: none is ever made."""
     sets_backup: ClassVar[bool] = False
     """Whether it uses the backup flag (RFC 8684, 3.3.8)."""
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         """Steer among *paths*; *given* has the values of ``keys``."""
-        del given
         self._paths = {name: PathLoad() for name in paths}
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
         """Raise ValueError, with a sentence for the operator, if the values of its keys are inconsistent."""
-        del given
+        return
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
         """Return *given* as text for people: ``wifi, then lte``."""
-        del given
         return ""
 
     @classmethod
     def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
         """Return the role of *path* as text for people, while subflows are on the paths *there*."""
-        del given, path, there
         return ""
 
     @property
@@ -254,14 +212,14 @@ class Mode(ABC):
         return True
 
     def observe(
-        self, now: float, samples: Sequence[SubflowSample], crowds: Mapping[str, Crowd] = MappingProxyType({})
+        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
     ) -> dict[FourTuple, Action]:
         """Take samples of all active subflows on the steered paths; return their actions. *crowds*: by path."""
         for name, path in self._paths.items():
-            path.observe(now, [each for each in samples if each.path == name])
+            path.observe(now, [each for on, each in samples if on == name])
             path.tell(crowds.get(name))
         self.decide(now)
-        return {each.four_tuple: self.action(each.path) for each in samples}
+        return {each.four_tuple: self.action(path) for path, each in samples}
 
     def leave(self) -> None:
         """Drop the connection, which has ended or is no longer steered."""

@@ -253,7 +253,7 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
     """Return the accounts of the budgets that meter *connection*."""
     metering = _metering(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
-    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, clients)
+    rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, clients)
     return [_own_budget(each) for each in rows if each["name"] in metering]
 
 
@@ -269,7 +269,7 @@ def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget
         for each in policy.budgets.values()
         if each.per_client and each.name in names
     }
-    rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts()), snapshot.now, {text})
+    rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts.used), snapshot.now, {text})
     return [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
 
 

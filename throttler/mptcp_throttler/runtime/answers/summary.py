@@ -81,7 +81,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
-    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts(), snapshot.now, MAX_BUDGETS)
+    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
         **snapshot.common,
@@ -278,7 +278,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     else:
         shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
     owners = {address_text(address) or "": client for client in shown for address in client.addresses}
-    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts(), snapshot.now, owners.keys()):
+    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, owners.keys()):
         if row["client"] is not None:
             owners[row["client"]].budgets.append(row)
     return {
@@ -293,7 +293,7 @@ def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> 
     """Return first the clients that used most of their own budget, connected or not; then the others."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
-    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts(), snapshot.now, most)
+    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
     owners = {address: client for client in found.values() for address in client.addresses}
     shown: dict[bytes, _Client] = {}
     for row in rows:

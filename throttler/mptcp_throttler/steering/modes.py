@@ -1,0 +1,372 @@
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest means that works. Pure.
+
+*active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup subflow when
+no other is usable. It would return at the first sign of life from the active path, which must then retransmit all its
+losses, so that nothing would arrive for seconds. So a path is lost when outstanding data do not arrive for
+``LOST_AFTER``. It is backup and the next path regular until nothing is outstanding on it for ``BACK_AFTER``.
+
+*waterfall*: a path is used while all paths before it are full or gone. Lost paths are treated as above. A path opens
+(its subflows become regular) when all paths before it had data waiting for ``FULL_AFTER``, of this connection or of its
+client's crowd. It closes when the paths before it could have carried everything for ``CLOSE_AFTER``; what a lost path
+once gave does not count. The kernel's scheduler would give most to the path with the shortest queue, so the last open
+path is capped to the overflow (:class:`Overflow`). A further path opens only if that one has no cap, because the path
+itself gives no more.
+
+*load-balancing*: bytes are shared by weight. The caps are shares of a measure. If data wait, the path that carries
+least for its weight sets the measure and the others are capped. If nothing waits on an uncapped path, the measure is
+the sum of what the paths carry, and every path is capped a little above its share. The kernel's scheduler gives idle
+paths data in proportion to their pacing rates, which follow the caps. A small correction makes up for what the last
+``KEPT_SECONDS`` lack. A path that gives next to nothing takes no part, because it would slow the others down. A lost
+path drops out at once, and returns when the window of the measure no longer includes the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from mptcp_common.fields import Name, between
+from mptcp_throttler.steering.mode import KEPT_SECONDS, MIN_CAP, MIN_WINDOW, RATE_WINDOW, Action, Mode, PathLoad
+
+FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
+"""Seconds."""
+SPARE = 0.85
+"""Fraction of its baseline that a path is trusted to carry."""
+USED = 0.7
+"""A path that carries this fraction of its cap would carry more without it."""
+STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25
+"""Between two changes of a cap; the second for an overflow's until it was first too high."""
+FIRST_OVERFLOW = 0.5
+"""Cap of a newly opened path, as a fraction of what the paths before it give."""
+FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
+"""Growth factor until the cap was first too high; first factor after that; exponent for each further factor. Noise
+changes the cap little, and lasting demand is met within seconds."""
+FALL = 0.7
+"""Lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``."""
+DRAINS, FAST_DRAINS = 0.05, 0.3
+"""The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
+LEFT = 0.97
+"""The last path gets what exceeds this fraction of what the paths before it give."""
+
+WINDOW = 2.0
+"""Seconds over which rates are taken. BBR's stop of 0.2 s every ten seconds (PROBE_RTT) must not change the measure."""
+FIRST_AFTER = 0.6
+"""Seconds from the first sample to the first cap."""
+HEADROOM = 1.03
+"""Margin above a share, so that a path that could carry more shows it."""
+ROOM = 1.35
+"""Measure while nothing waits, as a multiple of what all paths carry."""
+MAX_CORRECTION = 0.25
+"""Fraction of a share."""
+MIN_PART = 0.05
+"""A path below this fraction of its baseline takes no part."""
+SETTLED = 0.02
+"""A cap stays if the new one differs by at most this fraction."""
+MOST_WEIGHT: Final = 1000
+
+
+class ActiveStandby(Mode):
+    """Uses one path at a time."""
+
+    names: ClassVar[tuple[str, ...]] = ("active-standby",)
+    meaning = "active-standby: the standby path is used while the active one is unusable"
+    keys: ClassVar = {
+        "active": (
+            Name | None,
+            Field(None, description="With active-standby: the path that is used.", examples=["wifi"]),
+        ),
+        "standby": (
+            Name | None,
+            Field(None, description="With active-standby: the path in reserve.", examples=["lte"]),
+        ),
+    }
+    sets_backup = True
+    first, reserve = "active", "standby"
+    """Names in reasons for the first path, and for paths that are not open."""
+
+    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
+        super().__init__(paths, given)
+        self._order = tuple(paths)
+        self._open: tuple[str, ...] = ()
+        """Paths with regular subflows, in order."""
+
+    @classmethod
+    def words(cls, given: Mapping[str, Any]) -> str:
+        return f"{given['active']}, then {given['standby']}"
+
+    @classmethod
+    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
+        return "first" if path == there[0] else "backup"
+
+    @property
+    def at_rest(self) -> bool:
+        return len(self._open) < 2 and not any(path.lost for path in self._paths.values())
+
+    def decide(self, now: float) -> None:
+        """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
+        present = [name for name, path in self._paths.items() if path.present]
+        for name, path in self._paths.items():
+            if path.lost:
+                path.lost = not path.well_again
+            elif path.silent == now:
+                # With no other path there is nothing to decide.
+                path.lost = any(not self._paths[other].lost for other in present if other != name)
+        usable = [name for name in present if not self._paths[name].lost] or present
+        before = self._open
+        self._open = tuple([name for name in usable if name in before or name == usable[0]])
+        self.follow(now, usable, before)
+
+    def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
+        """Open or close further *usable* paths; the paths *before* were open."""
+        self._open = self._open[:1]
+
+    def action(self, path: str) -> Action:
+        if self._paths[path].lost:
+            return Action(path not in self._open, None, "gives nothing")
+        if path not in self._open:
+            return Action(True, None, self.reserve)
+        if path == self._order[0]:
+            return Action(False, None, self.first)
+        if any(each.lost or not each.present for each in self._before(path)):
+            return Action(False, None, "stands in")
+        return Action(False, self.cap(path), "the ones before are full")
+
+    def cap(self, path: str) -> int | None:
+        """Return the cap, bits/s, of an open *path* after others that all work."""
+        return None
+
+    def _before(self, name: str) -> list[PathLoad]:
+        return [self._paths[each] for each in self._order[: self._order.index(name)]]
+
+
+@dataclass(slots=True)
+class Overflow:
+    """The cap of the last open path.
+
+    While the paths before it are full the cap grows: it doubles until it was first too high, then grows slowly at
+    first, or at once by the growth of the backlog. It stays while the backlog drains. It falls to what the others leave
+    when they are not full and carry less than before. It goes when the path itself gives no more.
+    """
+
+    cap: int | None = None
+    _growth: float = FAST_GROWTH
+    _set_at: float = -inf
+    _waiting: int = 0
+    """Bytes waiting on the paths before it at ``_set_at``."""
+    _unused: bool = False
+    """At ``_set_at`` the path gave less than its cap."""
+
+    def begin(self, now: float, before: Sequence[PathLoad]) -> None:
+        """Cap a newly opened path; the paths *before* it are full."""
+        self.cap = max(MIN_CAP, round(FIRST_OVERFLOW * sum(each.baseline for each in before)))
+        self._growth, self._set_at, self._unused = FAST_GROWTH, now, False
+        self._waiting = sum(each.waiting for each in before)
+
+    def adjust(self, now: float, path: PathLoad, before: Sequence[PathLoad]) -> None:
+        """Set the cap of *path* by its load and that of the paths *before* it."""
+        fast = self._growth == FAST_GROWTH
+        seconds = now - self._set_at
+        if seconds < (FAST_STEP_SECONDS if fast else STEP_SECONDS):
+            return
+        given, waiting = sum(each.baseline for each in before), sum(each.waiting for each in before)
+        carried, rate = sum(each.rate(MIN_WINDOW) for each in before), path.rate(MIN_WINDOW)
+        more_waits = 8 * (waiting - self._waiting) / seconds
+        # The origin's rate is what all paths carry plus the growth of the backlog.
+        needed = rate + carried + more_waits - LEFT * given
+        unused_before, self._unused = self._unused, self.cap is not None and rate < USED * self.cap
+        self._set_at, self._waiting = now, waiting
+        if not all(each.full for each in before):
+            if self.cap is None or carried < LEFT * given:
+                former = rate if self.cap is None else self.cap
+                left = max(MIN_CAP, round(max(needed, FALL ** (seconds / STEP_SECONDS) * former)))
+                self.cap = left if self.cap is None else min(self.cap, left)
+                self._growth = GROWTH
+        elif self._unused:
+            self.cap = None if unused_before else self.cap
+        elif self.cap is not None and more_waits > -given * (FAST_DRAINS if fast else DRAINS):
+            self.cap = round(max(self._growth * self.cap, min(needed, FAST_GROWTH * self.cap)))
+            self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
+
+
+class Waterfall(ActiveStandby):
+    """Opens a path when the paths before it are full."""
+
+    names = ("priority-based", "waterfall")
+    meaning = "waterfall, which 3GPP calls priority-based: a path is used while those before it are full or gone"
+    keys: ClassVar = {
+        "order": (
+            list[Name] | None,
+            Field(
+                None,
+                min_length=2,
+                description="With waterfall (priority-based): paths, the cheapest or most preferred first.",
+                examples=[["wifi", "lte"]],
+            ),
+        )
+    }
+    first, reserve = "first", "in reserve"
+
+    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
+        super().__init__(paths, given)
+        self._since: float | None = None
+        """Since when all open paths are full, or one less is enough."""
+        self._overflow = Overflow()
+
+    @classmethod
+    def words(cls, given: Mapping[str, Any]) -> str:
+        return ", then ".join(given["order"])
+
+    @property
+    def at_rest(self) -> bool:
+        return super().at_rest and self._since is None and self._overflow.cap is None
+
+    def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
+        if self._open != before:
+            self._since = None
+        else:
+            self._open_or_close(now, usable)
+        last = self._open[-1] if self._open else self._order[0]
+        earlier = self._before(last)
+        works = bool(earlier) and all(path.present and not path.lost for path in earlier)
+        if not works or before[-1:] != (last,):
+            self._overflow.cap = None
+        if works and last not in before:
+            self._overflow.begin(now, earlier)
+        elif works:
+            self._overflow.adjust(now, self._paths[last], earlier)
+
+    def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
+        opened = [self._paths[name] for name in self._open]
+        fewer = opened[:-1]
+        closed = [name for name in usable if name not in self._open]
+        total = sum(path.rate(RATE_WINDOW) for path in opened)
+        # During an upload the paths have no baseline, which would keep all of them open.
+        trusted = max(MIN_CAP, SPARE * sum(path.baseline for path in fewer))
+        if closed and all(path.full for path in opened) and self._overflow.cap is None:
+            wanted, after = {*self._open, closed[0]}, FULL_AFTER
+        elif fewer and not any(path.full for path in fewer) and total < trusted:
+            wanted, after = set(self._open[:-1]), CLOSE_AFTER
+        else:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= after:
+            self._open, self._since = tuple([name for name in usable if name in wanted]), None
+
+    def cap(self, path: str) -> int | None:
+        return self._overflow.cap if path == self._open[-1] else None
+
+
+class LoadBalancing(Mode):
+    """Gives each path its share of the bytes."""
+
+    names = ("load-balancing",)
+    meaning = "load-balancing: bytes are shared by weight"
+    keys: ClassVar = {
+        "weights": (
+            dict[Name, Annotated[int, between(1, MOST_WEIGHT)]] | None,
+            Field(
+                None,
+                description="With load-balancing: each path's share of the bytes; they need not add up to 100.",
+                examples=[{"ethernet": 70, "wifi": 30}],
+                json_schema_extra={"additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT}},
+            ),
+        )
+    }
+
+    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
+        super().__init__(paths, given)
+        self._weights: dict[str, int] = given["weights"]
+        self._caps: dict[str, int] = {}
+        self._set_at = -inf
+        self._began = inf
+        self._slack = False
+        """The paths carry all there is to send."""
+
+    @classmethod
+    def check(cls, given: Mapping[str, Any]) -> None:
+        if len(given["weights"]) < 2:
+            raise ValueError("weights has one path only; there is nothing to balance")
+
+    @classmethod
+    def words(cls, given: Mapping[str, Any]) -> str:
+        return ", ".join(f"{path} {weight}" for path, weight in given["weights"].items())
+
+    @classmethod
+    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
+        return f"weight {given['weights'][path]}"
+
+    @property
+    def at_rest(self) -> bool:
+        return not self._caps and not any(path.lost for path in self._paths.values())
+
+    def action(self, path: str) -> Action:
+        if self._paths[path].lost:
+            return Action(False, None, "gave nothing: no share for now")
+        share = 100 * self._weights[path] / sum(self._weights.values())
+        return Action(False, self._caps.get(path), f"{share:.0f} % of the bytes")
+
+    def decide(self, now: float) -> None:
+        self._began = min(self._began, now)
+        for path in self._paths.values():
+            lost = now - path.silent < WINDOW
+            if lost != path.lost:
+                path.lost, self._set_at = lost, -inf
+        if now - self._began < FIRST_AFTER or now - self._set_at < STEP_SECONDS:
+            return
+        self._set_at = now
+        part = {
+            name: path
+            for name, path in self._paths.items()
+            if path.present and not path.lost and path.rate(WINDOW) > MIN_PART * path.baseline
+        }
+        self._caps = self._balanced(part) if len(part) > 1 else {}
+
+    def _balanced(self, part: Mapping[str, PathLoad]) -> dict[str, int]:
+        weights = sum(self._weights[name] for name in part)
+        share = {name: self._weights[name] / weights for name in part}
+        least, measure = self._measure(part, share)
+        carried = {name: path.carried(KEPT_SECONDS) for name, path in part.items()}
+        all_carried = sum(carried.values()) or 1
+        caps = {}
+        for name in part:
+            if name == least:
+                continue
+            lacks = (share[name] - carried[name] / all_carried) / share[name]
+            correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, lacks))
+            rate = max(MIN_CAP, round(measure * share[name] * (1 + correction)))
+            before = self._caps.get(name)
+            caps[name] = before if before is not None and abs(rate - before) <= SETTLED * before else rate
+        return caps
+
+    def _measure(self, part: Mapping[str, PathLoad], share: Mapping[str, float]) -> tuple[str | None, float]:
+        """Return the uncapped path that sets the measure, None if all are capped; and the measure, bits/s."""
+        rate = {name: path.rate(WINDOW) for name, path in part.items()}
+        # A path held back by its cap could give more, so it does not set the measure.
+        free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
+        waited_for = any(part[name].is_waited_for for name in free)
+        self._slack = not waited_for if self._slack else all(part[name].idles for name in free)
+        if self._slack:
+            # The shorter window follows growth; the longer one ignores pauses.
+            present = sum(path.rate(MIN_WINDOW) for path in part.values())
+            return None, ROOM * max(present, sum(rate.values()))
+        least = min(free or part, key=lambda name: rate[name] / share[name])
+        return least, HEADROOM * rate[least] / share[least]
+
+
+class SmallestDelay(Mode):
+    """Does nothing."""
+
+    names = ("smallest-delay",)
+    meaning = "smallest-delay: the kernel's own scheduler, without interference"
+    spreads = False
+
+
+MODES: Final[tuple[type[Mode], ...]] = (ActiveStandby, Waterfall, LoadBalancing, SmallestDelay)
+BY_NAME: Final = {mode.names[0]: mode for mode in MODES} | {name: mode for mode in MODES for name in mode.names[1:]}
+"""By 3GPP's names first, then by other names."""
