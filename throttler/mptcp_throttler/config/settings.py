@@ -128,42 +128,41 @@ class SettingsSection(Section):
 
     interfaces: list[Interface] = Field(
         min_length=1,
-        description="The interfaces that carry the clients' subflows. The throttler captures on them and shapes "
-        "what leaves by them.",
+        description="Interfaces that carry the clients' subflows. Of two that lie on each other (VLAN, bridge, bond),"
+        " only one.",
         examples=[["wan0"]],
     )
     listen_ports: list[Annotated[int, between(1, 65535)]] = Field(
         default=list(_OURS.listen_ports),
         min_length=1,
-        description="The ports that the proxy listens on; other traffic is left alone.",
+        description="Ports on which the proxy listens; other traffic is left alone. Ports of `ip mptcp endpoint` are "
+        "added.",
         examples=[[3128]],
     )
     tunnel_ports: list[Annotated[int, between(1, 65535)]] = Field(
         default=[],
-        description="The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under "
-        "the policy, too.",
+        description="Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy.",
         examples=[[51820]],
     )
     tunnel_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-tunnel/status.sock",
-        description="The Unix socket at which mptcp-tunnel answers.",
+        description="The Unix socket of `mptcp-tunnel`.",
         examples=["/run/mptcp-tunnel/status.sock"],
     )
     policy: Annotated[str, Parsed(file_path, _PATH)] = Field(
-        description="The policy file. A relative path starts at the directory of this file.",
+        description="The policy file, relative to the directory of this file.",
         examples=["policy.yaml"],
     )
     netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(
         default="auto",
-        description="What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
+        description="What marks packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
         examples=["nftables"],
     )
     mark_mask: Annotated[
         int, Parsed(_mask, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": _WORD}, _HEXADECIMAL]})
     ] = Field(
         default=_OURS.mark_mask,
-        description="The bits of the packet mark that are the throttler's; the others stay as they are. "
-        "Contiguous, and enough to number the policy's rules from 1. Default: 0x00ff0000.",
+        description="Bits of the packet mark for the throttler: adjacent, and enough to number the rules from 1.",
         examples=["0x00ff0000"],
         json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"},
     )
@@ -171,7 +170,7 @@ class SettingsSection(Section):
         int, Parsed(_major, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 0xFFFE}, _HEXADECIMAL]})
     ] = Field(
         default=_OURS.htb_major,
-        description="The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50.",
+        description="The major number of the root qdisc, 0x0001 to 0xfffe.",
         examples=["0x4d50"],
         json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"},
     )
@@ -182,18 +181,18 @@ class SettingsSection(Section):
     )
     status_group: Annotated[str, Parsed(_group, _GROUP)] | None = Field(
         default=None,
-        description="The group whose members may ask for the status. Left out: the daemon's own group, which is "
-        "mptcp-throttler where its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit).",
+        description="The group whose members may ask for the status; the daemon must be a member "
+        "(`SupplementaryGroups=`). Default: the daemon's own, `mptcp-throttler`.",
         examples=["adm"],
     )
     state_directory: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-throttler",
-        description="Where the throttler notes what it replaced, so as to put it back after a crash.",
+        description="Records what to restore after a crash.",
         examples=["/run/mptcp-throttler"],
     )
     ledger: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
         default="/var/lib/mptcp-throttler/ledger.sqlite",
-        description="The database of what was used of the policy's budgets; it outlives restarts.",
+        description="The database of what budgets have used.",
         examples=["/var/lib/mptcp-throttler/ledger.sqlite"],
     )
     gso_max_size: Annotated[
@@ -210,23 +209,23 @@ class SettingsSection(Section):
         ),
     ] = Field(
         default="auto",
-        description="The largest segment handed to the interfaces at once; it bounds the delay that a low cap "
-        "adds. auto: from the lowest cap of the policy; keep: leave the interfaces as they are; or bytes.",
+        description="The largest segment given to the interfaces at once. auto: by the lowest cap; keep: unchanged; "
+        "or bytes.",
         examples=["auto", 4500],
     )
     verify_interval: Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})] = Field(
         default=10.0,
-        description="Seconds between two comparisons of what should be in the kernel with what is.",
+        description="Seconds between comparisons of the kernel's state with the intended state.",
         examples=[10],
     )
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(
         default=65536,
-        description="How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many "
-        "as there is room left for; what it opens beyond them is closed.",
+        description="Connections tracked. A client (IPv4 address or IPv6 /64) may have as many as there is room left;"
+        " the kernel closes others.",
         examples=[65536],
     )
     log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(
-        default="info", description="The least important messages that are logged.", examples=["debug"]
+        default="info", description="The least important messages logged.", examples=["debug"]
     )
 
 

@@ -196,39 +196,38 @@ class When(Section):
 
     min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
-        description="The connection must have active subflows on at least this many of `paths`; all that are on none "
-        "are on one more. Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for "
-        "`none`, and with `max_subflows: 1`.",
+        description="Minimum number of paths with active subflows, backups included. Default: 2; 1 for budgets and "
+        "`none`, and with `always`, `min_subflows` or `max_subflows: 1`.",
         examples=[2],
     )
     min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
-        description="The connection must have at least this many active subflows, on whatever paths. Default 1.",
+        description="Minimum number of active subflows, on any paths. Default: 1.",
         examples=[3],
     )
     max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
-        description="The connection must have at most this many active subflows. Default: any number.",
+        description="Maximum number of active subflows. Default: any.",
         examples=[4],
     )
     days: list[Days] | None = Field(
         default=None,
         min_length=1,
-        description="Days of the week, or ranges of days, in the policy's time zone. Default: every day.",
+        description="Days and ranges of days: `mon`, `mon-fri`, `sat-mon`. Default: every day.",
         examples=[["mon-fri", "sun"]],
     )
     hours: list[Hours] | None = Field(
         default=None,
         min_length=1,
-        description="Hours of the day, in the policy's time zone. A range may pass midnight; it then "
-        "belongs to the day it starts on. Default: the whole day.",
+        description="Ranges `HH:MM-HH:MM` without their ends; `24:00` is allowed. A range past midnight belongs to "
+        "the day on which it begins. Default: the whole day.",
         examples=[["08:00-18:00", "22:00-02:00"]],
     )
     clients: list[Prefix] | None = Field(
         default=None,
         min_length=1,
-        description="Prefixes or addresses; at least one active subflow of the connection must come from "
-        "them. Default: any client.",
+        description="Prefixes or addresses; one active subflow of the connection from them is enough. Default: any "
+        "client.",
         examples=[["10.0.0.0/8"]],
     )
 

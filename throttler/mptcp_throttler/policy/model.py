@@ -152,30 +152,32 @@ class PathMatch(Named):
     clients: list[Prefix] | None = Field(
         default=None,
         min_length=1,
-        description="Prefixes or addresses; the subflow's client address must be in one of them.",
+        description="Prefixes or addresses, IPv4 or IPv6; the subflow's client address must be in one of them.",
         examples=[["10.77.1.0/24", "fd77:1::/64"]],
     )
     interfaces: list[Interface] | None = Field(
         default=None,
         min_length=1,
-        description="The proxy's own interfaces; the subflow must arrive on one of them.",
+        description="The proxy's own interfaces; the subflow must arrive on one of them. The settings file must list "
+        "them too.",
         examples=[["eth0"]],
     )
     remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(
         default=None,
         min_length=1,
-        description="MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; "
-        "0 is that of the initial subflow.",
+        description="Address identifiers (RFC 8684, 3.2) that the client gave the subflow; 0 is the initial "
+        "subflow's. They do not identify an uplink: use `clients`. For a tunnel: the number of the path "
+        "in its relay's `paths`, from 0.",
         examples=[[1, 2]],
     )
     subflow: Annotated[str | None, one_of("initial", "joined")] = Field(
         default=None,
-        description="initial: the subflow that opened the connection; joined: those that came later.",
+        description="initial: the subflow that opened the connection; joined: the later ones.",
         examples=["joined"],
     )
     backup: bool | None = Field(
         default=None,
-        description="true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others.",
+        description="true: only subflows that the client marked as backup; false: only the others.",
         examples=[True],
     )
 
@@ -205,31 +207,30 @@ class Throttle(Section):
     """The cap: an HTB class (tc-htb(8))."""
 
     rate: Rate = Field(
-        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
-        "Gbit/s. A plain number is bits per second.",
+        description="The rate of the capped subflows together, 8 kbit/s to 1000 Gbit/s.",
         examples=["5 Mbit/s", "512kbit"],
     )
     ceil: Rate = Field(
         default=DERIVED,
-        description="What they may send together while the link has room to spare. Default: the rate.",
+        description="Their rate while the link has spare capacity. Default: the rate.",
         examples=["8 Mbit/s"],
     )
     burst: Burst | None = Field(
         default=None,
-        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
-        "Default: chosen from the rate.",
+        description="What may pass at once at full speed: 1600 B to 64 MiB, and at most 60 s at the rate. Default: by"
+        " the rate.",
         examples=["15 KB"],
     )
     share: Annotated[Share, _members(Share)] = Field(
         default=Share.PATH,
-        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
-        "each client address; connection: a cap for each connection.",
+        description="path: one cap for all subflows that the rule catches; client: one for each client address; "
+        "connection: one for each connection.",
         examples=["client"],
     )
     landing: Annotated[Onset, _members(Onset)] = Field(
         default=Onset.SOFT,
-        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
-        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
+        description="How the cap begins on a sending subflow. soft: in steps, so that the other paths keep their "
+        "rate; at-once: immediately, which stalls them for seconds.",
         examples=["at-once"],
     )
 
@@ -275,9 +276,9 @@ ThrottleOrNone = Annotated[Throttle | None, none_or("rate", parse_rate)]
 class BudgetStep(Section):
     """What holds once that much is used up."""
 
-    after: Volume = Field(description="From this volume on.", examples=["5 GB", 0])
+    after: Volume = Field(description="The volume after which the step begins, up to 1000000 TB.", examples=["5 GB", 0])
     throttle: ThrottleOrNone = Field(
-        description="The cap, as a rule's, or none.",
+        description="The cap, as in a rule, or none.",
         examples=[{"rate": "512 kbit/s"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
@@ -287,36 +288,35 @@ class Budget(Named):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
     period: Annotated[Period, _members(Period)] = Field(
-        description="After what the volume begins anew, in the policy's time zone.", examples=["month"]
+        description="After this time the volume begins again, in the policy's time zone.", examples=["month"]
     )
     reset_day: ResetDay = Field(
         default=DERIVED,
-        description="The day on which it does: of a month 1 to 31, default 1, the last one of a month without that "
-        "day; of a week mon to sun, default mon.",
+        description="The day on which it begins; in a month without that day, the last one. Default: 1 or `mon`.",
         examples=[15],
     )
     """Day of the month from 1, or of the week from 0 (Monday)."""
     reset_time: ResetTime = Field(
         default=time(0),
-        description="The time of day at which it does. Default: 00:00.",
+        description="The time of day, `HH:MM` in quotes.",
         examples=["03:00"],
         json_schema_extra={"default": "00:00"},
     )
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
         default=DIRECTIONS["both"],
-        description="Which bytes count: down, to the client; up, from it; both.",
+        description="Which bytes count: down, to the client; up, from it; both. The rule's `direction` says which are"
+        " capped.",
         examples=["down"],
         json_schema_extra={"default": "both"},
     )
     per: Annotated[str, one_of("client", "path")] = Field(
         default="client",
-        description="Whose volume it is. client: each client address has its own; path: all that its rules catch have "
-        "one together.",
+        description="client: a volume for each client address; path: one volume for everything that its rules catch.",
         examples=["path"],
     )
     steps: list[BudgetStep] = Field(
         min_length=1,
-        description="From which volume on what holds, ascending.",
+        description="The caps by volume, ascending.",
         examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]],
     )
     _own_name: bool = PrivateAttr(False)
@@ -458,7 +458,7 @@ class Rule(Section):
     the first that catches a subflow decides. Each direction is asked for itself."""
 
     name: Name = Field(
-        description="Its name in `status`, in the log and in the plan. Every rule has its own.",
+        description="Its name in messages, different from those of other rules.",
         examples=["spare-ethernet"],
     )
     paths: list[Name] | None = Field(
@@ -470,56 +470,58 @@ class Rule(Section):
     """With ``steer``: the paths that its mode names."""
     when: When = Field(
         default_factory=When,
-        description="When the rule applies. Default: while the connection has active subflows on at least two paths.",
+        description="Conditions. Default: subflows on two paths.",
         examples=[{"min_paths": 2}],
     )
     throttle: ThrottleOrNone = Field(
         default=None,
-        description="The cap, or none: no later rule caps the subflow.",
+        description="The cap, or none: later rules do not cap the subflow.",
         examples=[{"rate": "5 Mbit/s"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
     always: bool = Field(
         default=False,
-        description="true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and "
-        "for a connection that it harms.",
+        description="true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, "
+        "and for a connection that it harms. Replaces `lift_last: false`, `guard: false` and `min_paths: "
+        "1`.",
         examples=[True],
     )
     plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(
         default="pass",
-        description="With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths "
-        "is in the cap, too.",
+        description="cap: the cap includes downloads over plain TCP. Requires `always: true`, `share: path`, "
+        "nftables, no `when`, and paths with `clients` or `interfaces`. Rules above, exemptions included,"
+        " do not affect plain TCP.",
         examples=["pass"],
     )
     lift_last: bool = Field(
         default=True,
-        description="Lift the cap from a subflow while it is on the last usable path of its connection.",
+        description="false: the cap of `throttle` holds even on the last usable path. Caps of budgets always do.",
         examples=[True],
     )
     direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
         default=DIRECTIONS["down"],
-        description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
-        "both: each way for itself, so that the cap holds in each. Default: down; both for a rule that only exempts.",
+        description="down: from the proxy to the client; up: from the client to the proxy; both: each separately, "
+        "with a cap for each. Default: `down`; `both` if the rule only exempts.",
         examples=["up"],
         json_schema_extra={"default": "down"},
     )
     guard: bool = Field(
         default=True,
-        description="false: the cap holds even for a connection that it harms. Default: true for a throttle, false "
-        "for a budget.",
+        description="false: the cap holds even if the other paths degrade. Default: `true` for `throttle`, `false` "
+        "for `budget`.",
         examples=[False],
     )
     steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
-        description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
-        "the paths that it names. Or none: no later rule steers the subflow.",
+        description="A steering mode, for downloads, or none: later rules do not steer the subflow. The rule is for "
+        "the paths that the mode names.",
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
     budget: Annotated[Budget | None, _BudgetOrName()] = Field(
         default=None,
-        description="Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the "
-        "subflow.",
+        description="Caps that begin after a volume, the name of one of `budgets`, or none: later rules do not meter "
+        "the subflow.",
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
     )
@@ -601,18 +603,18 @@ class Rule(Section):
 class Guard(Section):
     """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
 
-    enabled: bool = Field(default=True, description="false: never.", examples=[False])
+    enabled: bool = Field(default=True, description="false: caps hold whatever they do.", examples=[False])
     after: Annotated[float, seconds(0.1, 60)] = Field(
-        default=0.3, description="Seconds for which it has to be so.", examples=[1]
+        default=0.3, description="Seconds for which the connection must be degraded.", examples=[1]
     )
     retry: Annotated[float, seconds(1, 3600)] = Field(
         default=5.0,
-        description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
+        description="Seconds after which the caps are tried again at the latest; doubled each time.",
         examples=[10],
     )
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
         default=DERIVED,
-        description=f"The most that retry is doubled to. Default: {LONGEST_RETRY:g}, or retry where that is longer.",
+        description="The maximum of `retry`. Default: 300, or `retry` if longer.",
         examples=[600],
     )
 
@@ -646,46 +648,46 @@ class Policy(Section):
     )
     time_zone: Zone = Field(
         default=ZoneInfo("UTC"),
-        description="The time zone of all days and hours, as in the IANA database. Default: UTC.",
+        description="A zone of the IANA database; all days and hours are in it.",
         examples=["Europe/Athens"],
         json_schema_extra={"default": "UTC"},
     )
     dry_run: bool = Field(
         default=False,
-        description="true: decide, log and show what would be capped, but cap nothing.",
+        description="true: decide, log and show, but cap nothing.",
         examples=[True],
     )
     anticipate: bool = Field(
         default=True,
-        description="false: caps that ask for two active subflows begin only once the second one stands.",
+        description="false: a cap that needs two paths begins only when there is a subflow on the second.",
         examples=[False],
     )
     """See ``policy.anticipation``."""
     rest_slow_paths: bool = Field(
         default=False,
-        description="true: a path that slows the others down by more than it carries is left out while it does.",
+        description="true: leave out an uncapped path while it slows the others down by more than it carries.",
         examples=[True],
     )
     paths: dict[Name, PathMatch] = Field(
         default_factory=dict,
-        description="The paths that subflows come over, by a name of your choice.",
+        description="The paths, by names of your choice.",
         examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
         json_schema_extra={"additionalProperties": False},
     )
     budgets: dict[Name, Budget] = Field(
         default_factory=dict,
-        description="Budgets that several rules feed, by a name of your choice.",
+        description="Budgets that several rules feed, by names of your choice.",
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
     """After the check: all budgets that rules feed. The budget of a single rule has the name of the rule."""
     rules: list[Rule] = Field(
-        description="The rules, most particular first. An empty list caps nothing.",
+        description="The rules, the most specific first. An empty list caps nothing.",
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
     )
     guard: Guard = Field(
         default_factory=Guard,
-        description="When caps are relaxed for degraded connections.",
+        description="When caps are relaxed because other paths degrade.",
         examples=[{"after": 1, "retry": 10}],
     )
     _text: str = PrivateAttr("")
