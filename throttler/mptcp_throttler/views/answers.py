@@ -466,7 +466,7 @@ class PlainTcp(Part):
 
 
 class ClientsAnswer(Answer):
-    """Who uses what, and who uses plain TCP."""
+    """Usage by client, and clients of plain TCP."""
 
     total: Count
     clients: list[ClientTotals]
