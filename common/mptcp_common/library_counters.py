@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 COUNTERS = {
-    "turns": "Turns of Squid's event loops (epoll_wait) while there were clients.",
-    "cut_turns": "Turns in which more was ready of a client than its share.",
-    "joined_writes": "Writes of Squid that were held to be joined with others.",
-    "joined_bytes": "Bytes of these writes.",
-    "promised_writes": "Times that Squid was told without a question to the kernel that it may write.",
-    "late_writers": "Connections kept after Squid had closed them, because their client may still write.",
-    "zero_reads": "Reads of no bytes that were answered in Squid's place.",
-    "postponed_accepts": "Times that a new client had to wait because no descriptor was free.",
+    "turns": "Turns of Squid's event loops (epoll_wait).",
+    "cut_turns": "Turns in which a client had more ready than its share.",
+    "joined_writes": "Writes held to be joined with others.",
+    "joined_bytes": "Bytes of joined writes.",
+    "promised_writes": "Promises of room to write, without asking the kernel.",
+    "late_writers": "Connections kept open for a client that may still write.",
+    "zero_reads": "Reads of zero bytes answered in Squid's place.",
+    "postponed_accepts": "Times that a new client waited for a descriptor.",
 }
 """Each with what it says."""
 FILE = "counters"

@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, made from the metrics (names, types, labels, help texts) and from the alerts.
+"""The tables of docs/metrics.md, made from the metrics (names, labels, help texts) and from the alerts.
 
 ``python tests/console/metrics_page.py`` writes them into the page.
 """
@@ -17,30 +17,33 @@ from scrapes import kernel_answer, library_answer, squid_answer, summary_answer
 from mptcp_console.metrics import families
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-_TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end of metrics -->", re.DOTALL)
+_TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end -->", re.DOTALL)
+_UNITS = {"humanizePercentage": "N %", "humanizeDuration": "N s"}
 
 
 def written(page: str) -> str:
     """Return *page* with its tables as they should be."""
-    return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end of metrics -->", page)
+    return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
 
 
 def table(prefix: str) -> str:
     """Return the table of the metrics whose names begin with *prefix*, or of the ``alerts``."""
     if prefix == "alerts":
-        return "\n".join(["| alert | severity | fires when |", "|---|---|---|", *map(_alert, alerts())]) + "\n"
-    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    rows += [
-        f"| `{name(metric)}` | {metric.type} | {', '.join(labels(metric))} | {metric.documentation} |"
-        for metric in shown()
-        if metric.name.startswith(prefix)
-    ]
-    return "\n".join(rows) + "\n"
+        return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *map(_alert, alerts())]) + "\n"
+    rows = [f"| `{_series(each)}` | {each.documentation} |" for each in shown() if each.name.startswith(prefix)]
+    return "\n".join(["| metric | meaning |", "|---|---|", *rows]) + "\n"
+
+
+def _series(metric: Metric) -> str:
+    named = [label for label in labels(metric) if label != "le"]
+    return name(metric) + (f"{{{','.join(named)}}}" if named else "")
 
 
 def _alert(rule: dict[str, Any]) -> str:
-    lasting = f", for {rule['for']}" if "for" in rule else ""
-    return f"| `{rule['alert']}` | {rule['labels']['severity']} | `{' '.join(rule['expr'].split())}`{lasting} |"
+    text = rule["annotations"]["summary"].removeprefix("{{ $labels.instance }}: ")
+    text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: found[1].upper(), text)
+    text = re.sub(r"\{\{ \$value \| (\w+) \}\}", lambda found: _UNITS.get(found[1], "N"), text)
+    return f"| `{rule['alert']}` | {rule['labels']['severity']} | {text.replace('{{ $value }}', 'N')} |"
 
 
 def shown() -> Iterator[Metric]:

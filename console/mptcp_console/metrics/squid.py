@@ -33,23 +33,23 @@ _COUNTERS = (
         "client_requests",
         "client_http.requests",
         1,
-        "Requests of clients; each scrape is two of them, and one more for each process.",
+        "Requests of clients, scrapes included.",
     ),
-    ("client_errors", "client_http.errors", 1, "Requests of clients that were refused or failed."),
+    ("client_errors", "client_http.errors", 1, "Requests refused or failed."),
     (
         "client_hits",
         "client_http.hits",
         1,
-        "Requests of clients answered from the cache, which is off unless turned on.",
+        "Requests answered from the cache.",
     ),
-    ("client_received_bytes", "client_http.kbytes_in", _KIB, "Received from clients, in steps of 1 KiB."),
-    ("client_sent_bytes", "client_http.kbytes_out", _KIB, "Sent to clients, in steps of 1 KiB."),
-    ("server_requests", "server.all.requests", 1, "Requests to origins, tunnels included."),
+    ("client_received_bytes", "client_http.kbytes_in", _KIB, "Received from clients."),
+    ("client_sent_bytes", "client_http.kbytes_out", _KIB, "Sent to clients."),
+    ("server_requests", "server.all.requests", 1, "Requests to origins, CONNECT included."),
     ("server_errors", "server.all.errors", 1, "Requests to origins that failed."),
-    ("server_received_bytes", "server.all.kbytes_in", _KIB, "Received from origins, in steps of 1 KiB."),
-    ("server_sent_bytes", "server.all.kbytes_out", _KIB, "Sent to origins, in steps of 1 KiB."),
-    ("tunnels", "server.other.requests", 1, "Tunnels opened (CONNECT)."),
-    ("aborted_requests", "aborted_requests", 1, "Transfers that a client left before their end."),
+    ("server_received_bytes", "server.all.kbytes_in", _KIB, "Received from origins."),
+    ("server_sent_bytes", "server.all.kbytes_out", _KIB, "Sent to origins."),
+    ("tunnels", "server.other.requests", 1, "CONNECT tunnels opened."),
+    ("aborted_requests", "aborted_requests", 1, "Transfers aborted by the client."),
     ("cpu_seconds", "cpu_time", 1, "Processor time."),
 )
 _GAUGES = (
@@ -57,11 +57,11 @@ _GAUGES = (
         "clients",
         "Number of clients accessing cache",
         1,
-        "Client addresses that Squid remembers, the scraper's among them.",
+        "Client addresses that Squid remembers.",
     ),
     ("file_descriptors", "Number of file desc currently in use", 1, "Descriptors in use."),
-    ("file_descriptors_limit", "Maximum number of file descriptors", 1, "Descriptors that Squid may have."),
-    ("resident_memory_peak_bytes", "Maximum Resident Size", _KIB, "Most memory that Squid has had."),
+    ("file_descriptors_limit", "Maximum number of file descriptors", 1, "Limit of descriptors."),
+    ("resident_memory_peak_bytes", "Maximum Resident Size", _KIB, "Peak memory."),
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -102,16 +102,16 @@ def parse_counters(text: str) -> dict[str, float]:
 
 def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
     """Yield what Squid counts; None: it does not answer. What a version of Squid does not tell is left out."""
-    yield gauge("squid_up", "1 while Squid answers for its cache manager's pages, else 0.", float(pages is not None))
+    yield gauge("squid_up", "1 while Squid's cache manager answers, else 0.", float(pages is not None))
     if pages is None:
         return
     version = pages.info.get("Squid Object Cache", "").removeprefix("Version ")
     if version:
-        yield gauges("squid_build_info", "Version of Squid; the value is 1.", ("version",), {(version,): 1.0})
+        yield gauges("squid_build_info", "Version of Squid; always 1.", ("version",), {(version,): 1.0})
     started = pages.info.get("Start Time")
     if started is not None:
         seconds = parsedate_to_datetime(started).timestamp()
-        yield gauge("squid_start_time_seconds", "Since when Squid runs, seconds since the epoch.", seconds)
+        yield gauge("squid_start_time_seconds", "When Squid started.", seconds)
     for name, key, unit, text in _COUNTERS:
         samples: dict[Labels, float] = {
             (str(process),): values[key] * unit for process, values in pages.counters.items() if key in values

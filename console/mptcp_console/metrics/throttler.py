@@ -24,59 +24,59 @@ _CAP = ("policy", "rule", "path", "direction")
 _CAP_CLASSES = (
     (
         "classes",
-        "HTB classes that a cap is: one for all, or one for each client or connection, and for each budget step.",
+        "HTB classes of each cap.",
     ),
-    ("shared_classes", "Those of them that have subflows on other paths as well, where they count too."),
+    ("shared_classes", "Classes of each cap with subflows on several paths."),
 )
 """Not in the answer of a throttler from before them; so with some of these:"""
 _CAP_RATES = (
-    ("rate", "The least that a class of a cap guarantees"),
-    ("lowest_ceil", "The least that a class of a cap lets through"),
-    ("ceil", "The most that a class of a cap lets through"),
-    ("total_ceil", "What all classes of a cap let through together"),
+    ("rate", "Lowest guaranteed rate of a cap's classes"),
+    ("lowest_ceil", "Lowest ceil of a cap's classes"),
+    ("ceil", "Highest ceil of a cap's classes"),
+    ("total_ceil", "Sum of the ceils of a cap's classes"),
 )
 _BUDGET = ("policy", "budget")
 _OBSERVERS = (
-    ("sniffed_segments", "segments", "Segments with MPTCP's news that the sniffer read."),
+    ("sniffed_segments", "segments", "MPTCP signalling segments captured."),
     (
         "sniffer_drops",
         "segments_dropped",
-        "Segments lost because the capture's buffer was full; no cap depends on them.",
+        "Segments lost because the capture buffer was full.",
     ),
-    ("sniffer_reopened", "reopened", "How often capturing began anew on an interface that had been away."),
-    ("path_manager_events", "kernel_events", "Events of the kernel's path manager that were read."),
-    ("path_manager_events_lost", "kernel_events_lost", "How often the buffer for the path manager's events was full."),
-    ("resyncs", "resyncs", "How often all sockets were listed after a loss, or to be sure."),
+    ("sniffer_reopened", "reopened", "Captures restarted on an interface that came back."),
+    ("path_manager_events", "kernel_events", "Events read from the kernel's path manager."),
+    ("path_manager_events_lost", "kernel_events_lost", "Overflows of the path manager's event buffer."),
+    ("resyncs", "resyncs", "Listings of all sockets, after a loss or as a check."),
 )
 _TRACKER = (
-    ("connections_opened", "connections_opened", "MPTCP connections seen to begin."),
-    ("connections_closed", "connections_closed", "MPTCP connections seen to end."),
+    ("connections_opened", "connections_opened", "MPTCP connections opened."),
+    ("connections_closed", "connections_closed", "MPTCP connections closed."),
     ("subflows_activated", "subflows_activated", "Subflows that became active."),
-    ("subflows_closed", "subflows_closed", "Subflows that ended."),
-    ("fallbacks", "fallbacks", "Connections that asked for MPTCP and were answered in plain TCP."),
-    ("version_0", "version_0", "SYNs that asked for MPTCP version 0, which Linux answers in plain TCP."),
-    ("joins_refused", "joins_refused", "Joins that the proxy refused: an unknown token, a wrong HMAC, too many."),
-    ("observer_disagreements", "disagreements", "Subflows of which the kernel said different things."),
-    ("tracker_overflows", "overflows", "Connections and joins not tracked because a table was full."),
+    ("subflows_closed", "subflows_closed", "Subflows closed."),
+    ("fallbacks", "fallbacks", "Connections that asked for MPTCP and got plain TCP."),
+    ("version_0", "version_0", "SYNs with MPTCP version 0, which Linux answers with plain TCP."),
+    ("joins_refused", "joins_refused", "Joins refused: unknown token, wrong HMAC, or too many."),
+    ("observer_disagreements", "disagreements", "Subflows about which the kernel gave contradictory information."),
+    ("tracker_overflows", "overflows", "Connections and joins not tracked: table full."),
     (
         "connections_refused",
         "connections_refused",
-        "Connections to be closed because their client has as many as there is room left for.",
+        "Connections closed because their client has too many.",
     ),
-    ("malformed_options", "malformed", "MPTCP options that break their format."),
+    ("malformed_options", "malformed", "Malformed MPTCP options."),
 )
 _BUDGETS = (
-    ("volume_bytes", "volume", "What the fullest account of the budget may use in its period."),
-    ("used_bytes", "used", "What was used of it; a budget for each client has the client's that used most."),
-    ("left_bytes", None, "What is left of it, 0 once it is used up."),
-    ("reset_time_seconds", "until", "When its period ends, seconds since the epoch."),
+    ("volume_bytes", "volume", "Volume of the fullest account."),
+    ("used_bytes", "used", "Bytes used of that volume."),
+    ("left_bytes", None, "Bytes left of it."),
+    ("reset_time_seconds", "until", "When its period ends."),
 )
 
 
 def throttler_families(summary: Answer | None) -> Iterator[Metric]:
     """Yield what the throttler says of itself; None: it does not answer, and of it there is ``up`` alone."""
     up = float(summary is not None)
-    yield gauge("mptcp_throttler_up", "1 while the throttler answers, else 0, and no metric of it is there.", up)
+    yield gauge("mptcp_throttler_up", "1 while the throttler answers, else 0.", up)
     if summary is None:
         return
     yield from _daemon(summary)
@@ -94,49 +94,49 @@ def policy_name(summary: Answer) -> str:
 def _daemon(summary: Answer) -> Iterator[Metric]:
     policy, reloads, loop = summary["policy"], summary["reloads"], summary["loop"]
     version: dict[Labels, float] = {(str(summary["version"]),): 1.0}
-    yield gauges("mptcp_throttler_build_info", "Version of the throttler; the value is 1.", ("version",), version)
+    yield gauges("mptcp_throttler_build_info", "Version of the throttler; always 1.", ("version",), version)
     since = summary["started"]
-    yield gauge("mptcp_throttler_start_time_seconds", "Since when it runs, seconds since the epoch.", since)
-    text = "Since when the policy is in force, seconds since the epoch."
+    yield gauge("mptcp_throttler_start_time_seconds", "When it started.", since)
+    text = "When the policy came into force."
     named: dict[Labels, float] = {(policy_name(summary),): float(policy["since"])}
     yield gauges("mptcp_throttler_policy_start_time_seconds", text, ("policy",), named)
-    yield gauge("mptcp_throttler_policy_rules", "Rules of the policy in force.", len(policy["rules"]))
-    yield counter("mptcp_throttler_reloads_accepted_total", "Reloads that put a policy in force.", reloads["accepted"])
-    yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused; the policy stays.", reloads["refused"])
+    yield gauge("mptcp_throttler_policy_rules", "Rules of the policy.", len(policy["rules"]))
+    yield counter("mptcp_throttler_reloads_accepted_total", "Reloads accepted.", reloads["accepted"])
+    yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused.", reloads["refused"])
     refused = float(reloads["last_refused"] is not None)
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
     failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
-    yield gauge("mptcp_throttler_ledger_failing", "1 while what budgets count cannot be written, else 0.", failing)
+    yield gauge("mptcp_throttler_ledger_failing", "1 while the ledger cannot be written.", failing)
     captures: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("captures", {}).items()}
-    text = "1 while the throttler captures on the interface, 0 while that is down or gone."
+    text = "1 while the throttler captures on the interface."
     yield gauges("mptcp_throttler_capturing", text, ("interface",), captures)
     programs: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("bpf", {}).items()}
-    text = "1 where the kernel has what the BPF program takes, else 0."
+    text = "1 if the BPF program works."
     yield gauges("mptcp_throttler_bpf", text, ("program",), programs)
-    text = "Longest time for which the event loop answered nothing,"
-    yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} within the last 10 s.", loop["recent"])
+    text = "Longest delay of the event loop"
+    yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} in the last 10 s.", loop["recent"])
     yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])
-    yield counter("mptcp_throttler_loop_late_total", "How often that was above 0.05 s.", loop["late"])
+    yield counter("mptcp_throttler_loop_late_total", "Delays above 0.05 s.", loop["late"])
 
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
-    yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy, and tunnels.", summary["connections"])
+    yield gauge("mptcp_throttler_connections", "MPTCP connections and tunnels.", summary["connections"])
     tunnels = summary.get("tunnels", ())  # .get: a throttler from before it
     number = len({each["tunnel"] for each in tunnels})
     yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
-    text = "IP packets carried by each path of a tunnel, since the path has its addresses."
+    text = "Bytes of IP packets by tunnel path."
     carried = sums(
         ((each["tunnel"], each["path"], direction), each[key])
         for each in tunnels
         for direction, key in (("down", "bytes_sent"), ("up", "bytes_received"))
     )
     yield counters("mptcp_throttler_tunnel_bytes_total", text, ("tunnel", "path", "direction"), carried)
-    yield gauge("mptcp_throttler_clients", "Client addresses that have them.", summary["clients"])
-    yield gauge("mptcp_throttler_subflows", "Subflows of these connections.", summary["subflows"]["active"])
+    yield gauge("mptcp_throttler_clients", "Client addresses.", summary["clients"])
+    yield gauge("mptcp_throttler_subflows", "Active subflows.", summary["subflows"]["active"])
     paths = summary["paths"]
     there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
-    yield gauges("mptcp_throttler_path_subflows", "Subflows on each path.", ("path",), there)
-    text = "Payload carried by each path since the throttler's start."
+    yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), there)
+    text = "Payload by path."
     carried = sums(
         ((each["path"] or ABSENT, direction), each[key])
         for each in paths
@@ -154,7 +154,7 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
     coming = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
-    yield gauges("mptcp_throttler_caps_coming", "Subflows on which a cap is just coming into force.", _CAP, coming)
+    yield gauges("mptcp_throttler_caps_coming", "Subflows whose cap is coming into force.", _CAP, coming)
     for key, text in _CAP_CLASSES:
         numbers = sums((labels, 0 if dry_run else each[key]) for labels, each in present if key in each)
         yield gauges(f"mptcp_throttler_cap_{key}", text, _CAP, numbers)
@@ -162,8 +162,8 @@ def _caps(summary: Answer) -> Iterator[Metric]:
         nothing = dry_run and key == "total_ceil"
         rates = {labels: 0.0 if nothing else each[key] / _BITS for labels, each in present if each.get(key) is not None}
         name = f"mptcp_throttler_cap_{key}_bytes_per_second"
-        yield gauges(name, f"{text}, bytes per second with all headers.", _CAP, rates)
-    text = "Payload that subflows under each cap carried since the throttler's start."
+        yield gauges(name, f"{text}, headers included.", _CAP, rates)
+    text = "Payload under each cap."
     carried = sums((labels, each["bytes"]) for labels, each in caps)
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
     counts = summary.get("class_counts")  # .get: a throttler from before it
@@ -203,20 +203,20 @@ def _counters(summary: Answer) -> Iterator[Metric]:
                 yield counter(f"mptcp_throttler_{name}_total", text, values[key])
     reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
     for name, key, text in (
-        ("reconcile_errors", "failures", "How often the kernel refused what was to be put into it."),
-        ("repairs", "repairs", "Objects in the kernel that were found missing, changed or foreign."),
+        ("reconcile_errors", "failures", "Changes that the kernel refused."),
+        ("repairs", "repairs", "Kernel objects found missing, changed or foreign."),
     ):
         values = {(way,): float(each[key]) for way, each in reconcilers.items() if each is not None}
         yield counters(f"mptcp_throttler_{name}_total", text, ("direction",), values)
-    text = "How often the guard relaxed the caps of a connection whose other paths had degraded."
+    text = "Times that the guard relaxed caps."
     yield counter("mptcp_throttler_guard_interventions_total", text, guard["interventions"])
     for name, text in (
-        ("lacking_bytes", "Bytes that uncapped paths carried less than before, while caps beside them were relaxed."),
-        ("relaxed_bytes", "Bytes that capped subflows carried while their caps were relaxed."),
+        ("lacking_bytes", "Bytes missing on uncapped paths while caps are relaxed."),
+        ("relaxed_bytes", "Bytes on capped subflows while their caps are relaxed."),
     ):
         if name in counted["guard"]:  # a throttler from before has none
             yield counter(f"mptcp_throttler_guard_{name}_total", text, counted["guard"][name])
-    yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
+    yield gauge("mptcp_throttler_guard_relaxed", "Connections with relaxed caps now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
     # A throttler from before has none.
     if "effect" in summary:
@@ -224,14 +224,14 @@ def _counters(summary: Answer) -> Iterator[Metric]:
 
 
 def _reaction(histogram: Answer) -> Metric:
-    text = "From the last packet of a join's handshake, as captured, to its cap's entry in the kernel."
+    text = "From the captured end of a join's handshake to its cap in the kernel."
     return HistogramMetricFamily(
         "mptcp_throttler_reaction_seconds", text, _buckets(histogram), sum_value=histogram["sum"]
     )
 
 
 def _effect(by_direction: Answer) -> Metric:
-    text = "From the decision about a cap to its full effect, transitions included."
+    text = "From the decision about a cap to its full effect."
     family = HistogramMetricFamily("mptcp_throttler_effect_seconds", text, labels=("direction",))
     for way, histogram in by_direction.items():
         family.add_metric((way,), _buckets(histogram), histogram["sum"])

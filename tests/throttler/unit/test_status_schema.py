@@ -36,7 +36,7 @@ def test_every_reference_is_there() -> None:
 
 
 def test_inherited_keys_have_their_texts() -> None:
-    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "Of the cap, at most."
+    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "At most."
 
 
 def meets(schema: dict[str, Any], value: Any) -> bool:

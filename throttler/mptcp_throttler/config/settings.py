@@ -114,51 +114,47 @@ class Settings(Section):
     """Settings of mptcp-throttler: what it watches, what it may touch in the kernel, where it talks."""
 
     interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
-    """The interfaces that carry the clients' subflows. The throttler captures on them and shapes what leaves by
-    them."""
+    """Interfaces that carry the clients' subflows. Of two that lie on each other (VLAN, bridge, bond), only one."""
     listen_ports: list[_Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
-    """The ports that the proxy listens on; other traffic is left alone."""
+    """Ports on which the proxy listens; other traffic is left alone. Ports of `ip mptcp endpoint` are added."""
     tunnel_ports: list[_Port] = Field(default=[], examples=[[51820]])
-    """The ports here of the programs whose UDP packets mptcp-tunnel carries: their tunnels are under the policy,
-    too."""
+    """Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy."""
     tunnel_socket: _Socket = Field(
         default=Path("/run/mptcp-tunnel/status.sock"), examples=["/run/mptcp-tunnel/status.sock"]
     )
-    """The Unix socket at which mptcp-tunnel answers."""
+    """The Unix socket of `mptcp-tunnel`."""
     policy: _Path = Field(examples=["policy.yaml"])
-    """The policy file. A relative path starts at the directory of this file."""
+    """The policy file, relative to the directory of this file."""
     netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(default="auto", examples=["nftables"])
-    """What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
+    """What marks packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
     mark_mask: _Mask = Field(
         default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}
     )
-    """The bits of the packet mark that are the throttler's; the others stay as they are. Contiguous, and enough to
-    number the policy's rules from 1. Default: 0x00ff0000."""
+    """Bits of the packet mark for the throttler: adjacent, and enough to number the rules from 1."""
     htb_major: _Major = Field(
         default=_OURS.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"}
     )
-    """The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50."""
+    """The major number of the root qdisc, 0x0001 to 0xfffe."""
     status_socket: _Socket = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
     """The Unix socket that answers `mptcp-throttler status`."""
     status_group: _Group | None = Field(default=None, examples=["adm"])
-    """The group whose members may ask for the status. Left out: the daemon's own group, which is mptcp-throttler where
-    its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit)."""
+    """The group whose members may ask for the status; the daemon must be a member (`SupplementaryGroups=`). Default:
+    the daemon's own, `mptcp-throttler`."""
     state_directory: _File = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
-    """Where the throttler notes what it replaced, so as to put it back after a crash."""
+    """Records what to restore after a crash."""
     ledger: _File = Field(
         default=Path("/var/lib/mptcp-throttler/ledger.sqlite"), examples=["/var/lib/mptcp-throttler/ledger.sqlite"]
     )
-    """The database of what was used of the policy's budgets; it outlives restarts."""
+    """The database of what budgets have used."""
     gso_max_size: _Gso = Field(default="auto", examples=["auto", 4500])
-    """The largest segment handed to the interfaces at once; it bounds the delay that a low cap adds. auto: from the
-    lowest cap of the policy; keep: leave the interfaces as they are; or bytes."""
+    """The largest segment given to the interfaces at once. auto: by the lowest cap; keep: unchanged; or bytes."""
     verify_interval: _Seconds = Field(default=10.0, examples=[10])
-    """Seconds between two comparisons of what should be in the kernel with what is."""
+    """Seconds between comparisons of the kernel's state with the intended state."""
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(default=65536, examples=[65536])
-    """How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many as there is room
-    left for; what it opens beyond them is closed."""
+    """Connections tracked. A client (IPv4 address or IPv6 /64) may have as many as there is room left; the kernel
+    closes others."""
     log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(default="info", examples=["debug"])
-    """The least important messages that are logged."""
+    """The least important messages logged."""
     _source: str = PrivateAttr("")
     _lines: dict[str, int] = PrivateAttr(default_factory=dict)
 

@@ -50,15 +50,16 @@ class PathMatch(Named):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.77.1.0/24", "fd77:1::/64"]])
-    """Prefixes or addresses; the subflow's client address must be in one of them."""
+    """Prefixes or addresses, IPv4 or IPv6; the subflow's client address must be in one of them."""
     interfaces: list[Interface] | None = Field(default=None, min_length=1, examples=[["eth0"]])
-    """The proxy's own interfaces; the subflow must arrive on one of them."""
+    """The proxy's own interfaces; the subflow must arrive on one of them. The settings file must list them too."""
     remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(default=None, min_length=1, examples=[[1, 2]])
-    """MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; 0 is that of the initial subflow."""
+    """Address identifiers (RFC 8684, 3.2) that the client gave the subflow; 0 is the initial subflow's. They do not
+    identify an uplink: use `clients`. For a tunnel: the number of the path in its relay's `paths`, from 0."""
     subflow: Annotated[str | None, one_of("initial", "joined")] = Field(default=None, examples=["joined"])
-    """initial: the subflow that opened the connection; joined: those that came later."""
+    """initial: the subflow that opened the connection; joined: the later ones."""
     backup: bool | None = Field(default=None, examples=[True])
-    """true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others."""
+    """true: only subflows that the client marked as backup; false: only the others."""
 
     @model_validator(mode="after")
     def _matches_something(self) -> Self:
@@ -182,20 +183,19 @@ class When(Section):
     """When the rule applies. All conditions must hold."""
 
     min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[2])
-    """The connection must have active subflows on at least this many of `paths`; all that are on none are on one more.
-    Without `paths` each subflow counts. Default 2; 1 with `min_subflows`, for budgets, for `none`, and with
-    `max_subflows: 1`."""
+    """Minimum number of paths with active subflows, backups included. Default: 2; 1 for budgets and `none`, and with
+    `always`, `min_subflows` or `max_subflows: 1`."""
     min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[3])
-    """The connection must have at least this many active subflows, on whatever paths. Default 1."""
+    """Minimum number of active subflows, on any paths. Default: 1."""
     max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[4])
-    """The connection must have at most this many active subflows. Default: any number."""
+    """Maximum number of active subflows. Default: any."""
     days: list[Days] | None = Field(default=None, min_length=1, examples=[["mon-fri", "sun"]])
-    """Days of the week, or ranges of days, in the policy's time zone. Default: every day."""
+    """Days and ranges of days: `mon`, `mon-fri`, `sat-mon`. Default: every day."""
     hours: list[Hours] | None = Field(default=None, min_length=1, examples=[["08:00-18:00", "22:00-02:00"]])
-    """Hours of the day, in the policy's time zone. A range may pass midnight; it then belongs to the day it starts on.
-    Default: the whole day."""
+    """Ranges `HH:MM-HH:MM` without their ends; `24:00` is allowed. A range past midnight belongs to the day on which it
+    begins. Default: the whole day."""
     clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.0.0.0/8"]])
-    """Prefixes or addresses; at least one active subflow of the connection must come from them. Default: any client."""
+    """Prefixes or addresses; one active subflow of the connection from them is enough. Default: any client."""
 
     @field_validator("max_subflows")
     @classmethod

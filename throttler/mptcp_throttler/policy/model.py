@@ -122,18 +122,17 @@ class Throttle(Section):
     """The cap: an HTB class (tc-htb(8))."""
 
     rate: Rate = Field(examples=["5 Mbit/s", "512kbit"])
-    """What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or Gbit/s. A plain number is bits
-    per second."""
+    """The rate of the capped subflows together, 8 kbit/s to 1000 Gbit/s."""
     ceil: Rate = Field(default=DERIVED, examples=["8 Mbit/s"])
-    """What they may send together while the link has room to spare. Default: the rate."""
+    """Their rate while the link has spare capacity. Default: the rate."""
     burst: Burst | None = Field(default=None, examples=["15 KB"])
-    """How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. Default: chosen from the rate."""
+    """What may pass at once at full speed: 1600 B to 64 MiB, and at most 60 s at the rate. Default: by the rate."""
     share: Annotated[Share, _members(Share)] = Field(default=Share.PATH, examples=["client"])
-    """Among whom one cap is shared. path: all subflows the rule catches; client: a cap for each client address;
-    connection: a cap for each connection."""
+    """path: one cap for all subflows that the rule catches; client: one for each client address; connection: one for
+    each connection."""
     landing: Annotated[Onset, _members(Onset)] = Field(default=Onset.SOFT, examples=["at-once"])
-    """How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the connection's other
-    paths go on; at-once: at once, which stalls them for seconds."""
+    """How the cap begins on a sending subflow. soft: in steps, so that the other paths keep their rate; at-once:
+    immediately, which stalls them for seconds."""
 
     @field_validator("ceil")
     @classmethod
@@ -180,30 +179,29 @@ class BudgetStep(Section):
     """What holds once that much is used up."""
 
     after: Volume = Field(examples=["5 GB", 0])
-    """From this volume on."""
+    """The volume after which the step begins, up to 1000000 TB."""
     throttle: ThrottleOrNone = Field(examples=[{"rate": "512 kbit/s"}, "none"])
-    """The cap, as a rule's, or none."""
+    """The cap, as in a rule, or none."""
 
 
 class Budget(Named):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
     period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
-    """After what the volume begins anew, in the policy's time zone."""
+    """After this time the volume begins again, in the policy's time zone."""
     reset_day: ResetDay = Field(default=DERIVED, examples=[15])
-    """The day on which it does: of a month 1 to 31, default 1, the last one of a month without that day; of a week mon
-    to sun, default mon."""
+    """The day on which it begins; in a month without that day, the last one. Default: 1 or `mon`."""
     # After the check: the day of the month from 1, or of the week from 0 (Monday).
     reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
-    """The time of day at which it does. Default: 00:00."""
+    """The time of day, `HH:MM` in quotes."""
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
         default=DIRECTIONS["both"], examples=["down"], json_schema_extra={"default": "both"}
     )
-    """Which bytes count: down, to the client; up, from it; both."""
+    """Which bytes count: down, to the client; up, from it; both. The rule's `direction` says which are capped."""
     per: Annotated[str, one_of("client", "path")] = Field(default="client", examples=["path"])
-    """Whose volume it is. client: each client address has its own; path: all that its rules catch have one together."""
+    """client: a volume for each client address; path: one volume for everything that its rules catch."""
     steps: list[BudgetStep] = Field(min_length=1, examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]])
-    """From which volume on what holds, ascending."""
+    """The caps by volume, ascending."""
     _own_name: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
@@ -333,42 +331,42 @@ class Rule(Section):
     the first that catches a subflow decides. Each direction is asked for itself."""
 
     name: Name = Field(examples=["spare-ethernet"])
-    """Its name in `status`, in the log and in the plan. Every rule has its own."""
+    """Its name in messages, different from those of other rules."""
     paths: list[Name] | None = Field(default=None, min_length=1, examples=[["ethernet"]])
     """The paths whose subflows the rule catches. Default: all subflows, on a path or not."""
     # After the check, with steer: the paths that its mode names.
     when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
-    """When the rule applies. Default: while the connection has active subflows on at least two paths."""
+    """Conditions. Default: subflows on two paths."""
     throttle: ThrottleOrNone = Field(default=None, examples=[{"rate": "5 Mbit/s"}, "none"])
-    """The cap, or none: no later rule caps the subflow."""
+    """The cap, or none: later rules do not cap the subflow."""
     always: bool = Field(default=False, examples=[True])
     """true: the cap is never exceeded. It holds from the first subflow on, on the last usable path, and for a
-    connection that it harms."""
+    connection that it harms. Replaces `lift_last: false`, `guard: false` and `min_paths: 1`."""
     plain_tcp: Annotated[str, one_of("pass", "cap")] = Field(default="pass", examples=["pass"])
-    """With always: true. cap: what connections of plain TCP to the proxy download over the rule's paths is in the cap,
-    too."""
+    """cap: the cap includes downloads over plain TCP. Requires `always: true`, `share: path`, nftables, no `when`, and
+    paths with `clients` or `interfaces`. Rules above, exemptions included, do not affect plain TCP."""
     lift_last: bool = Field(default=True, examples=[True])
-    """Lift the cap from a subflow while it is on the last usable path of its connection."""
+    """false: the cap of `throttle` holds even on the last usable path. Caps of budgets always do."""
     direction: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
         default=DIRECTIONS["down"], examples=["up"], json_schema_extra={"default": "down"}
     )
-    """Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; both: each way
-    for itself, so that the cap holds in each. Default: down; both for a rule that only exempts."""
+    """down: from the proxy to the client; up: from the client to the proxy; both: each separately, with a cap for each.
+    Default: `down`; `both` if the rule only exempts."""
     guard: bool = Field(default=True, examples=[False])
-    """false: the cap holds even for a connection that it harms. Default: true for a throttle, false for a budget."""
+    """false: the cap holds even if the other paths degrade. Default: `true` for `throttle`, `false` for `budget`."""
     steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
         json_schema_extra=also({"const": "none"}),
     )
-    """A steering mode, which spreads a connection's data over paths; the rule is for the subflows on the paths that it
-    names. Or none: no later rule steers the subflow."""
+    """A steering mode, for downloads, or none: later rules do not steer the subflow. The rule is for the paths that the
+    mode names."""
     budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
         default=None,
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
     )
-    """Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the subflow."""
+    """Caps that begin after a volume, the name of one of `budgets`, or none: later rules do not meter the subflow."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": [kind]} for kind in ("throttle", "steer", "budget")]}
@@ -456,14 +454,14 @@ class Guard(Section):
     """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
 
     enabled: bool = Field(default=True, examples=[False])
-    """false: never."""
+    """false: caps hold whatever they do."""
     after: Annotated[float, seconds(0.1, 60)] = Field(default=0.3, examples=[1])
-    """Seconds for which it has to be so."""
+    """Seconds for which the connection must be degraded."""
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
-    """Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again."""
+    """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
         default=DERIVED,
-        description=f"The most that retry is doubled to. Default: {LONGEST_RETRY:g}, or retry where that is longer.",
+        description="The maximum of `retry`. Default: 300, or `retry` if longer.",
         examples=[600],
     )
 
@@ -495,32 +493,32 @@ class Policy(Section):
     version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(examples=[VERSION])
     """The version of this format."""
     time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
-    """The time zone of all days and hours, as in the IANA database. Default: UTC."""
+    """A zone of the IANA database; all days and hours are in it."""
     dry_run: bool = Field(default=False, examples=[True])
-    """true: decide, log and show what would be capped, but cap nothing."""
+    """true: decide, log and show, but cap nothing."""
     anticipate: bool = Field(default=True, examples=[False])
-    """false: caps that ask for two active subflows begin only once the second one stands."""
+    """false: a cap that needs two paths begins only when there is a subflow on the second."""
     rest_slow_paths: bool = Field(default=False, examples=[True])
-    """true: a path that slows the others down by more than it carries is left out while it does."""
+    """true: leave out an uncapped path while it slows the others down by more than it carries."""
     paths: dict[Name, PathMatch] = Field(
         default_factory=dict,
         examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """The paths that subflows come over, by a name of your choice."""
+    """The paths, by names of your choice."""
     budgets: dict[Name, Budget] = Field(
         default_factory=dict,
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """Budgets that several rules feed, by a name of your choice."""
+    """Budgets that several rules feed, by names of your choice."""
     # After the check: all budgets that rules feed. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )
-    """The rules, most particular first. An empty list caps nothing."""
+    """The rules, the most specific first. An empty list caps nothing."""
     guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
-    """When caps are relaxed for degraded connections."""
+    """When caps are relaxed because other paths degrade."""
     _text: str = PrivateAttr("")
     # The text it was read from, for changing it: the file may have changed since.
 

@@ -66,55 +66,57 @@ class ReloadCounts(Part):
     accepted: Count
     refused: Count
     last_refused: RefusedReload | None
-    """Null where the last reload succeeded."""
+    """Null if the last reload succeeded."""
     settings: list[str]
-    """What the last reload found changed in the settings file, which is read at start only, and what is wrong in it."""
+    """Changes and errors that the last reload found in the settings file, which is read only at the start."""
 
 
 class PolicyInForce(Part):
     source: str
-    """Its file."""
+    """The file."""
     dry_run: bool
     rules: list[str]
 
 
 class HeadAnswer(Answer):
+    """As `status`, without connections, classes and counters."""
+
     started: Moment
     now: Moment
     interfaces: list[str]
     listen_ports: list[int]
-    """The proxy's, from the settings that were read at the start; connections to others are left alone."""
+    """The proxy's, as read at the start."""
     netfilter: str
-    """The backend: `iptables` or `nftables`."""
+    """`iptables` or `nftables`."""
     paced: bool
-    """Sockets can be paced: caps begin softly."""
+    """Sockets can be paced, for soft starts."""
     policy: PolicyInForce
     reloads: ReloadCounts
     ledger_error: str | None
-    """Why what budgets count cannot be written just now; it is kept and written later."""
+    """Why the ledger cannot be written now."""
     path_manager: Literal["kernel", "user space"]
     uploads_shaped: bool
     in_step: bool
-    """The kernel has all that is wanted of it."""
+    """The kernel has everything that the policy needs."""
 
 
 class CapAnswer(Part):
     rule: str | None
-    """The rule that decided about the cap."""
+    """The rule that decided."""
     rate: Rate | None
-    """Of the cap, guaranteed; null without one."""
+    """Guaranteed; null without a cap."""
     ceil: Rate | None
-    """Of the cap, at most."""
+    """At most."""
     classid: str | None
-    """Where the kernel sends its packets now."""
+    """The class that gets its packets now."""
     landing: bool
-    """The cap is not in force yet: it waits for the end of its transition, or its class still falls to it."""
+    """The cap is not fully in force yet."""
     reason: str
 
 
 class TunnelPathName(Part):
     tunnel_path: NotRequired[str]
-    """Of a tunnel: what its daemon calls the path. Bytes are those of IP packets, and there is nothing of TCP."""
+    """Only for tunnels: the path's name there. Its bytes are those of IP packets."""
 
 
 class SubflowAnswer(CapAnswer, TunnelPathName):
@@ -134,7 +136,7 @@ class SubflowAnswer(CapAnswer, TunnelPathName):
     """Payload that the client acknowledged."""
     bytes_received: Bytes | None
     upload: CapAnswer | None
-    """The cap of what comes from the client; null where no rule is for that."""
+    """The cap on uploads, by the keys from `rule` to `reason`; null if no rule is for uploads."""
 
 
 class TunnelName(Part):
@@ -158,6 +160,8 @@ class ClassAnswer(Part):
 
 
 class StatusAnswer(HeadAnswer):
+    """Everything about every connection: 10 MB with 10,000."""
+
     connections: list[StatusConnection]
     classes: list[ClassAnswer]
     counters: dict[str, Any]
@@ -165,93 +169,89 @@ class StatusAnswer(HeadAnswer):
 
 class SubflowDetails(SubflowAnswer):
     rtt: Seconds | None
-    """Smoothed."""
     rtt_var: Seconds | None
     retransmits: Count | None
-    """Segments sent again, since the subflow began."""
     segments_out: Count | None
     lost: Count | None
-    """Segments under way that are taken to be lost."""
+    """Segments in flight considered lost."""
     cwnd: Count | None
-    """Congestion window, segments."""
+    """Segments."""
     rate_sent: Rate | None
-    """Between the last two sweeps; null while there are no two."""
+    """Between the last two samples."""
     rate_received: Rate | None
     share: Annotated[float, Field(ge=0, le=1)] | None
-    """Of what its connection carries now; if that is nothing, of what it has carried."""
+    """Of what the connection carries now or, if nothing, has carried."""
 
 
 class ConnectionDetails(TunnelName):
     token: Token
     client: str | None
-    """The address from which it was opened, while that subflow is there."""
+    """The address that opened it."""
     since: Moment
     version: MptcpVersion
     relaxed: str | None
     bytes_sent: Bytes
-    """By the subflows that there are."""
+    """Of its present subflows."""
     bytes_received: Bytes
     subflows: list[SubflowDetails]
 
 
 class ConnectionsAnswer(Answer):
+    """Connections that match all arguments, with the state of their sockets."""
+
     total: Count
-    """How many meet the conditions."""
+    """All that match."""
     connections: list[ConnectionDetails]
 
 
 class SubflowCounts(Part):
     active: Count
     pending: Count
-    """Those whose cap waits for the end of its transition."""
+    """Waiting for the end of a transition."""
 
 
 class PathTotals(Part):
     path: str | None
-    """Null for subflows on no path of the policy."""
+    """Null: on no path of the policy."""
     interface: str | None
     subflows: Count
-    """Active ones, now."""
+    """Active now."""
     bytes_sent: Bytes
-    """Since the daemon's start, to the client; only grows."""
+    """Since the daemon's start."""
     bytes_received: Bytes
 
 
 class RuleTotals(Part):
     policy: str
-    """Name of the policy's file without its ending."""
+    """Name of its file without the suffix."""
     rule: str
     path: str | None
     direction: Direction
     capped: Count
-    """Subflows that have its cap, or are about to."""
+    """Subflows with the cap."""
     landing: Count
-    """Those of them that wait for the end of their transition."""
+    """Subflows whose cap is not fully in force."""
     rate: Rate | None
-    """The least that one of its classes guarantees. Null if the policy in force has no such cap; so with the next
-    two."""
+    """Lowest guaranteed rate of its classes; null if the policy in force has no such cap."""
     lowest_ceil: Rate | None
-    """The least that one of its classes lets through. Steps of a budget, and load-balancing, give each its own."""
+    """Lowest ceil of its classes."""
     ceil: Rate | None
-    """The most that one of its classes lets through."""
+    """Highest ceil of its classes."""
     total_ceil: Annotated[int, Field(ge=0)]
-    """What all its classes let through together, bits/s; 0 while there are none."""
+    """Sum over its classes, bits/s."""
     classes: Count
-    """HTB classes that its subflows are in: one for all, or one for each client or connection, and for each step of a
-    budget that some have reached. On each interface a class is one of its own."""
+    """HTB classes of its subflows."""
     shared_classes: Count
-    """Those of them that have subflows on other paths as well, and let through so much for all of these together."""
+    """Classes that also have subflows on other paths."""
     bytes: Bytes
-    """Under this cap, since the daemon's start; only grows."""
+    """Under this cap, since the daemon's start."""
     share: Share | None
-    """Among whom one class is shared; of several kinds, that of most classes."""
 
 
 class ClassTotals(ClassAnswer):
     rule: str | None
-    """Whose cap it is."""
     bytes: Bytes | None
-    """As tc counts, headers included, since the class was made; null if the kernel does not say."""
+    """As tc counts, with headers."""
     packets: Count | None
     drops: Count | None
 
@@ -266,16 +266,16 @@ class BudgetTotals(Part):
 
     name: str
     per: Literal["client", "path"]
-    """Who has an account: each client address, or all together."""
     accounts: Count
-    """Those of which anything was used; at least one if all clients share one."""
+    """Accounts with any use; at least one if all clients share one."""
     used_up: Count
-    """Those that have used their whole volume."""
+    """Accounts that have used their volume."""
     used: Bytes
-    """Of all of them, as is the volume."""
+    """Of all accounts."""
     volume: Bytes
+    """Of all accounts."""
     first_volume: Bytes
-    """The volume of one account."""
+    """Of one account."""
     until: Moment  # when it begins anew
 
 
@@ -287,13 +287,12 @@ class OwnAccount(Part):
     """Null for all clients together."""
     used: Bytes
     volume: Bytes
-    """What may be used until the first step."""
+    """What may be used before the first step."""
     left: Bytes
-    """Of the volume; 0 from the first step on."""
     step: Bytes | None
-    """After how much the step begins that holds; null before the first."""
+    """Volume of the step in force."""
     next_step: Bytes | None
-    """After how much the next one begins; null if none comes."""
+    """Volume of the next step."""
     until: Moment  # when it begins anew
 
 
@@ -304,14 +303,14 @@ class AccountAnswer(OwnAccount):
 
 class GuardTotals(Part):
     relaxed: Count
-    """Connections whose caps are relaxed now."""
+    """Connections with relaxed caps now."""
     interventions: Count
     """Since the daemon's start."""
 
 
 class LoopDelay(Part):
     longest: Seconds
-    """For which the event loop answered nothing, since the start."""
+    """Longest time without an answer of the event loop, since the start."""
     recent: Seconds
     """The same in the last 10 s."""
     late: Count
@@ -320,11 +319,11 @@ class LoopDelay(Part):
 
 class HistogramAnswer(Part):
     le: list[float]
-    """Upper ends of the buckets, seconds."""
+    """Upper bounds of the buckets, seconds."""
     count: list[Count]
-    """How many took at most so long; cumulative, one for each of `le`."""
+    """Cumulative, for each of `le`."""
     total: Count
-    """How many there were: what Prometheus calls the bucket `+Inf`."""
+    """Bucket `+Inf`."""
     sum: Seconds
 
 
@@ -340,7 +339,6 @@ class PathWords(Part):
 
     path: str
     conditions: list[str]
-    """All of them hold for a subflow on it; none: every subflow."""
 
 
 class RuleWords(Part):
@@ -348,9 +346,7 @@ class RuleWords(Part):
 
     rule: str
     conditions: list[str]
-    """All of them hold when the rule does; none: every subflow."""
     does: list[str]
-    """Its cap, its budget, its steering, and from what it exempts."""
 
 
 class PolicySummary(Part):
@@ -358,82 +354,77 @@ class PolicySummary(Part):
     since: Moment  # when it was taken
     dry_run: bool
     time_zone: str
-    """By whose clock hours are, and budgets begin anew."""
     rules: list[str]
     paths_in_words: list[PathWords]
-    """In the policy's order."""
     rules_in_words: list[RuleWords]
-    """In the same order."""
 
 
 class BpfPrograms(Part):
     pacing: bool
-    """Caps begin softly, by limits on sockets."""
+    """For soft starts."""
     counting: bool
-    """What a subflow carries after its last sample is counted."""
+    """Of bytes until a socket closes."""
 
 
 class TunnelPathTotals(Part):
     tunnel: str
     path: str
-    """As the tunnel's daemon calls it."""
     bytes_sent: Bytes
     """Of IP packets, since the path has its addresses."""
     bytes_received: Bytes
 
 
 class SummaryAnswer(Answer):
+    """Counts, bytes by path and rule, classes, budgets, counters, delays."""
+
     started: Moment  # since when the daemon runs
     connections: Count
-    """Tunnels included."""
+    """With tunnels."""
     tunnels: list[TunnelPathTotals]
-    """Paths of tunnels of Multipath UDP; at most 1,000."""
+    """Paths of tunnels; at most 1,000."""
     subflows: SubflowCounts
     clients: Count
-    """Addresses from which connections were opened."""
+    """Addresses that opened connections."""
     counted: Moment  # when the bytes of all subflows were last counted: a rate is a difference over that time
     paths: list[PathTotals]
     rules: list[RuleTotals]
     classes: list[ClassTotals]
-    """Those first that passed most; at most 256."""
+    """The 256 with the most bytes."""
     class_counts: ClassCounts
-    """How many classes of caps there are, listed or not."""
     budget_totals: list[BudgetTotals]
-    """Every budget of the policy, in its order."""
+    """Every budget of the policy."""
     budgets: list[AccountAnswer]
-    """Accounts, the fullest first; at most 100, the fullest of every budget among them."""
+    """The 100 fullest accounts, with the fullest of every budget."""
     guard: GuardTotals
     counters: dict[str, Any]
-    """As in `status`."""
     loop: LoopDelay
     reaction: HistogramAnswer
-    """From the last packet of a join's handshake, as captured, to the entry that caps it."""
+    """From the last packet of a join's handshake, as captured, to the entry in the kernel; without transitions."""
     effect: EffectHistograms
+    """From the decision about a cap to its full effect, transitions included."""
     reloads: ReloadCounts
     ledger_error: str | None
-    """As in `status`: why what budgets count cannot be written just now."""
     captures: dict[str, bool]
-    """Of each interface whether the throttler captures there now."""
+    """By interface: the throttler captures there now."""
     bpf: BpfPrograms
-    """What is done by BPF, if this kernel allows it."""
     policy: PolicySummary
     last_event: EventNumber
 
 
 class ClientTotals(Part):
     client: str
-    """The address from which its connections were opened."""
+    """The address that opened the connections."""
     connections: Count
     subflows: Count
     capped: Count
-    """Those of its subflows with a cap; none in a dry run."""
+    """Subflows with a cap."""
     rate_sent: Rate  # to the client, of all its subflows together, as in `connections`
     rate_received: Rate
     bytes_sent: Bytes
-    """By the subflows that there are."""
+    """Of its present subflows."""
     bytes_received: Bytes
     budgets: list[AccountAnswer]
-    """The accounts of its addresses, the fullest first."""
+    """Of its addresses, the fullest first."""
 
 
 class PlainClient(Part):
@@ -446,39 +437,37 @@ class PlainTcp(Part):
 
     connections: Count
     total: Count
-    """How many addresses they come from."""
+    """Addresses."""
     clients: list[PlainClient]
-    """Those with most of them first; as many as are asked for."""
+    """The most connections first."""
 
 
 class ClientsAnswer(Answer):
+    """Usage by client, and clients of plain TCP."""
+
     total: Count
-    """How many clients have connections of Multipath TCP."""
     clients: list[ClientTotals]
-    """As many as are asked for. Sorted by `budget`, some may have no connection now."""
+    """Sorted by `budget`, some may have no connection now."""
     plain_tcp: PlainTcp | None
-    """Null if the kernel does not say."""
+    """Established connections to the proxy's ports that are not MPTCP; null if the kernel does not say."""
 
 
 class RuleTried(Part):
     rule: str
     kind: Kind
-    """What it was asked: which cap, which budget, which steering."""
     matched: bool
-    """It decided."""
+    """The rule decided."""
     failed: str | None
-    """The condition that was not met, in words; of one that decided, why its cap is lifted."""
+    """The condition that failed or, if the rule decided, why its cap is lifted."""
     until: Moment | None
-    """When the clock next changes that."""
+    """When the clock next changes this."""
 
 
 class StageWords(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
     since: Moment | None
-    """When it last did something here, by its events. Without any that says what is so now: when the subflow began, the
-    policy was taken, the budget's period began, or the clock last opened the rule or closed one before it, whichever is
-    latest. Null if events do not go back so far, and for "rest", of which there are none."""
+    """When it last changed; null if unknown."""
 
 
 class ExplainedSubflow(Part):
@@ -496,9 +485,9 @@ class ExplainedSubflow(Part):
     since: Moment
     """Since when it has had this rule's cap at this rate, or none. A rate that balances loads changes meanwhile."""
     tried: list[RuleTried]
-    """In order, question by question; none after the one that decided."""
+    """The rules in order, up to the one that decided, for each kind."""
     stages: list[StageWords]
-    """What came after the rules, in order."""
+    """What followed the rules."""
     cap_state: Literal["none", "coming", "in force", "being lifted"]
 
 
@@ -507,15 +496,16 @@ class ExplainedConnection(TunnelName):
     client: str | None
     since: Moment
     subflows: list[ExplainedSubflow]
-    """Active ones; one entry for each direction that the policy has rules for."""
+    """One entry for each direction that the policy has rules for."""
 
 
 class ExplainAnswer(Answer):
+    """Why each subflow has its cap, or none. Give one argument."""
+
     time_zone: str
-    """Of the policy's hours."""
     total: Count
     connections: list[ExplainedConnection]
-    """The latest first; at most 50."""
+    """The 50 latest."""
 
 
 class EventAnswer(Part):
@@ -528,13 +518,14 @@ class EventAnswer(Part):
     local: Endpoint | None
     path: str | None
     rule: str | None
-    """Of a budget's event, the budget."""
+    """Or the budget, in its events."""
     direction: Annotated[str, Field(json_schema_extra={"enum": ["down", "up"]})] | None
     text: str
-    """One line for people."""
 
 
 class EventsAnswer(Answer):
+    """What happened. With `after`: later events, the oldest first; otherwise the latest."""
+
     first: EventNumber  # the oldest that is kept
     last: EventNumber
     events: list[EventAnswer]
@@ -544,70 +535,75 @@ class OwnSubflow(Part):
     path: str | None
     address: str | None
     capped: bool
-    """Downloads over it are."""
+    """For downloads."""
     rate: Rate | None
-    """Most that downloads get."""
+    """Maximum of downloads."""
     rule: str | None
     upload_rate: Rate | None
     bytes: Bytes
-    """Both directions."""
+    """Of both directions."""
     bytes_sent: Bytes
     bytes_received: Bytes
 
 
 class OwnBudget(OwnAccount):
     shared: bool
-    """All clients use it up together."""
+    """All clients share the volume."""
 
 
 class ClientAnswer(Answer):
+    """One connection, for its owner."""
+
     multipath: bool
     since: Moment | None
-    """When the connection began."""
     time_zone: str
-    """Of the policy, by whose clock budgets begin anew."""
     subflows: list[OwnSubflow]
     budgets: list[OwnBudget]
-    """Those that meter this connection."""
+    """Those that meter the connection."""
 
 
 class BudgetsAnswer(Answer):
+    """What is left to one address."""
+
     budgets: list[OwnBudget]
-    """Those that have metered the address in the present period, meter it now, or would."""
+    """Those that have metered the address in their period, meter it now, or would."""
 
 
 class PolicyAnswer(Answer):
+    """The policy in force, as text."""
+
     file: str
     since: Moment  # when it was taken
     dry_run: bool
     text: str
-    """What was taken, comments included; the file may be another by now."""
+    """With comments; the file may have changed."""
 
 
 class Difference(Part):
     token: Token
     remote: Endpoint
     path: str | None
-    """On which it would be; if the other policy has no rule for its direction, on which it is."""
     direction: Direction
     now: str
-    """Its cap, its steering, and where it changes, its budget; `(dry run)` if that is not done."""
+    """Its cap, steering and budget; ends in `(dry run)` if not done."""
     then: str
     why: str | None
     """The reason that the subflow would have."""
 
 
 class WhatIfAnswer(Answer):
+    """What another policy would change."""
+
     errors: list[str]
-    """Why it is no policy, one line each; then there is nothing else."""
+    """If there are any, there is nothing else."""
     changes: NotRequired[list[Difference]]
-    """Subflows with another cap, steering or budget, or for which a dry run would begin or end; at most 200."""
+    """The first 200 of `changed`: subflows with another cap, steering or budget, or with a dry run begun or ended."""
     changed: NotRequired[Count]
     stay_capped: NotRequired[list[Difference]]
-    """Those that would be capped, and treated in all as they are; at most 200."""
+    """The first 200."""
     stay_capped_count: NotRequired[Count]
     capped_now: NotRequired[Count]
-    """Each direction of a subflow counts; none in a dry run."""
+    """Each direction of a subflow counts; 0 in a dry run."""
     capped_then: NotRequired[Count]
     dry_run_now: NotRequired[bool]
     dry_run_then: NotRequired[bool]

@@ -1,0 +1,183 @@
+"""The tables of keys in docs/policy.md and docs/status.md, made from the published schemas.
+
+``python tests/throttler/key_tables.py`` writes them into the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from typing_extensions import is_typeddict
+
+from mptcp_common.fields import INTERFACE_PATTERN, NAME_PATTERN
+from mptcp_common.units import RATE_PATTERN, SIZE_PATTERN
+from mptcp_throttler.policy.values import VOLUME_PATTERN
+from mptcp_throttler.views import answers
+from mptcp_throttler.views.requests import QUERIES
+from mptcp_throttler.views.schemas import schema_texts
+
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+PAGES: Final = (DOCS / "policy.md", DOCS / "status.md")
+WIDTH: Final = 130
+_TABLE: Final = re.compile(r"<!-- keys: (\w+)(?:\.(\w+))? -->\n(?:(?!<!-- ).)*<!-- end -->", re.DOTALL)
+_SCHEMAS: Final = {name.partition(".")[0]: json.loads(text) for name, text in schema_texts().items()}
+_DEFAULT: Final = re.compile(r" ?Default: ([^.]+)\.$")
+_UNITS: Final = {RATE_PATTERN: "rate", SIZE_PATTERN: "size", VOLUME_PATTERN: "size"}
+_PATTERNS: Final = {
+    **_UNITS,
+    NAME_PATTERN: "name",
+    INTERFACE_PATTERN: "interface",
+    "^/": "path",
+    "^0[xX][0-9a-fA-F]{1,8}$": "hexadecimal",
+}
+_LISTED: Final = {"steps": "BudgetStep"}
+"""Sections without a table of their own, by the key that lists them."""
+_OF_TYPES: Final = {get_args(each)[1].description for each in vars(answers).values() if len(get_args(each)) == 2}
+"""What a type means, whichever key has it."""
+
+
+def written(page: str) -> str:
+    """Return *page* with its tables as they should be."""
+    return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _made(found) + "\n<!-- end -->", page)
+
+
+def sections() -> list[str]:
+    """Return the names of the sections of both files."""
+    files = ("policy", "throttler")
+    found = [(name, section) for name in files for section in _SCHEMAS[name].get("$defs", ())]
+    return [*files, *(f"{name}.{section}" for name, section in found if section not in _LISTED.values())]
+
+
+def _made(found: re.Match[str]) -> str:
+    schema, section = found.groups()
+    if schema == "queries":
+        return "\n".join(["| query | arguments | answer |", "|---|---|---|", *map(_query, QUERIES)]) + "\n"
+    if schema == "answers":
+        return "\n".join(["```text", *_answers(), "```"]) + "\n"
+    rows = _rows(schema, _SCHEMAS[schema]["$defs"][section] if section else _SCHEMAS[schema])
+    return "\n".join(["| key | values | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _rows(schema: str, part: dict[str, Any], of: str = "") -> Iterator[str]:
+    """Yield the rows of *part*, with those of the sections that a list in it has."""
+    for key, each in part["properties"].items():
+        text = each["description"]
+        default = "required" if key in part.get("required", ()) else _code(each["default"]) if "default" in each else ""
+        if stated := _DEFAULT.search(text):
+            default, text = stated[1], text[: stated.start()]
+        yield f"| `{of}{key}` | {_values(each)} | {default} | {text} |"
+        if listed := _LISTED.get(key):
+            yield from _rows(schema, _SCHEMAS[schema]["$defs"][listed], f"{key}[].")
+
+
+def _code(value: object) -> str:
+    value = f"{value:g}" if type(value) is float else value
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _values(schema: dict[str, Any]) -> str:
+    """Return in words which values *schema* takes."""
+    if "anyOf" in schema:
+        of = [each for each in schema["anyOf"] if each.get("type") != "null"]
+        with_unit = any(each.get("pattern") in _PATTERNS for each in of)  # then a plain number is one, too
+        return " or ".join(_values(each) for each in of if not (with_unit and each.get("type") == "integer"))
+    if "const" in schema:
+        return _code(schema["const"])
+    if "enum" in schema:
+        return ", ".join(map(_code, schema["enum"]))
+    if "minimum" in schema:
+        return f"{schema['minimum']} to {schema['maximum']}" if schema["maximum"] < 1 << 31 else "number"
+    if schema.get("type") == "array":
+        items = _values(schema["items"])
+        return f"list of {items}" if items[0].isdigit() else "list"
+    if schema.get("type") == "boolean":
+        return "true, false"
+    if schema.get("type", "object") == "object":
+        inner: dict[str, Any] = next(iter(schema.get("patternProperties", {}).values()), {})
+        return f"mapping to {_values(inner)}" if "minimum" in inner else "mapping"
+    return _PATTERNS.get(schema.get("pattern", ""), "text")
+
+
+def _query(query: str) -> str:
+    arguments = []
+    for name, each in QUERIES[query].items():
+        values = _values(dict(each.schema))
+        default = "" if each.default is None else f"; default {_code(each.default)}"
+        said = "" if values == "text" else f" ({values}{default})"
+        arguments.append(f"`{name}`{', required' if each.needed else ''}{said}")
+    answer = _SCHEMAS["status"]["$defs"][answers.ANSWERS[query].__name__]
+    return f"| `{query}` | {'; '.join(arguments)} | {answer.get('description', '')} |"
+
+
+def _answers() -> Iterator[str]:
+    """Yield the lines on the keys of all answers, each part where it is used first."""
+    told = {"Answer": ""}
+    order = {"head": answers.HeadAnswer} | answers.ANSWERS
+    for query, answer in order.items():
+        yield f"{query}{_like(answer, told)}"
+        yield from _part(answer, query, told, "  ")
+
+
+def _like(part: Any, told: dict[str, str]) -> str:
+    places = [told[base.__name__] for base in getattr(part, "__orig_bases__", ()) if told.get(base.__name__)]
+    return f" (as in {', '.join(places)}, and:)" if places else ""
+
+
+def _part(part: Any, place: str, told: dict[str, str], indent: str) -> Iterator[str]:
+    """Yield the lines on the keys of *part*; *told* has the place of each part that has had its lines."""
+    known = {key for base in part.__orig_bases__ if base.__name__ in told for key in _keys(base)}
+    for each in (part, *(base for base in part.__orig_bases__ if len(_keys(base)) > 1)):
+        told.setdefault(each.__name__, place)
+    plain: list[str] = []
+    found = _SCHEMAS["status"]["$defs"][part.__name__]
+    for key, schema in found["properties"].items():
+        if key in known:
+            continue
+        mark, inner, words = _type(schema)
+        mark += "" if key in found["required"] else "*"
+        text = schema.get("description", "")
+        text = "; ".join(filter(None, ("" if text in _OF_TYPES else text.rstrip("."), words)))
+        deeper = getattr(answers, inner, None)
+        if not is_typeddict(deeper):
+            deeper = None
+        if not text and deeper is None:
+            plain.append(key + mark)
+            continue
+        yield from _wrapped(", ".join(plain), indent)
+        plain = []
+        seen = told.get(inner)
+        like = f" (as in {seen})" if seen else _like(deeper, told)
+        yield from _wrapped(f"{key}{mark}{like}{f': {text}' if text else ''}", indent)
+        if deeper is not None and not seen:
+            yield from _part(deeper, f"{place}.{key}", told, indent + "  ")
+    yield from _wrapped(", ".join(plain), indent)
+
+
+def _keys(part: Any) -> set[str]:
+    return set(getattr(part, "__annotations__", ()))
+
+
+def _type(schema: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the mark of a key, the part that it has and the words that it takes."""
+    of = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    mark = "?" if len(of) < len(schema.get("anyOf", ())) else ""
+    (one,) = of
+    if one.get("type") == "array":
+        mark, one = "[]" + mark, one["items"]
+    inner = one.get("$ref", "").rpartition("/")[2]
+    words = one.get("enum") or _SCHEMAS["status"]["$defs"].get(inner, {}).get("enum", [])
+    return mark, inner, ", ".join(words) if set(words) != {"down", "up"} else ""
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ") if text else []
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

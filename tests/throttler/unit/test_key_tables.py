@@ -1,0 +1,20 @@
+"""docs/policy.md and docs/status.md have every key, as the schemas have them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from key_tables import PAGES, sections, written
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tables_are_those_of_the_schemas(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert written(text) == text, "write them anew: python tests/throttler/key_tables.py"
+
+
+def test_the_pages_have_every_section() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert sorted(re.findall(r"<!-- keys: (\S+) -->", text)) == sorted([*sections(), "queries", "answers"])
