@@ -39,6 +39,8 @@ BEGIN = re.compile(
     r"|verdicts: (?P<names>[\w-]+(?:, [\w-]+)*)) -->"
 )
 END = "<!-- end -->"
+OTHERS = ("<!-- keys", "<!-- metrics")
+"""Begin tables that are made from the code, not from results."""
 MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -122,6 +124,12 @@ def _lines(text: str, kept: Mapping[str, ExperimentResult], page: str) -> Iterat
     lines = iter(enumerate(text.split("\n"), 1))
     for number, line in lines:
         yield line
+        if line.startswith(OTHERS):
+            for _, kept_line in lines:
+                yield kept_line
+                if kept_line == END:
+                    break
+            continue
         begin = BEGIN.fullmatch(line)
         if begin is None:
             if line.startswith(MARK):

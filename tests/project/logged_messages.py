@@ -37,9 +37,9 @@ OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
 """Exceptions whose texts are a file's lines, the system's words, or written elsewhere on the page."""
 FOUND_BY: Final = {
     "application.py:__init__": ("address_names.py:look",),
-    "closed_sockets.py:verify": ("bpf.py:put_right",),
+    "budgets.py:verify": ("bpf.py:put_right",),
     "listeners_watch.py:_tell": ("listeners_watch.py:_absent",),
-    "pacing.py:verify": ("sockets/pacing.py:check", "bpf.py:put_right"),
+    "pacing.py:verify": ("kernel/bpf.py:check", "bpf.py:put_right"),
     "pacing.py:_set_those_that_differ": (),  # a KernelError's text
     "observe.py:open": ("sysctl.py:mptcp_missing",),
     "path_manager.py:_verify": ("sysctl.py:check", "path_manager.py:_verify"),
@@ -47,12 +47,11 @@ FOUND_BY: Final = {
         "reconcile.py:_differences",
         "egress.py:read",
         "htb.py:read",
-        "ifb.py:read",
         "nftables.py:check",
         "iptables.py:check",
     ),
     "reported.py:say": (),  # what its callers say
-    "reloads.py:_reload": (),  # of settings and policy, by file and line
+    "daemon.py:_reload": (),  # of settings and policy, by file and line
     "supervisor.py:run": ("supervisor.py:obstacles",),
 }
 """Functions whose texts are handed on, by where they are logged; each by the end of its file's name."""
